@@ -1,0 +1,62 @@
+"""The pure core: who gets which devices, decided by one function.
+
+`decide(snapshot) -> Plan` is deterministic and total, and uses the standard library only: no
+clock, no I/O, no randomness, no floating point. Everything else of the platform is a shell
+around it. The rules have letters (S, O, Q, R, P, E, X), cited where they are implemented.
+"""
+
+from runai.hub_service.scheduler.cycle import decide
+from runai.hub_service.scheduler.model import (
+    Decision,
+    DeviceShare,
+    LeftOut,
+    Move,
+    Node,
+    NodeTypes,
+    Plan,
+    Policy,
+    Project,
+    ProjectShare,
+    Reason,
+    Reserve,
+    Resize,
+    Snapshot,
+    Start,
+    Stop,
+    Unreserve,
+    Wait,
+    Worker,
+    WorkerState,
+    Workload,
+)
+from runai.hub_service.scheduler.quantity import Mib, MilliGpu, gpu_number, gpu_text, milli_gpus
+
+__all__ = [
+    "Decision",
+    "DeviceShare",
+    "LeftOut",
+    "Mib",
+    "MilliGpu",
+    "Move",
+    "Node",
+    "NodeTypes",
+    "Plan",
+    "Policy",
+    "Project",
+    "ProjectShare",
+    "Reason",
+    "Reserve",
+    "Resize",
+    "Snapshot",
+    "Start",
+    "Stop",
+    "Unreserve",
+    "Wait",
+    "Worker",
+    "WorkerState",
+    "Workload",
+    "decide",
+    "gpu_number",
+    "gpu_text",
+    "milli_gpus",
+]

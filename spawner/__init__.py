@@ -1,0 +1,1 @@
+"""A JupyterHub server start becomes a build session."""

@@ -1,0 +1,1 @@
+"""Magics and live views for notebooks; `%load_ext runai.widgets`."""
