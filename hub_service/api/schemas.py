@@ -1,0 +1,421 @@
+"""The wire contract: what goes over HTTP between the service and its clients (spawner, widgets, CLI, agent).
+
+Requests are validated here, at the border: what is typed by a user becomes a type or one sentence.
+GPUs on the wire are decimal numbers (0.5), memory is in MiB, times are RFC 3339 in UTC. Unknown fields are errors.
+Known by `client` and `api` only; the cluster speaks `clusters.records`.
+"""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+__all__ = [
+    "AgentAllocation",
+    "AgentReply",
+    "AgentReport",
+    "AllocationView",
+    "DeviceSample",
+    "DeviceShareView",
+    "DeviceView",
+    "EnvironmentView",
+    "HistoryView",
+    "LogLine",
+    "NodeView",
+    "Overview",
+    "Problem",
+    "ProcessReport",
+    "ProjectPut",
+    "ProjectView",
+    "ReasonView",
+    "SubmitReply",
+    "SubmitRequest",
+    "UsagePoint",
+    "UsageSample",
+    "UsageSeries",
+    "WhoAmI",
+    "WorkerView",
+    "WorkloadDetail",
+    "WorkloadView",
+]
+
+ProjectName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?$", max_length=24)
+]
+"""A DNS label of at most 24 characters: `<project>-<name>` must fit a Kubernetes name of 63."""
+
+WorkloadName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?$", max_length=38)
+]
+
+UserName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$")]
+
+Gpus = Annotated[Decimal, Field(ge=0, le=100_000, decimal_places=3, allow_inf_nan=False)]
+"""GPUs of one worker or of a project; whole, or below 1 a fraction (the service checks which)."""
+
+PositiveInt = Annotated[int, Field(ge=1)]
+
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Problem(_Wire):
+    """An error as RFC 9457 problem details; `detail` is the sentence, `hint` the way out."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str
+    hint: str = ""
+
+
+# -- workloads -----------------------------------------------------------------------------------
+
+
+class SubmitRequest(_Wire):
+    """Ask for a job, or (the spawner, `--interactive`) a session.
+
+    Without `project`: the caller's only one, or their default, else an error naming them. Without `gpus`
+    and `gpu_memory_mib`: no GPU. `owner` and `server` are the spawner's alone.
+    """
+
+    name: WorkloadName | None = None
+    """None: the service picks `<job|session>-<n>`."""
+    project: ProjectName | None = None
+    kind: Literal["job", "session"] = "job"
+    command: Annotated[list[str], Field(min_length=1, max_length=10_000)] | None = None
+    """The program and its arguments; None only for a session that the spawner starts."""
+    workdir: Annotated[str, StringConstraints(max_length=4096)] = ""
+    env: Annotated[dict[EnvName, str], Field(max_length=1000)] = {}
+    gpus: Gpus | None = None
+    gpu_memory_mib: PositiveInt | None = None
+    workers: Annotated[int, Field(ge=1, le=10_000)] = 1
+    min_workers: PositiveInt | None = None
+    """None: all of them (a gang)."""
+    array: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000)] = "normal"
+    preemptible: bool | None = None
+    """None: a job is, a session is not."""
+    backoff_limit: Annotated[int, Field(ge=0, le=100)] = 0
+    grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 30
+    source: Annotated[str, StringConstraints(max_length=1_000_000)] = ""
+    owner: UserName | None = None
+    server: Annotated[str, StringConstraints(max_length=255)] = ""
+
+
+class ReasonView(_Wire):
+    """Why something waits or was stopped: a stable code, the rule's letter, a sentence."""
+
+    code: str
+    rule: str = ""
+    text: str
+    gains: str = ""
+    """The workload in whose favour it was decided, if any (`for` in a plan)."""
+    position: int | None = None
+
+
+class DeviceShareView(_Wire):
+    """A share of one device."""
+
+    device: int
+    uuid: str
+    gpus: float
+
+
+class WorkerView(_Wire):
+    """One worker of a workload."""
+
+    name: str
+    index: int
+    state: str
+    node: str = ""
+    devices: list[DeviceShareView] = []
+    started: datetime | None = None
+    exit_code: int | None = None
+
+
+WorkloadStateName = Literal[
+    "queued", "starting", "running", "stopping", "paused", "suspended", "retrying",
+    "succeeded", "failed", "ended",
+]  # fmt: skip
+
+
+class WorkloadView(_Wire):
+    """A workload in a list: who, what it asks, what it holds, what it does with it, why it waits."""
+
+    id: str
+    project: str
+    name: str
+    user: str
+    kind: Literal["job", "session"]
+    state: WorkloadStateName
+    preemptible: bool
+    priority: int
+    gpus: float
+    """GPUs asked for by all workers together (a memory request as its part of a device, once known)."""
+    gpu_memory_mib: int | None = None
+    allocated: float = 0
+    """GPUs it holds now."""
+    workers: list[WorkerView] = []
+    min_workers: int = 1
+    submitted: datetime
+    started: datetime | None = None
+    finished: datetime | None = None
+    reason: ReasonView | None = None
+    pauses: int = 0
+    attempts: int = 0
+    failures: int = 0
+    exit_code: int | None = None
+    utilized: float | None = None
+    """GPUs kept busy now, e.g. 0.4 of the 0.5 allocated; None: nothing measured."""
+    utilized_average: float | None = None
+    """The same, averaged over the time it was allocated anything, zeros included."""
+    memory_used_mib: int | None = None
+    simulated: bool = False
+    mine: bool = False
+    """Whether the caller may pause, resume and stop it."""
+    version: str = ""
+    """Opaque; changes with state, allocation or reason. `?changed_from=VERSION` answers when it differs."""
+
+
+class HistoryView(_Wire):
+    """One line of a workload's life."""
+
+    at: datetime
+    kind: str
+    text: str
+
+
+class WorkloadDetail(WorkloadView):
+    """A workload with everything `describe` shows its owner."""
+
+    command: list[str] | None = None
+    workdir: str = ""
+    source: str = ""
+    backoff_limit: int = 0
+    grace_seconds: int = 30
+    array_index: int | None = None
+    checkpoint_dir: str = ""
+    log_dir: str = ""
+    history: list[HistoryView] = []
+
+
+class SubmitReply(_Wire):
+    """What was stored (or, on a dry run, would be) and what the scheduler says of it at once."""
+
+    workloads: list[WorkloadView]
+    dry_run: bool = False
+    notes: list[str] = []
+    """Sentences to print: "waits: no node has 8 GPUs (largest: 5)"."""
+
+
+class ProcessReport(_Wire):
+    """The process of a session that the spawner has started."""
+
+    pid: Annotated[int, Field(ge=2)]
+    created: float
+
+
+class EnvironmentView(_Wire):
+    """The environment that hands a worker its devices (owner and spawner only)."""
+
+    environment: dict[str, str]
+    workdir: str = ""
+
+
+class LogLine(_Wire):
+    """One line of a log stream."""
+
+    worker: int
+    attempt: int
+    text: str
+
+
+# -- projects, nodes -----------------------------------------------------------------------------
+
+
+class ProjectPut(_Wire):
+    """Create a project or change the fields that are given.
+
+    `quota`, `limit` null: unlimited. Left out: unchanged (or the default of a new project).
+    """
+
+    parent: ProjectName | None = None
+    quota: Gpus | None = None
+    build_quota: Gpus | None = None
+    limit: Gpus | None = None
+    weight: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    priority: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    never_lent: Gpus | None = None
+    min_runtime: Annotated[int, Field(ge=0)] | None = None
+    node_types_build: list[str] | None = None
+    node_types_train: list[str] | None = None
+    members: list[UserName] | None = None
+    groups: list[UserName] | None = None
+    admins: list[UserName] | None = None
+    admin_groups: list[UserName] | None = None
+
+
+class ProjectView(_Wire):
+    """A project with this cycle's shares. GPUs everywhere; `quota` None is unlimited."""
+
+    name: str
+    parent: str | None = None
+    quota: float | None
+    build_quota: float | None
+    limit: float | None = None
+    weight: int | None = None
+    priority: int = 100
+    never_lent: float = 0
+    min_runtime: int = 0
+    node_types_build: list[str] | None = None
+    node_types_train: list[str] | None = None
+    members: list[str] = []
+    groups: list[str] = []
+    admins: list[str] = []
+    admin_groups: list[str] = []
+    allocated: float = 0
+    build_allocated: float = 0
+    """The part of `allocated` that non-preemptible sessions hold."""
+    fair_share: float = 0
+    over_quota: float = 0
+    waiting: int = 0
+    """Workloads in the queue."""
+    utilized: float | None = None
+    may_admin: bool = False
+    may_submit: bool = False
+
+
+class AllocationView(_Wire):
+    """Who holds a part of a device."""
+
+    workload: str
+    user: str
+    gpus: float
+
+
+class DeviceView(_Wire):
+    """One device: what is allocated of it and how busy it is."""
+
+    device: int
+    uuid: str
+    name: str
+    memory_mib: int
+    simulated: bool
+    healthy: bool = True
+    allocated: float = 0
+    utilized: float | None = None
+    memory_used_mib: int | None = None
+    allocations: list[AllocationView] = []
+
+
+class NodeView(_Wire):
+    """A machine and its devices."""
+
+    name: str
+    devices: list[DeviceView]
+
+
+class Overview(_Wire):
+    """Everything the caller may see, at one instant: the body of an `overview` event."""
+
+    at: datetime
+    projects: list[ProjectView]
+    workloads: list[WorkloadView]
+    nodes: list[NodeView]
+    notes: list[str] = []
+    """What an admin should know: "quotas add up to 6 GPUs, the cluster has 5"."""
+
+
+class WhoAmI(_Wire):
+    """The caller as the service sees them."""
+
+    name: str
+    kind: Literal["user", "hub", "agent"]
+    admin: bool
+    groups: list[str]
+    projects: list[str]
+    default_project: str | None
+    version: str
+
+
+# -- usage ---------------------------------------------------------------------------------------
+
+
+class UsagePoint(_Wire):
+    """Averages over one step that ends at `at`, in GPUs; None: nothing was measured then."""
+
+    at: datetime
+    allocated: float | None
+    utilized: float | None
+
+
+class UsageSeries(_Wire):
+    """Allocation and utilization over a range, time-weighted, zeros included and gaps left out."""
+
+    since: datetime
+    until: datetime
+    step_s: int
+    capacity: float
+    """GPUs in the cluster now."""
+    points: list[UsagePoint]
+    allocated_average: float | None
+    utilized_average: float | None
+    allocated_gpu_hours: float
+    used_gpu_hours: float
+    idle_gpu_hours: float
+    """Allocated and less than 1 % busy."""
+    simulated: bool
+
+
+class UsageSample(_Wire):
+    """What one workload's processes used of one device in the interval that ends at the report's `at`."""
+
+    workload: str
+    device: str
+    """UUID."""
+    utilization: float
+    """Busy share of the whole device, 0..1."""
+    memory_mib: int
+
+
+class DeviceSample(_Wire):
+    """One device as a whole."""
+
+    device: str
+    utilization: float | None
+    memory_mib: int | None
+    healthy: bool = True
+
+
+class AgentReport(_Wire):
+    """One second of one node, from its agent. A failed poll sends no samples: a gap, not a zero."""
+
+    node: str
+    at: float
+    interval: float
+    devices: list[DeviceSample]
+    samples: list[UsageSample]
+
+
+class AgentAllocation(_Wire):
+    """A worker that holds devices of the node, and the process whose tree uses them."""
+
+    workload: str
+    worker: str
+    project: str
+    user: str
+    shares: list[DeviceShareView]
+    pid: int | None
+    created: float | None
+
+
+class AgentReply(_Wire):
+    """What the agent needs for the next second."""
+
+    allocations: list[AgentAllocation]

@@ -1,0 +1,151 @@
+"""The contract between the controller and the place where workloads really run.
+
+Implemented by `local` (this machine, SQLite, supervised processes), `simulated` (rows only) and, later,
+`kubernetes`. The cluster is the state of record: it starts every worker and remembers everything, so the
+service may die at any instant. One contract suite (`tests/contract`) runs over all of them.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.records import (
+    HistoryEvent,
+    Process,
+    ProjectRecord,
+    ProjectSpec,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+)
+from runai.hub_service.scheduler.model import Plan, Snapshot
+
+__all__ = ["Cluster", "LogChunk", "Refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A decision that could not be carried out: the next cycle sees the world as it is."""
+
+    workload: WorkloadId
+    worker: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """A piece of one worker's log: whole lines, as bytes, of one attempt (1, 2, …)."""
+
+    worker: int
+    attempt: int
+    lines: bytes
+
+
+class Cluster(Protocol):
+    """Observe, apply, and keep workloads and projects.
+
+    All methods are safe to cancel; what was acknowledged is durable. Methods that name a workload or
+    project raise NotFound when it is unknown. None of them checks who asks: the API does.
+    """
+
+    async def run(self) -> None:
+        """Own the background work (watching processes, retries) until cancelled; call once.
+
+        On start it first adopts what runs already. It never stops a job when it is cancelled itself.
+        """
+
+    async def changed(self) -> None:
+        """Return when anything that a snapshot shows has changed since the last `observe`.
+
+        Changes that happen while nobody waits are remembered; many changes wake once.
+        """
+
+    async def observe(self) -> Snapshot:
+        """Return everything the core needs: nodes, projects, workloads that want or hold devices.
+
+        Suspended, retrying (before their time) and finished workloads are left out.
+        """
+
+    async def apply(self, plan: Plan) -> Sequence[Refused]:
+        """Carry out the decisions in the plan's order; a refused one costs only itself.
+
+        Idempotent: a decision that is already true does nothing. `start` of all of a gang's minimum
+        workers starts them together. `stop` returns at once; the worker holds its devices as `stopping` until
+        its processes are gone. `reserve`, `unreserve` and `wait` are remembered with their reasons. A second
+        `apply` of the same plan after a crash leaves the same world.
+        """
+
+    # -- workloads -------------------------------------------------------------------------------
+
+    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
+        """Store new workloads, all or none (an array is several specs).
+
+        Raises:
+            Conflict: a name is taken in its project by a workload that is not finished, or finished but
+                not deleted (`hint` says how to delete it); nothing is stored then.
+        """
+
+    async def workloads(self) -> Sequence[WorkloadRecord]:
+        """Return all workloads, finished ones included, oldest first."""
+
+    async def workload(self, workload: WorkloadId) -> WorkloadRecord:
+        """Return one workload."""
+
+    async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
+        """Return what happened to a workload, oldest first."""
+
+    async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Take a job out of the queue and stop it if it runs; a repeat changes nothing.
+
+        Raises:
+            Conflict: it is finished, or a session (those are stopped by deleting them).
+        """
+
+    async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Put a suspended job back into the queue at its original place; a repeat changes nothing."""
+
+    async def delete(self, workload: WorkloadId, *, by: str) -> None:
+        """Stop it if it holds anything and forget it when its processes are gone; a repeat changes nothing."""
+
+    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+        """Tell which process is the session that somebody else started; it runs from now on.
+
+        The allocation is released when that process ends, whoever ends it.
+
+        Raises:
+            Conflict: the session holds no allocation (it was released meanwhile).
+        """
+
+    async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
+        """Return the workload as soon as it differs from `seen` (a spawner waits for its allocation so)."""
+
+    def logs(
+        self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
+    ) -> AsyncIterator[LogChunk]:
+        """Yield what its workers wrote, over all attempts; `follow` goes on until it is finished.
+
+        `tail` starts with the last so many lines of each worker. Pauses do not end a followed log.
+        """
+
+    # -- nodes and projects ----------------------------------------------------------------------
+
+    async def devices(self) -> dict[str, Sequence[Device]]:
+        """Return the devices of each node."""
+
+    async def projects(self) -> Sequence[ProjectRecord]:
+        """Return all projects, oldest first."""
+
+    async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
+        """Create or change a project; the next cycle uses it.
+
+        Raises:
+            InvalidRequest: the parent is unknown or the tree would have a cycle.
+        """
+
+    async def delete_project(self, name: str) -> None:
+        """Forget a project.
+
+        Raises:
+            Conflict: it has children or workloads that are not finished.
+        """

@@ -1,0 +1,212 @@
+"""The facts a cluster keeps: what was asked (specs) and what is (records), the same on every cluster.
+
+Plain frozen data without behaviour beyond derived properties. The API turns records into its wire
+schemas; the cluster turns them into the core's snapshot. Times are Unix seconds, GPUs milli-GPU, memory MiB.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from runai.hub_service.scheduler.model import DeviceShare
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+__all__ = [
+    "HistoryEvent",
+    "Process",
+    "ProjectRecord",
+    "ProjectSpec",
+    "StateReason",
+    "WorkerRecord",
+    "WorkloadId",
+    "WorkloadRecord",
+    "WorkloadSpec",
+    "WorkloadState",
+    "workload_id",
+]
+
+WorkloadId = str
+"""`project/name`: unique in the cluster and readable in sentences."""
+
+
+def workload_id(project: str, name: str) -> WorkloadId:
+    """Return the id under which the core, the API and the environment know a workload.
+
+    >>> workload_id("vision", "exp-7")
+    'vision/exp-7'
+    """
+    return f"{project}/{name}"
+
+
+class WorkloadState(StrEnum):
+    """What a user is told a workload does right now.
+
+    queued → starting → running → succeeded | failed | ended (a session)
+    running → stopping → paused (by the scheduler; waits in its old place) → starting → …
+    running → stopping → suspended (by its user; out of the queue) → queued | paused → …
+    running → retrying (failed, waits for its back-off) → queued → …
+    """
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    PAUSED = "paused"
+    SUSPENDED = "suspended"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ENDED = "ended"
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether nothing will ever run again under this name."""
+        return self in (WorkloadState.SUCCEEDED, WorkloadState.FAILED, WorkloadState.ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """What was asked for, already validated; never changed after submission.
+
+    `command` is None for a session whose process somebody else starts (the spawner); the cluster then
+    only keeps its allocation. Exactly one of `gpus` (per worker) and `gpu_memory_mib` counts; both
+    zero is a workload without a GPU. `env` is the user's own addition to the environment.
+    """
+
+    project: str
+    name: str
+    user: str
+    kind: Literal["job", "session"]
+    command: tuple[str, ...] | None
+    workdir: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    gpus: MilliGpu = MilliGpu(0)
+    gpu_memory_mib: int = 0
+    workers: int = 1
+    min_workers: int = 1
+    preemptible: bool = True
+    priority: int = 50
+    backoff_limit: int = 0
+    grace_seconds: int = 30
+    array_index: int | None = None
+    source: str = ""
+    """The program text of a notebook cell, kept with the job."""
+    server: str = ""
+    """JupyterHub's server name of a session ("" is the default server)."""
+    node_type: str = ""
+
+    @property
+    def id(self) -> WorkloadId:
+        """Return `project/name`."""
+        return workload_id(self.project, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that outlives us, named so that a reused PID is not mistaken for it."""
+
+    pid: int
+    created: float
+    """Its start in Unix seconds, as psutil.Process.create_time() gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """One worker: what it holds and the process that runs it."""
+
+    name: str
+    index: int
+    state: Literal["pending", "reserved", "starting", "running", "stopping", "finished"]
+    node: str = ""
+    devices: tuple[DeviceShare, ...] = ()
+    started: float | None = None
+    process: Process | None = None
+    exit_code: int | None = None
+    """Negative for a signal, as in subprocess; of the last attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateReason:
+    """Why a workload is in its state: the core's reason for a wait or stop, or an outcome (`exit_code`)."""
+
+    code: str
+    text: str
+    rule: str = ""
+    gains: str = ""
+    """The workload in whose favour it was decided (`for` in a plan)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEvent:
+    """One line of a workload's life: when, what kind (a state or `warning`) and a sentence."""
+
+    at: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRecord:
+    """A workload as the cluster knows it now."""
+
+    spec: WorkloadSpec
+    state: WorkloadState
+    submitted: float
+    workers: tuple[WorkerRecord, ...]
+    reason: StateReason | None = None
+    """Why it waits, was stopped or failed: the last decision or outcome."""
+    position: int | None = None
+    started: float | None = None
+    """First start; `attempts` counts starts, `pauses` stops by the scheduler, `failures` own ends with an error."""
+    finished: float | None = None
+    attempts: int = 0
+    pauses: tuple[float, ...] = ()
+    failures: int = 0
+    exit_code: int | None = None
+    checkpoint_dir: str = ""
+    log_dir: str = ""
+    not_before: float | None = None
+    """When a retry is due."""
+
+    @property
+    def id(self) -> WorkloadId:
+        """Return `project/name`."""
+        return self.spec.id
+
+    @property
+    def allocated(self) -> MilliGpu:
+        """Return the GPUs it holds: running, starting, stopping and reserved."""
+        return MilliGpu(sum(share.gpus for w in self.workers for share in w.devices))
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSpec:
+    """A project as its admins set it (`projects.yaml`, `runai project set`); defaults as in the core.
+
+    `quota` and `limit` None mean unlimited; `build_quota` and `weight` None mean "as the quota".
+    """
+
+    name: str
+    parent: str | None = None
+    quota: MilliGpu | None = MilliGpu(0)
+    build_quota: MilliGpu | None = None
+    limit: MilliGpu | None = None
+    weight: int | None = None
+    priority: int = 100
+    never_lent: MilliGpu = MilliGpu(0)
+    min_runtime: int = 0
+    node_types_build: tuple[str, ...] | None = None
+    node_types_train: tuple[str, ...] | None = None
+    members: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+    admin_groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectRecord:
+    """A project and when it was created (the core breaks ties by age)."""
+
+    spec: ProjectSpec
+    created: float
