@@ -1,0 +1,314 @@
+"""The world as one immutable picture, and what may be decided about it.
+
+Knows the data types that the core takes (a `Snapshot`) and gives (a `Plan`), with the names that
+they have on the wire. Knows no rules, and no JSON (`wire`). Built by clusters, the controller,
+the simulator and tests; everything in here is frozen and compares by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import ClassVar, Literal
+
+from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+
+Phase = Literal["allocate", "consolidate", "reclaim", "preempt", "stop_stale_gangs"]
+Packing = Literal["binpack", "spread", "frag"]
+Explain = Literal["short", "full", "none"]
+WorkloadKind = Literal["job", "session"]
+
+WaitCode = Literal[
+    "over_build_quota",
+    "over_limit",
+    "over_share",
+    "no_such_node",
+    "no_room",
+    "fragmented",
+    "behind",
+    "held_for",
+    "protected",
+    "gang_incomplete",
+    "stopping",
+    "unknown_project",
+    "not_proven",
+]
+StopCode = Literal["reclaimed", "preempted", "shrunk", "grown", "consolidated", "stale_gang"]
+
+
+class WorkerState(StrEnum):
+    """What a worker does at the moment of the snapshot."""
+
+    PENDING = "pending"
+    RESERVED = "reserved"
+    """Waits for the devices that the previous plan holds for it (R7)."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """Was told to stop and still holds its devices."""
+
+
+class LeftOut(Enum):
+    """Stands for a quota that nobody gave: that of a parent is the sum of its children's (S3)."""
+
+    SUM_OF_CHILDREN = "sum of children"
+    """Nothing, for a project without children."""
+
+
+Quota = MilliGpu | None | LeftOut
+"""A guarantee in milli-GPU; None is unlimited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What the operator chose; the defaults are what we recommend."""
+
+    phases: tuple[Phase, ...] = ("allocate", "reclaim", "preempt", "stop_stale_gangs")
+    packing: Packing = "binpack"
+    shrink_first: bool = True
+    reservations: bool = True
+    backfill: bool = False
+    history_weight: int = 0
+    users_take_turns: bool = False
+    max_evictions: int | None = None
+    max_pauses_per_hour: int | None = None
+    explain: Explain = "short"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine and its devices, which are numbered from 0. None is "enough"."""
+
+    name: str
+    devices: int = 0
+    device_memory_mib: Mib = Mib(0)
+    gpu_type: str = ""
+    cpu_milli: int | None = None
+    memory_mib: Mib | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    schedulable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTypes:
+    """Values of the node label `runai/node-type` that a project may use; None is any (P5)."""
+
+    build: tuple[str, ...] | None = None
+    train: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """Who owns quota. Amounts in milli-GPU, `min_runtime` in seconds."""
+
+    name: str
+    parent: str | None = None
+    quota: Quota = LeftOut.SUM_OF_CHILDREN
+    quota_by_type: Mapping[str, MilliGpu | None] | None = None
+    """Stands in for `quota` where the guarantee is given by GPU type (Q4)."""
+    build_quota: MilliGpu | None = None
+    """None is the quota, which it never exceeds (Q1)."""
+    limit: MilliGpu | None = None
+    weight: int | None = None
+    """None is the quota in GPUs, or 1 where that is unlimited (S2)."""
+    priority: int = 100
+    created: int = 0
+    min_runtime: int = 0
+    never_lent: MilliGpu = MilliGpu(0)
+    node_types: NodeTypes = NodeTypes()
+    usage: MilliGpu | None = None
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One process of a workload, and where it is. Amounts are per device wanted.
+
+    Whole GPUs (`gpus` a multiple of 1000) go on as many devices; a fraction (`gpus` below 1000, or
+    `gpu_memory_mib`) goes on each of `devices_wanted` distinct devices.
+    """
+
+    name: str
+    gpus: MilliGpu = MilliGpu(0)
+    gpu_memory_mib: Mib | None = None
+    devices_wanted: int = 1
+    state: WorkerState = WorkerState.PENDING
+    node: str | None = None
+    devices: tuple[int, ...] = ()
+    started: int | None = None
+    cpu_milli: int = 0
+    memory_mib: Mib = Mib(0)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    gpu_types: tuple[str, ...] = ()
+    nodes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Anything that asks for GPUs: a session or a job with its workers. Times in seconds."""
+
+    name: str
+    project: str
+    workers: tuple[Worker, ...]
+    user: str = ""
+    kind: WorkloadKind = "job"
+    preemptible: bool | None = None
+    """None is the kind's own: jobs are, sessions are not."""
+    priority: int | None = None
+    """None is the kind's own: 50 for a job, 100 for a session."""
+    submitted: int = 0
+    min_workers: int | None = None
+    """None is all of them: a gang (P4)."""
+    gpus_min: MilliGpu | None = None
+    gpus_max: MilliGpu | None = None
+    expected_runtime: int | None = None
+    pauses: tuple[int, ...] = ()
+    below_min_since: int | None = None
+    grace: int = 60
+    checkpointed: int | None = None
+    throughput: Mapping[str, int] = field(default_factory=dict)
+    resize_cost: int = 0
+    pack_by: str = ""
+
+    @property
+    def is_preemptible(self) -> bool:
+        """Tell whether it may be stopped for others: jobs may unless they say otherwise."""
+        return self.kind == "job" if self.preemptible is None else self.preemptible
+
+    @property
+    def rank(self) -> int:
+        """Give its priority inside its project; higher goes first."""
+        if self.priority is None:
+            return 50 if self.kind == "job" else 100
+        return self.priority
+
+    @property
+    def minimum(self) -> int:
+        """Give how many workers must run together."""
+        return len(self.workers) if self.min_workers is None else self.min_workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything that a decision may depend on, at `now` (seconds)."""
+
+    now: int = 0
+    policy: Policy = Policy()
+    nodes: tuple[Node, ...] = ()
+    projects: tuple[Project, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """A device of a node, and how much of it in milli-GPU."""
+
+    device: int
+    gpus: MilliGpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why: a stable code, the rule's letter, one sentence, and who gains by it."""
+
+    code: WaitCode | StopCode
+    rule: str
+    text: str
+    for_: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start a worker now: its devices are free."""
+
+    kind: ClassVar[Literal["start"]] = "start"
+    workload: str
+    worker: str
+    node: str
+    devices: tuple[DeviceShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Take a worker's devices back. A job is paused and queues again (R9)."""
+
+    kind: ClassVar[Literal["stop"]] = "stop"
+    workload: str
+    worker: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Hold devices for a worker until those it waits for have left them (R7)."""
+
+    kind: ClassVar[Literal["reserve"]] = "reserve"
+    workload: str
+    worker: str
+    node: str
+    devices: tuple[DeviceShare, ...] = ()
+    waits_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreserve:
+    """Give up what an earlier plan held for a worker."""
+
+    kind: ClassVar[Literal["unreserve"]] = "unreserve"
+    workload: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Pause a worker here and start it there, so that somebody else fits."""
+
+    kind: ClassVar[Literal["move"]] = "move"
+    workload: str
+    worker: str
+    node: str
+    devices: tuple[DeviceShare, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """Pause a worker and start it again on more or fewer devices of its node (E2)."""
+
+    kind: ClassVar[Literal["resize"]] = "resize"
+    workload: str
+    worker: str
+    node: str
+    devices: tuple[DeviceShare, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Leave a workload in the queue; `position` counts from 1 in its project's queue."""
+
+    kind: ClassVar[Literal["wait"]] = "wait"
+    workload: str
+    reason: Reason
+    position: int
+
+
+Decision = Start | Stop | Reserve | Unreserve | Move | Resize | Wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectShare:
+    """A project after the plan, in milli-GPU; an unlimited quota is None."""
+
+    quota: MilliGpu | None
+    fair_share: MilliGpu
+    allocated: MilliGpu
+    over_quota: MilliGpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do now, and how the projects stand after it."""
+
+    decisions: tuple[Decision, ...] = ()
+    projects: Mapping[str, ProjectShare] = field(default_factory=dict)

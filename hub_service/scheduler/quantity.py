@@ -1,0 +1,93 @@
+"""Amounts of GPU, memory and time: integers, and how people write them.
+
+Knows the units (milli-GPU, MiB, seconds) and the arithmetic between them (P3). Leaves to others
+what an amount is for. Used by every file of the core and by whoever parses user input.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NewType
+
+MilliGpu = NewType("MilliGpu", int)
+"""Thousandths of a GPU: half a device is 500, four devices are 4000."""
+
+Mib = NewType("Mib", int)
+"""Mebibytes of device or main memory."""
+
+WHOLE_GPU: Final = MilliGpu(1000)
+
+_TOLERANCE = 1e-6  # of a milli-GPU: 0.1 + 0.2 is written as 0.30000000000000004
+
+
+def milli_gpus(gpus: float) -> MilliGpu:
+    """Turn a number of GPUs as people write it into milli-GPU.
+
+    >>> milli_gpus(0.1 + 0.2)
+    300
+
+    Raises:
+        ValueError: the number is negative, not finite, or finer than a thousandth.
+    """
+    if not 0 <= gpus < float("inf"):
+        message = f"{gpus} GPUs are not possible: use a number from 0 upwards"
+        raise ValueError(message)
+    milli = round(gpus * 1000)
+    if abs(gpus * 1000 - milli) > _TOLERANCE * max(1.0, abs(milli)):
+        message = f"{gpus} GPUs are too fine: use at most three decimals"
+        raise ValueError(message)
+    return MilliGpu(milli)
+
+
+def gpu_number(milli: int) -> int | float:
+    """Turn milli-GPU into the number people write: 2000 is 2, 500 is 0.5.
+
+    >>> gpu_number(2000), gpu_number(350)
+    (2, 0.35)
+    """
+    whole, rest = divmod(milli, 1000)
+    return milli / 1000 if rest else whole
+
+
+def gpu_text(milli: int) -> str:
+    """Write an amount for a sentence, without needless decimals.
+
+    >>> gpu_text(2000), gpu_text(2500)
+    ('2', '2.5')
+    """
+    return str(gpu_number(milli))
+
+
+def gpu_holding_text(milli: int) -> str:
+    """Write what one user or workload holds, always with a decimal, so that 1.0 reads as a share.
+
+    >>> gpu_holding_text(1000), gpu_holding_text(250)
+    ('1.0', '0.25')
+    """
+    return str(milli / 1000)
+
+
+def count_text(milli: int, noun: str = "GPU") -> str:
+    """Write an amount with its noun in the right number.
+
+    >>> count_text(1000), count_text(500), count_text(3000, "build GPU")
+    ('1 GPU', '0.5 GPUs', '3 build GPUs')
+    """
+    return f"{gpu_text(milli)} {noun}{'' if milli == WHOLE_GPU else 's'}"
+
+
+def memory_of_fraction(milli: int, device_mib: int) -> Mib:
+    """Give the device memory that a fraction books: the part rounded down (P3).
+
+    >>> memory_of_fraction(500, 81559)
+    40779
+    """
+    return Mib(milli * device_mib // 1000)
+
+
+def fraction_of_memory(mib: int, device_mib: int) -> MilliGpu:
+    """Give the milli-GPU that a memory request counts for in quotas: rounded up (P3).
+
+    >>> fraction_of_memory(4096, 81559)
+    51
+    """
+    return MilliGpu(-(-1000 * mib // device_mib))
