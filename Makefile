@@ -1,0 +1,62 @@
+# One command for each thing one does here; every command sets up what it needs.
+# Needs Python 3.11 or newer and a POSIX shell. `make` alone lists the commands.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+DATA ?= .data
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help up test test-long check fix clean
+
+# Skips of these capabilities are failures (tests/capabilities.py): make test RUNAI_REQUIRE=browser,hub
+export RUNAI_REQUIRE
+
+help: ## list the commands
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
+		printf '  make %-10s %s\n' "$$name" "$$what"; done
+
+up: $(VENV)/.installed-hub ## start the platform here; the first start installs it (ARGS="--simulate 8")
+	@exec $(BIN)/runai up --data-dir $(DATA) $(ARGS)
+
+test: $(VENV)/.installed-dev ## run the test suite, the built wheel included (ARGS="tests/meta -k wheel")
+	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadgroup -m 'not slow' $(ARGS)
+
+test-long: $(VENV)/.installed-dev ## run everything, minutes-long tests included
+	$(BIN)/python -m pytest --timeout 3600 $(ARGS)
+
+check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the fast tests
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy -p runai.embedded -p runai.hub_service -p runai.spawner -p runai.widgets
+	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-incomplete-defs tests
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadgroup -m 'not slow and not hub and not browser' $(ARGS)
+
+fix: $(VENV)/.installed-dev ## let ruff repair what it can
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+clean: ## remove what make made; .data (accounts, jobs, history) stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo 'No Python 3.11 or newer found. Install one, or name it: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@echo 'Making $(VENV) with $(PYTHON)'
+	@"$(PYTHON)" -m venv $(VENV) || { echo 'Could not make a virtual environment (on Debian: apt install python3-venv).' >&2; rm -rf $(VENV); exit 1; }
+
+# A stamp for each set of dependencies: pip runs again only when pyproject.toml changed.
+$(VENV)/.installed-hub: pyproject.toml | $(BIN)/python
+	@echo 'Installing the platform into $(VENV) (the first time takes a minute or two)'
+	$(PIP) install --editable '.[hub]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo 'Installing the platform and its development tools into $(VENV)'
+	$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/.installed-hub

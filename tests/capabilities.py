@@ -1,0 +1,63 @@
+"""What the machine must offer for some tests, and how to say that it does not.
+
+A capability is a marker of the same name: `@pytest.mark.browser`. Where it is missing the test is
+skipped with the reason; named in `RUNAI_REQUIRE` (comma-separated) a skip becomes a failure, so
+that an unattended run cannot pass by leaving things out. Called by `tests/conftest.py` only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+__all__ = ["CAPABILITIES", "find_chromium", "required"]
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find_chromium() -> Path | None:
+    """Return a Chromium of the system, else the one Playwright downloaded, else None."""
+    for name in CHROMIUM_NAMES:
+        if found := shutil.which(name):
+            return Path(found)
+    cache = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", Path.home() / ".cache/ms-playwright"))
+    return next(iter(sorted(cache.glob("chromium-*/chrome-linux*/chrome"), reverse=True)), None)
+
+
+def _why_no_browser() -> str:
+    if importlib.util.find_spec("playwright") is None:
+        return "Playwright is not installed (make test installs it)"
+    if find_chromium() is None:
+        return f"no Chromium found (looked for {', '.join(CHROMIUM_NAMES)})"
+    return ""
+
+
+def _why_no_hub() -> str:
+    missing = [n for n in ("jupyterhub", "jupyterlab") if importlib.util.find_spec(n) is None]
+    return f"not installed: {', '.join(missing)}" if missing else ""
+
+
+# Each says why the capability is missing, or nothing.
+CAPABILITIES: Mapping[str, Callable[[], str]] = {
+    "browser": _why_no_browser,
+    "hub": _why_no_hub,
+}
+
+
+def required() -> frozenset[str]:
+    """Return the capabilities whose absence is a failure.
+
+    Raises:
+        ValueError: `RUNAI_REQUIRE` names something that is no capability.
+    """
+    names = frozenset(
+        name.strip() for name in os.environ.get("RUNAI_REQUIRE", "").split(",") if name.strip()
+    )
+    if unknown := sorted(names - CAPABILITIES.keys()):
+        raise ValueError(
+            f"RUNAI_REQUIRE names {', '.join(unknown)}; there is: {', '.join(CAPABILITIES)}"
+        )
+    return names

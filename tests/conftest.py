@@ -1,0 +1,86 @@
+"""Fixtures that every part of the suite shares.
+
+    free_port         () -> a TCP port on 127.0.0.1 that nothing listens on
+    eventually        wait for a condition, blocking: eventually(lambda: path.exists())
+    eventually_async  the same in async tests: await eventually_async(job_is_running)
+    chromium          path of a Chromium; the test needs the marker `browser`
+
+Markers `browser` and `hub` state what a test needs (capabilities.py); `RUNAI_REQUIRE=browser,hub`
+turns their skips into failures. Fixtures of one part live in the conftest.py of its folder.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import waiting
+from capabilities import CAPABILITIES, find_chromium, required
+
+REQUIRED = pytest.StashKey[frozenset[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a misspelt RUNAI_REQUIRE before anything runs."""
+    try:
+        config.stash[REQUIRED] = required()
+    except ValueError as wrong:
+        raise pytest.UsageError(str(wrong)) from None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose capability the machine lacks, with the reason."""
+    for name, why_missing in CAPABILITIES.items():
+        if item.get_closest_marker(name) and (reason := why_missing()):
+            pytest.skip(f"{name}: {reason}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Make any skip of a required capability a failure, wherever the skip came from."""
+    report = yield
+    named = sorted(name for name in item.config.stash[REQUIRED] if item.get_closest_marker(name))
+    if report.skipped and named and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.longrepr = f"RUNAI_REQUIRE={','.join(named)} forbids this skip: {reason}"
+    return report
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Return a function that finds a port; call it again for another one."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            return port
+
+    return find
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    """Return `waiting.eventually`."""
+    return waiting.eventually
+
+
+@pytest.fixture
+def eventually_async() -> Callable[..., Any]:
+    """Return `waiting.eventually_async`."""
+    return waiting.eventually_async
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """Return the Chromium to drive; the marker `browser` has made sure that there is one."""
+    found = find_chromium()
+    assert found is not None, "mark the test with @pytest.mark.browser"
+    return found

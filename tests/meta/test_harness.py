@@ -1,0 +1,105 @@
+"""The suite's own promises: a missing capability skips with a reason, or fails where required."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from capabilities import required
+
+TESTS = Path(__file__).parents[1]
+
+# A suite in miniature: the real conftest.py over a capability that is not there.
+LACKING = """
+import capabilities, pytest
+capabilities.CAPABILITIES = {"browser": lambda: "no Chromium found"}
+"""
+CASE = """
+import pytest
+@pytest.mark.browser
+def test_clicks(): ...
+@pytest.mark.browser
+def test_skips_itself(): pytest.skip("not today")
+def test_plain(): ...
+"""
+
+
+@pytest.fixture
+def run_suite(tmp_path):
+    (tmp_path / "pytest.ini").write_text(
+        f"[pytest]\nmarkers =\n  browser: x\npythonpath = {TESTS}\n", encoding="utf-8"
+    )
+    conftest = (TESTS / "conftest.py").read_text(encoding="utf-8")
+    future = "from __future__ import annotations\n"
+    (tmp_path / "conftest.py").write_text(
+        conftest.replace(future, future + LACKING), encoding="utf-8"
+    )
+    (tmp_path / "test_case.py").write_text(CASE, encoding="utf-8")
+
+    def run(require: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-rsf", "-p", "no:cacheprovider", "."],
+            cwd=tmp_path,
+            env=os.environ | {"RUNAI_REQUIRE": require, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_a_missing_capability_skips_with_its_reason(run_suite):
+    output = run_suite("")
+
+    assert "1 passed, 2 skipped" in output
+    assert "browser: no Chromium found" in output
+
+
+def test_a_skip_of_a_required_capability_is_a_failure(run_suite):
+    output = run_suite("browser")
+
+    assert "1 passed, 2 errors" in output
+    assert "RUNAI_REQUIRE=browser forbids this skip: Skipped: browser: no Chromium found" in output
+
+
+def test_a_misspelt_requirement_is_refused(run_suite):
+    assert "RUNAI_REQUIRE names brwoser; there is: browser" in run_suite("brwoser")
+
+
+def test_requirements_are_read_with_blanks_and_commas(monkeypatch):
+    monkeypatch.setenv("RUNAI_REQUIRE", " browser, hub,")
+
+    assert {"browser", "hub"} == required()
+
+
+def test_eventually_returns_the_first_truthy_value(eventually):
+    outcomes = iter([0, None, "ready"])
+
+    assert eventually(lambda: next(outcomes)) == "ready"
+
+
+def test_eventually_names_what_it_waited_for(eventually):
+    with pytest.raises(AssertionError, match="not within 0 s: the job runs; last: "):
+        eventually(lambda: _refuse("queued"), within=0, what="the job runs")
+
+
+async def test_eventually_async_awaits_coroutines(eventually_async):
+    outcomes = iter([False, True])
+
+    async def condition() -> bool:
+        await asyncio.sleep(0)
+        return next(outcomes)
+
+    assert await eventually_async(condition)
+
+
+def _refuse(state: str) -> bool:
+    assert state == "running", state
+    return True

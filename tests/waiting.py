@@ -1,0 +1,63 @@
+"""Wait for a condition with a deadline, instead of sleeping.
+
+The one place of the suite that polls. Tests reach it as the fixtures `eventually` and
+`eventually_async`; fixtures of parts may import it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+__all__ = ["eventually", "eventually_async"]
+
+WITHIN_SECONDS = 30.0  # generous: the machine may be busy; a passing condition ends the wait
+PAUSE_SECONDS = 0.02
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], *, within: float = WITHIN_SECONDS, what: str = "") -> T:
+    """Return the condition's first truthy value; an AssertionError in it counts as "not yet".
+
+    Raises:
+        AssertionError: the deadline passed; says what was waited for and the last outcome.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            outcome: object = condition()
+            if outcome:
+                return outcome  # type: ignore[return-value]
+        except AssertionError as failed:
+            outcome = failed
+        if time.monotonic() > deadline:
+            raise AssertionError(_too_late(condition, within, what, outcome))
+        time.sleep(PAUSE_SECONDS)
+
+
+async def eventually_async(
+    condition: Callable[[], Awaitable[T] | T], *, within: float = WITHIN_SECONDS, what: str = ""
+) -> T:
+    """Do the same without blocking the loop; the condition may be a coroutine function."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            outcome: object = condition()
+            if inspect.isawaitable(outcome):
+                outcome = await outcome
+            if outcome:
+                return outcome  # type: ignore[return-value]
+        except AssertionError as failed:
+            outcome = failed
+        if time.monotonic() > deadline:
+            raise AssertionError(_too_late(condition, within, what, outcome))
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _too_late(condition: object, within: float, what: str, outcome: object) -> str:
+    wanted = what or getattr(condition, "__qualname__", repr(condition))
+    return f"not within {within:g} s: {wanted}; last: {outcome!r}"
