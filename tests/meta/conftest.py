@@ -1,0 +1,83 @@
+"""Fixtures of the tests about the project itself.
+
+checkout   the repository's root
+metadata   pyproject.toml, parsed
+folders    {"runai.widgets": PATH of widgets/, ...}: the root folder of each package
+wheel      the wheel, built once in a session from a copy of the tree
+installed  a virtual environment of its own with that wheel; dependencies are borrowed from ours
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """Return the repository's root."""
+    return CHECKOUT
+
+
+@pytest.fixture(scope="session")
+def metadata(checkout: Path) -> dict[str, Any]:
+    """Return pyproject.toml, parsed."""
+    return tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def folders(checkout: Path, metadata: dict[str, Any]) -> dict[str, Path]:
+    """Return the root folder of each package."""
+    mapped: dict[str, str] = metadata["tool"]["setuptools"]["package-dir"]
+    return {package: checkout / folder for package, folder in mapped.items()}
+
+
+@pytest.fixture(scope="session")
+def wheel(
+    checkout: Path, folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Build the wheel from a copy: a `build/` left in the checkout would hide missing files."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(checkout / name, source)
+    for folder in folders.values():
+        shutil.copytree(
+            folder, source / folder.name, ignore=shutil.ignore_patterns("__pycache__", ".*")
+        )
+    out = tmp_path_factory.mktemp("wheel")
+    _pip("wheel", str(source), "--no-deps", "--no-build-isolation", "--wheel-dir", str(out))
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment with the wheel; nothing is downloaded."""
+    environment = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python = environment / "bin/python"
+    _pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
+    # A path in a .pth file is searched last, and .pth files inside it (our editable install's)
+    # are not read: `runai` can only come from the wheel, everything else from our environment.
+    (site_packages,) = environment.glob("lib/python*/site-packages")
+    (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    return python
+
+
+def _pip(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

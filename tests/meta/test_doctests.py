@@ -1,0 +1,25 @@
+"""Examples in docstrings are run; pytest's own collection would import second copies."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+WITH_EXAMPLES = sorted(
+    "runai." + ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
+    for package in ("embedded", "hub_service", "spawner", "widgets")
+    for path in (CHECKOUT / package).rglob("*.py")
+    if ">>> " in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_examples_in_docstrings_are_true(module):
+    results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+
+    assert results.attempted > 0
+    assert results.failed == 0

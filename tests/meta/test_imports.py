@@ -1,0 +1,112 @@
+"""Which way things depend, and what an import may pull in."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# The core computes: data types, order and arithmetic of the standard library, nothing else.
+PURE = {
+    "__future__",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "operator",
+    "re",
+    "runai",
+    "types",
+    "typing",
+}
+
+HUB_ONLY = ("aiohttp", "alembic", "fastapi", "jupyterhub", "psutil", "pynvml", "sqlalchemy", "yaml")
+
+# Import the module, print which of the named packages came with it.
+PULLED = """
+import importlib, sys
+importlib.import_module(sys.argv[1])
+print(*sorted(set(sys.argv[2:]) & {name.partition(".")[0] for name in sys.modules}))
+"""
+
+# Pretend that an extra is not installed.
+WITHOUT = """
+import runpy, sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None
+sys.argv = sys.argv[2:]
+"""
+
+
+def test_the_import_contracts_hold(checkout):
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-logo"],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_scheduler_imports_only_what_computes(folders):
+    for path in sorted((folders["runai.hub_service"] / "scheduler").glob("*.py")):
+        if path.name == "__main__.py":  # reads files and prints
+            continue
+        imported = {
+            name.partition(".")[0]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+            )
+        }
+
+        assert imported <= PURE, path.name
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        pytest.param(
+            "runai.hub_service.scheduler",
+            ["asyncio", "fastapi", "httpx", "logging", "pydantic", "sqlalchemy", "starlette"],
+            id="scheduler-without-frameworks",
+        ),
+        pytest.param("runai.hub_service.client", HUB_ONLY, id="client-without-service"),
+        pytest.param("runai.hub_service.cli", HUB_ONLY, id="cli-without-service"),
+        pytest.param("runai.widgets", ["torch", *HUB_ONLY], id="widgets-without-service"),
+    ],
+)
+def test_an_import_pulls_in_no_more_than_it_needs(module, unwanted):
+    done = subprocess.run(
+        [sys.executable, "-c", PULLED, module, *unwanted],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.split() == []
+
+
+def test_the_command_works_without_the_hub_extra(tmp_path):
+    program = WITHOUT + "from runai.hub_service.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, ",".join(HUB_ONLY), "runai", "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")

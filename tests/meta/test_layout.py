@@ -1,0 +1,101 @@
+"""Every file has one reason to exist, a name that says it and a docstring that states it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+PACKAGES = ("embedded", "hub_service", "spawner", "widgets")
+SOURCES = sorted(
+    path
+    for folder in (*PACKAGES, "benchmarks", "examples", "tests")
+    for path in (CHECKOUT / folder).rglob("*")
+    if path.suffix in {".css", ".html", ".js", ".py"} and ".ipynb_checkpoints" not in path.parts
+)
+MODULES = [path for path in SOURCES if path.suffix == ".py"]
+SHIPPED = [path for path in MODULES if path.relative_to(CHECKOUT).parts[0] in PACKAGES]
+
+LONGEST_FILE = 400
+LONGEST_MODULE_DOCSTRING = 8
+# Names that say nothing about what is inside.
+CUPBOARDS = {"common", "data", "handler", "helper", "helpers", "info", "manager", "util", "utils"}
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(CHECKOUT))
+
+
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_a_file_fits_in_the_head():
+    lines = {_name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+
+    assert {name: n for name, n in lines.items() if n > LONGEST_FILE} == {}
+
+
+def test_a_file_is_named_after_what_it_knows():
+    assert [_name(path) for path in SOURCES if not _words(path).isdisjoint(CUPBOARDS)] == []
+
+
+def test_a_module_says_what_it_is_for():
+    mute = [_name(path) for path in MODULES if not ast.get_docstring(_parsed(path))]
+
+    assert mute == []
+
+
+def test_a_module_says_it_shortly():
+    prose = {_name(path): _prose_lines(_parsed(path)) for path in SHIPPED}
+
+    assert {name: n for name, n in prose.items() if n > LONGEST_MODULE_DOCSTRING} == {}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=_name)
+def test_what_a_module_exports_exists_and_is_all_it_makes_public(path):
+    tree = _parsed(path)
+    exported = _exported(tree)
+    if exported is None:
+        return
+    made = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.name.startswith("_")
+    }
+
+    assert made <= exported
+    assert exported <= made | _bound(tree)
+
+
+def _words(path: Path) -> set[str]:
+    parts = path.relative_to(CHECKOUT).with_suffix("").parts
+    return {word for part in parts for word in part.split("_")}
+
+
+def _prose_lines(tree: ast.Module) -> int:
+    """Count a module docstring without blank lines and indented drawings."""
+    lines = (ast.get_docstring(tree) or "").splitlines()
+    return sum(bool(line) and not line.startswith("    ") for line in lines)
+
+
+def _exported(tree: ast.Module) -> set[str] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return None
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """Return the names that assignments and imports bind at the top of a module."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                names |= {alias.asname or alias.name for alias in node.names}
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+    return names

@@ -1,0 +1,139 @@
+"""What is declared, what is on disk and what is in the wheel are the same."""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import importlib.metadata
+import subprocess
+import zipfile
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("wheel")
+
+IMPORT_ALL = """
+import importlib, pkgutil, pathlib, sys
+packages = sys.argv[1:]
+for name in packages:
+    package = importlib.import_module(name)
+    assert pathlib.Path(package.__file__).is_relative_to(sys.prefix), package.__file__
+    for module in pkgutil.walk_packages(package.__path__, name + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+"""
+
+
+def _files(folder):
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(p == "__pycache__" or p[0] == "." for p in path.parts[-4:])
+    ]
+
+
+def test_every_package_on_disk_is_declared(metadata, folders):
+    on_disk = {
+        ".".join([package, *path.parent.relative_to(folder).parts])
+        for package, folder in folders.items()
+        for path in _files(folder)
+        if path.suffix == ".py"
+    }
+
+    assert sorted(on_disk) == metadata["tool"]["setuptools"]["packages"]
+
+
+def test_every_package_has_its_init(folders):
+    missing = sorted(
+        str(path.parent)
+        for folder in folders.values()
+        for path in _files(folder)
+        if path.suffix == ".py" and not (path.parent / "__init__.py").exists()
+    )
+
+    assert missing == []
+
+
+def test_runai_itself_is_a_namespace():
+    runai = importlib.import_module("runai")
+
+    assert runai.__file__ is None
+
+
+def test_every_root_folder_is_linked_for_the_type_checkers(checkout, folders):
+    links = {link.name: link.resolve() for link in (checkout / ".typing/runai").iterdir()}
+
+    assert links == {folder.name: folder for folder in folders.values()}
+
+
+def test_the_wheel_holds_every_file_and_no_other(wheel, folders):
+    expected = {
+        f"runai/{path.relative_to(folder.parent).as_posix()}"
+        for folder in folders.values()
+        for path in _files(folder)
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+
+    assert packed == expected
+
+
+def test_every_module_of_the_wheel_imports_outside_the_checkout(installed, folders, tmp_path):
+    done = subprocess.run(
+        [installed, "-I", "-W", "ignore", "-c", IMPORT_ALL, *folders],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_command_of_the_wheel_answers(installed, tmp_path):
+    done = subprocess.run(
+        [installed.parent / "runai", "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: runai" in done.stdout
+
+
+def test_every_entry_point_loads(metadata):
+    declared = metadata["project"]["entry-points"] | {"console": metadata["project"]["scripts"]}
+    targets = [target for group in declared.values() for target in group.values()]
+    for target in targets:
+        module, _, attribute = target.partition(":")
+
+        assert hasattr(importlib.import_module(module), attribute), target
+
+
+def test_one_distribution_provides_runai():
+    """The original library of that name would win for what both have."""
+    providers = {
+        distribution.metadata["Name"]
+        for distribution in importlib.metadata.distributions()
+        for path in distribution.files or ()
+        if path.parts[0] == "runai"
+    }
+
+    assert providers <= {"jupyter-runai"}
+
+
+def test_every_dependency_states_its_reason(checkout):
+    lines = (checkout / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    start, end = lines.index("dependencies = ["), lines.index("[project.scripts]")
+    bare = [line for line in lines[start:end] if line.startswith('  "') and "#" not in line]
+
+    assert bare == ['  "jupyter-runai[hub]",']
+
+
+def test_editor_settings_and_formatter_agree(checkout, metadata):
+    settings = configparser.ConfigParser()
+    settings.read_string("[top]\n" + (checkout / ".editorconfig").read_text(encoding="utf-8"))
+
+    assert settings.getint("*.py", "max_line_length") == metadata["tool"]["ruff"]["line-length"]
