@@ -2,18 +2,28 @@
 
     RunaiError
     ├── InvalidRequest   what was asked cannot be meant (bad value, unknown name, missing script)
+    ├── Unauthenticated  nobody known asks: no token, or one that is revoked or expired
     ├── Forbidden        known, but not for this user
     ├── NotFound         no such project, workload, worker or node
     ├── Conflict         it contradicts what is there (name taken, already finished)
     └── Unavailable      try again: a part of the platform is away; `retry_after` seconds says when
 
-Not being schedulable is no error but a decision, `Wait(reason)`. This module knows no HTTP; the API holds the one table of statuses.
+Not being schedulable is no error but a decision, `Wait(reason)`. This module knows no HTTP;
+`api.problems` holds the one table of statuses.
 Messages never carry tokens, headers or environment values.
 """
 
 from typing import ClassVar
 
-__all__ = ["Conflict", "Forbidden", "InvalidRequest", "NotFound", "RunaiError", "Unavailable"]
+__all__ = [
+    "Conflict",
+    "Forbidden",
+    "InvalidRequest",
+    "NotFound",
+    "RunaiError",
+    "Unauthenticated",
+    "Unavailable",
+]
 
 
 class RunaiError(Exception):
@@ -37,6 +47,12 @@ class InvalidRequest(RunaiError):
     """What was asked cannot be meant; the same request will fail again."""
 
     default_code = "invalid_request"
+
+
+class Unauthenticated(RunaiError):
+    """Nobody known asks: no token was given, or it is revoked or expired."""
+
+    default_code = "unauthenticated"
 
 
 class Forbidden(RunaiError):

@@ -1,8 +1,8 @@
-"""The wire contract: what goes over HTTP between the service and its clients (spawner, widgets, CLI, agent).
+"""The wire contract: what goes over HTTP between the service and its clients.
 
 Requests are validated here, at the border: what is typed by a user becomes a type or one sentence.
-GPUs on the wire are decimal numbers (0.5), memory is in MiB, times are RFC 3339 in UTC. Unknown fields are errors.
-Known by `client` and `api` only; the cluster speaks `clusters.records`.
+GPUs on the wire are decimal numbers (0.5), memory is in MiB, times are RFC 3339 in UTC.
+Unknown fields are errors. Known by `client` and `api` only; the cluster speaks `clusters.records`.
 """
 
 from datetime import datetime
@@ -49,7 +49,9 @@ WorkloadName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?$", max_length=38)
 ]
 
-UserName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$")]
+UserName = Annotated[
+    str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$")
+]
 
 Gpus = Annotated[Decimal, Field(ge=0, le=100_000, decimal_places=3, allow_inf_nan=False)]
 """GPUs of one worker or of a project; whole, or below 1 a fraction (the service checks which)."""
@@ -80,8 +82,8 @@ class Problem(_Wire):
 class SubmitRequest(_Wire):
     """Ask for a job, or (the spawner, `--interactive`) a session.
 
-    Without `project`: the caller's only one, or their default, else an error naming them. Without `gpus`
-    and `gpu_memory_mib`: no GPU. `owner` and `server` are the spawner's alone.
+    Without `project`: the caller's only one, or their default, else an error naming them.
+    Without `gpus` and `gpu_memory_mib`: no GPU. `owner` and `server` are the spawner's alone.
     """
 
     name: WorkloadName | None = None
@@ -146,7 +148,7 @@ WorkloadStateName = Literal[
 
 
 class WorkloadView(_Wire):
-    """A workload in a list: who, what it asks, what it holds, what it does with it, why it waits."""
+    """A workload in a list: whose, what it asks and holds, how busy it is, why it waits."""
 
     id: str
     project: str
@@ -157,7 +159,7 @@ class WorkloadView(_Wire):
     preemptible: bool
     priority: int
     gpus: float
-    """GPUs asked for by all workers together (a memory request as its part of a device, once known)."""
+    """GPUs asked for by all workers together (memory as its part of a device, once known)."""
     gpu_memory_mib: int | None = None
     allocated: float = 0
     """GPUs it holds now."""
@@ -180,7 +182,7 @@ class WorkloadView(_Wire):
     mine: bool = False
     """Whether the caller may pause, resume and stop it."""
     version: str = ""
-    """Opaque; changes with state, allocation or reason. `?changed_from=VERSION` answers when it differs."""
+    """Opaque; changes with state, allocation or reason; see `?changed_from=VERSION`."""
 
 
 class HistoryView(_Wire):
@@ -374,7 +376,7 @@ class UsageSeries(_Wire):
 
 
 class UsageSample(_Wire):
-    """What one workload's processes used of one device in the interval that ends at the report's `at`."""
+    """What one workload's processes used of one device, in the interval that ends at `at`."""
 
     workload: str
     device: str

@@ -1,0 +1,306 @@
+"""The API's calls as values: what to send, what comes back, and when to try again; no I/O.
+
+`client` holds the two faces that send them (sync and async). Also reads the two kinds of streams,
+byte for byte. Knows the routes; leaves addresses and tokens to `connection`.
+"""
+
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any, Generic, Protocol, TypeVar, cast
+from urllib.parse import quote
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from runai.hub_service.api import schemas
+from runai.hub_service.errors import RunaiError, Unavailable
+
+__all__ = ["Call", "Decoder", "Retries", "Stream"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+API = "api/v1"
+ANSWER_WITHIN_S = 15.0
+"""Longer than any call takes that does not wait on purpose."""
+SILENCE_S = 45.0
+"""Streams send a sign of life every 15 s: three missed ones are a broken connection."""
+
+
+@cache
+def _adapter(reply: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast("Any", reply))
+
+
+def _read(reply: type[T], body: bytes) -> T:
+    adapter = _adapter(cast("Hashable", reply))
+    try:
+        # A service newer than this client may say more than it knows.
+        value: T = adapter.validate_json(body, extra="ignore")
+    except ValidationError as wrong:
+        raise RunaiError(
+            "The GPU service answered in a form that this client does not know.",
+            hint="Bring both to the same version: pip install --upgrade jupyter-runai.",
+            code="unknown_reply",
+        ) from wrong
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request and the type of its reply."""
+
+    method: str
+    path: str
+    reply: type[T]
+    """NoneType: there is none."""
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: BaseModel | None = None
+    repeatable: bool = True
+    """Whether sending it twice does what sending it once does."""
+    timeout_s: float = ANSWER_WITHIN_S
+
+    def content(self) -> bytes | None:
+        """Return the body; fields that were not given are left out."""
+        if self.body is None:
+            return None
+        return self.body.model_dump_json(exclude_unset=True).encode()
+
+    def read(self, body: bytes) -> T:
+        """Read the reply."""
+        if self.reply is type(None):
+            return None
+        return _read(self.reply, body)
+
+
+class Decoder(Protocol[T_co]):
+    """Turn a stream's bytes into its items."""
+
+    def feed(self, chunk: bytes) -> Iterator[T_co]:
+        """Yield the items that this piece completes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream(Generic[T]):
+    """A request whose reply goes on; `restartable` ones begin again after a broken connection."""
+
+    path: str
+    decoder: Callable[[], Decoder[T]]
+    params: Mapping[str, str] = field(default_factory=dict)
+    restartable: bool = False
+
+
+class Retries:
+    """Say how long to wait before the next try: doubling, with jitter, until patience ends."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget the failures so far: it worked again."""
+        self._left_s = self._patience_s
+        self._next_s = 0.2
+
+    def delay(self, error: Unavailable) -> float:
+        """Return the seconds to wait, or raise the error when patience has ended."""
+        if self._left_s <= 0:
+            raise error
+        wait = min(self._next_s * random.uniform(0.5, 1.0), self._left_s)  # noqa: S311  no secret
+        self._left_s -= wait
+        self._next_s = min(2 * self._next_s, 4.0)
+        return wait
+
+
+class _Lines:
+    """Split at line feeds only: `str.splitlines` would split inside JSON strings (U+2028)."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return lines
+
+
+class LogDecoder:
+    """Read newline-delimited JSON; an empty line is a sign of life."""
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+
+    def feed(self, chunk: bytes) -> Iterator[schemas.LogLine]:
+        """Yield the log lines that this piece completes."""
+        for line in self._lines.feed(chunk):
+            if line.strip():
+                yield _read(schemas.LogLine, line)
+
+
+class OverviewDecoder:
+    """Read server-sent events named `overview`; lines that begin with a colon are signs of life."""
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+        self._event = b""
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[schemas.Overview]:
+        """Yield the overviews that this piece completes."""
+        for raw in self._lines.feed(chunk):
+            name, _, value = raw.rstrip(b"\r").partition(b":")
+            match name:
+                case b"event":
+                    self._event = value.strip()
+                case b"data":
+                    self._data.append(value.removeprefix(b" "))
+                case b"" if not value:
+                    if self._event == b"overview" and self._data:
+                        yield _read(schemas.Overview, b"\n".join(self._data))
+                    self._event, self._data = b"", []
+
+
+# -- the calls -----------------------------------------------------------------------------------
+
+
+def _params(given: Iterable[tuple[str, object]]) -> dict[str, str]:
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else str(value)
+        for name, value in given
+        if value is not None
+    }
+
+
+def _project(name: str) -> str:
+    return f"{API}/projects/{quote(name, safe='')}"
+
+
+def _workload(workload: str) -> str:
+    return f"{API}/workloads/{quote(workload)}"
+
+
+def whoami() -> Call[schemas.WhoAmI]:
+    return Call("GET", f"{API}/whoami", schemas.WhoAmI)
+
+
+def overview() -> Call[schemas.Overview]:
+    return Call("GET", f"{API}/overview", schemas.Overview)
+
+
+def events() -> Stream[schemas.Overview]:
+    return Stream(f"{API}/events", OverviewDecoder, restartable=True)
+
+
+def projects() -> Call[list[schemas.ProjectView]]:
+    return Call("GET", f"{API}/projects", list[schemas.ProjectView])
+
+
+def project(name: str) -> Call[schemas.ProjectView]:
+    return Call("GET", _project(name), schemas.ProjectView)
+
+
+def put_project(name: str, change: schemas.ProjectPut) -> Call[schemas.ProjectView]:
+    return Call("PUT", _project(name), schemas.ProjectView, body=change)
+
+
+def delete_project(name: str) -> Call[None]:
+    return Call("DELETE", _project(name), type(None))
+
+
+def workloads(
+    project: str | None, user: str | None, state: str | None
+) -> Call[list[schemas.WorkloadView]]:
+    params = _params([("project", project), ("user", user), ("state", state)])
+    return Call("GET", f"{API}/workloads", list[schemas.WorkloadView], params)
+
+
+def workload(workload: str) -> Call[schemas.WorkloadDetail]:
+    return Call("GET", _workload(workload), schemas.WorkloadDetail)
+
+
+def wait(workload: str, changed_from: str, timeout_s: float) -> Call[schemas.WorkloadDetail]:
+    return Call(
+        "GET",
+        _workload(workload),
+        schemas.WorkloadDetail,
+        _params([("changed_from", changed_from), ("timeout", timeout_s)]),
+        timeout_s=timeout_s + ANSWER_WITHIN_S,
+    )
+
+
+def submit(request: schemas.SubmitRequest, *, dry_run: bool) -> Call[schemas.SubmitReply]:
+    params = {"dry_run": "true"} if dry_run else {}
+    return Call(
+        "POST",
+        f"{API}/workloads",
+        schemas.SubmitReply,
+        params,
+        body=request,
+        repeatable=dry_run,
+    )
+
+
+def suspend(workload: str) -> Call[schemas.WorkloadDetail]:
+    return Call("POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail)
+
+
+def resume(workload: str) -> Call[schemas.WorkloadDetail]:
+    return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail)
+
+
+def delete(workload: str) -> Call[None]:
+    return Call("DELETE", _workload(workload), type(None))
+
+
+def attach(workload: str, process: schemas.ProcessReport) -> Call[schemas.WorkloadDetail]:
+    return Call("PUT", f"{_workload(workload)}/process", schemas.WorkloadDetail, body=process)
+
+
+def environment(workload: str, worker: int) -> Call[schemas.EnvironmentView]:
+    return Call(
+        "GET",
+        f"{_workload(workload)}/environment",
+        schemas.EnvironmentView,
+        {"worker": str(worker)},
+    )
+
+
+def logs(
+    workload: str, worker: int | None, tail: int | None, *, follow: bool
+) -> Stream[schemas.LogLine]:
+    params = _params([("worker", worker), ("tail", tail), ("follow", "true" if follow else None)])
+    return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
+
+
+def usage(
+    workload: str | None,
+    project: str | None,
+    user: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    step_s: int | None,
+) -> Call[schemas.UsageSeries]:
+    given = [
+        ("workload", workload),
+        ("project", project),
+        ("user", user),
+        ("since", since),
+        ("until", until),
+        ("step_s", step_s),
+    ]
+    return Call("GET", f"{API}/usage", schemas.UsageSeries, _params(given))
+
+
+def nodes() -> Call[list[schemas.NodeView]]:
+    return Call("GET", f"{API}/nodes", list[schemas.NodeView])
+
+
+def plan() -> Call[dict[str, Any]]:
+    return Call("GET", f"{API}/plan", dict[str, Any])
+
+
+def report(samples: schemas.AgentReport) -> Call[schemas.AgentReply]:
+    # A second later comes the next one: a lost report is a gap, a repeated one would count twice.
+    path = f"{API}/nodes/{quote(samples.node, safe='')}/samples"
+    return Call("POST", path, schemas.AgentReply, body=samples, repeatable=False, timeout_s=5.0)

@@ -1,0 +1,315 @@
+"""The typed client of the API: `Client` waits, `AsyncClient` is awaited; the same names on both.
+
+Two thin faces over the calls of `calls`; errors arrive as the RunaiError tree. Repeatable calls are
+tried again while the service is away. Used by spawner, widgets, agent and the command line.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Self
+
+from runai.hub_service import calls
+from runai.hub_service.api.schemas import (
+    AgentReply,
+    AgentReport,
+    EnvironmentView,
+    LogLine,
+    NodeView,
+    Overview,
+    ProcessReport,
+    ProjectPut,
+    ProjectView,
+    SubmitReply,
+    SubmitRequest,
+    UsageSeries,
+    WhoAmI,
+    WorkloadDetail,
+    WorkloadView,
+)
+from runai.hub_service.connection import find_connection
+from runai.hub_service.transport import AsyncTransport, Transport
+
+__all__ = ["AsyncClient", "Client"]
+
+PATIENCE_S = 5.0
+"""How long a call is tried again while the service is away: longer than its restart takes."""
+
+
+class _Face:
+    """What both faces share: where the service is, and the project when none is named."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        default_project: str | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Speak to the service whose root is `url`, as whoever `token` belongs to."""
+        self.default_project = default_project
+        self._connect(url, token, patience_s)
+
+    def _connect(self, url: str, token: str, patience_s: float) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def discover(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Find the service: this session's, else the one of `runai login`.
+
+        Raises:
+            Unavailable: neither is known.
+        """
+        found = find_connection() if environ is None else find_connection(environ)
+        return cls(found.url, found.token, default_project=found.project)
+
+    def _with_project(self, request: SubmitRequest) -> SubmitRequest:
+        if request.project is None and self.default_project is not None:
+            return request.model_copy(update={"project": self.default_project})
+        return request
+
+
+class Client(_Face):
+    """Call the service and wait for its answer. Safe to use from several threads."""
+
+    def _connect(self, url: str, token: str, patience_s: float) -> None:
+        self._transport = Transport(url, token, patience_s)
+        self.url = self._transport.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def whoami(self) -> WhoAmI:
+        """Return who the service takes the token's owner for."""
+        return self._transport.send(calls.whoami())
+
+    def overview(self) -> Overview:
+        """Return everything that the caller may see, at one instant."""
+        return self._transport.send(calls.overview())
+
+    def events(self) -> Iterator[Overview]:
+        """Yield an overview at once and after each change; broken connections are renewed."""
+        return self._transport.receive(calls.events())
+
+    def projects(self) -> list[ProjectView]:
+        """Return all projects with this cycle's shares."""
+        return self._transport.send(calls.projects())
+
+    def project(self, name: str) -> ProjectView:
+        """Return one project."""
+        return self._transport.send(calls.project(name))
+
+    def put_project(self, name: str, change: ProjectPut) -> ProjectView:
+        """Create a project, or change the fields that are set."""
+        return self._transport.send(calls.put_project(name, change))
+
+    def delete_project(self, name: str) -> None:
+        """Delete a project that has no unfinished workloads."""
+        self._transport.send(calls.delete_project(name))
+
+    def workloads(
+        self, project: str | None = None, user: str | None = None, state: str | None = None
+    ) -> list[WorkloadView]:
+        """Return the workloads that the caller may see, oldest first."""
+        return self._transport.send(calls.workloads(project, user, state))
+
+    def workload(self, workload: str) -> WorkloadDetail:
+        """Return one workload by its id, `project/name`."""
+        return self._transport.send(calls.workload(workload))
+
+    def wait(self, workload: str, changed_from: str, timeout_s: float = 30.0) -> WorkloadDetail:
+        """Return the workload when its version differs from `changed_from`, or when time is up."""
+        return self._transport.send(calls.wait(workload, changed_from, timeout_s))
+
+    def submit(self, request: SubmitRequest, *, dry_run: bool = False) -> SubmitReply:
+        """Submit a job or a session, or say what would come of it."""
+        return self._transport.send(calls.submit(self._with_project(request), dry_run=dry_run))
+
+    def suspend(self, workload: str) -> WorkloadDetail:
+        """Take a job out of the queue, stopping it if it runs."""
+        return self._transport.send(calls.suspend(workload))
+
+    def resume(self, workload: str) -> WorkloadDetail:
+        """Put a suspended job back into its place in the queue."""
+        return self._transport.send(calls.resume(workload))
+
+    def delete(self, workload: str) -> None:
+        """Stop a workload if it runs, and forget it."""
+        self._transport.send(calls.delete(workload))
+
+    def attach(self, workload: str, process: ProcessReport) -> WorkloadDetail:
+        """Tell which process a granted session is."""
+        return self._transport.send(calls.attach(workload, process))
+
+    def environment(self, workload: str, worker: int = 0) -> EnvironmentView:
+        """Return the environment that hands a worker its devices."""
+        return self._transport.send(calls.environment(workload, worker))
+
+    def logs(
+        self,
+        workload: str,
+        *,
+        worker: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[LogLine]:
+        """Yield what its workers wrote; `follow` goes on until the workload is finished."""
+        return self._transport.receive(calls.logs(workload, worker, tail, follow=follow))
+
+    def usage(
+        self,
+        *,
+        workload: str | None = None,
+        project: str | None = None,
+        user: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step_s: int | None = None,
+    ) -> UsageSeries:
+        """Return allocation and utilization over a range (default: the last hour)."""
+        return self._transport.send(calls.usage(workload, project, user, since, until, step_s))
+
+    def nodes(self) -> list[NodeView]:
+        """Return the machines and their devices."""
+        return self._transport.send(calls.nodes())
+
+    def plan(self) -> dict[str, Any]:
+        """Return the last plan's decisions about workloads that the caller may see."""
+        return self._transport.send(calls.plan())
+
+    def report(self, report: AgentReport) -> AgentReply:
+        """Deliver an agent's samples and learn what to look at next."""
+        return self._transport.send(calls.report(report))
+
+
+class AsyncClient(_Face):
+    """The same calls, awaited. Cancelling one closes its connection."""
+
+    def _connect(self, url: str, token: str, patience_s: float) -> None:
+        self._transport = AsyncTransport(url, token, patience_s)
+        self.url = self._transport.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    async def whoami(self) -> WhoAmI:
+        """Return who the service takes the token's owner for."""
+        return await self._transport.send(calls.whoami())
+
+    async def overview(self) -> Overview:
+        """Return everything that the caller may see, at one instant."""
+        return await self._transport.send(calls.overview())
+
+    def events(self) -> AsyncIterator[Overview]:
+        """Yield an overview at once and after each change; broken connections are renewed."""
+        return self._transport.receive(calls.events())
+
+    async def projects(self) -> list[ProjectView]:
+        """Return all projects with this cycle's shares."""
+        return await self._transport.send(calls.projects())
+
+    async def project(self, name: str) -> ProjectView:
+        """Return one project."""
+        return await self._transport.send(calls.project(name))
+
+    async def put_project(self, name: str, change: ProjectPut) -> ProjectView:
+        """Create a project, or change the fields that are set."""
+        return await self._transport.send(calls.put_project(name, change))
+
+    async def delete_project(self, name: str) -> None:
+        """Delete a project that has no unfinished workloads."""
+        await self._transport.send(calls.delete_project(name))
+
+    async def workloads(
+        self, project: str | None = None, user: str | None = None, state: str | None = None
+    ) -> list[WorkloadView]:
+        """Return the workloads that the caller may see, oldest first."""
+        return await self._transport.send(calls.workloads(project, user, state))
+
+    async def workload(self, workload: str) -> WorkloadDetail:
+        """Return one workload by its id, `project/name`."""
+        return await self._transport.send(calls.workload(workload))
+
+    async def wait(
+        self, workload: str, changed_from: str, timeout_s: float = 30.0
+    ) -> WorkloadDetail:
+        """Return the workload when its version differs from `changed_from`, or when time is up."""
+        return await self._transport.send(calls.wait(workload, changed_from, timeout_s))
+
+    async def submit(self, request: SubmitRequest, *, dry_run: bool = False) -> SubmitReply:
+        """Submit a job or a session, or say what would come of it."""
+        return await self._transport.send(
+            calls.submit(self._with_project(request), dry_run=dry_run)
+        )
+
+    async def suspend(self, workload: str) -> WorkloadDetail:
+        """Take a job out of the queue, stopping it if it runs."""
+        return await self._transport.send(calls.suspend(workload))
+
+    async def resume(self, workload: str) -> WorkloadDetail:
+        """Put a suspended job back into its place in the queue."""
+        return await self._transport.send(calls.resume(workload))
+
+    async def delete(self, workload: str) -> None:
+        """Stop a workload if it runs, and forget it."""
+        await self._transport.send(calls.delete(workload))
+
+    async def attach(self, workload: str, process: ProcessReport) -> WorkloadDetail:
+        """Tell which process a granted session is."""
+        return await self._transport.send(calls.attach(workload, process))
+
+    async def environment(self, workload: str, worker: int = 0) -> EnvironmentView:
+        """Return the environment that hands a worker its devices."""
+        return await self._transport.send(calls.environment(workload, worker))
+
+    def logs(
+        self,
+        workload: str,
+        *,
+        worker: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[LogLine]:
+        """Yield what its workers wrote; `follow` goes on until the workload is finished."""
+        return self._transport.receive(calls.logs(workload, worker, tail, follow=follow))
+
+    async def usage(
+        self,
+        *,
+        workload: str | None = None,
+        project: str | None = None,
+        user: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step_s: int | None = None,
+    ) -> UsageSeries:
+        """Return allocation and utilization over a range (default: the last hour)."""
+        return await self._transport.send(
+            calls.usage(workload, project, user, since, until, step_s)
+        )
+
+    async def nodes(self) -> list[NodeView]:
+        """Return the machines and their devices."""
+        return await self._transport.send(calls.nodes())
+
+    async def plan(self) -> dict[str, Any]:
+        """Return the last plan's decisions about workloads that the caller may see."""
+        return await self._transport.send(calls.plan())
+
+    async def report(self, report: AgentReport) -> AgentReply:
+        """Deliver an agent's samples and learn what to look at next."""
+        return await self._transport.send(calls.report(report))

@@ -1,0 +1,189 @@
+"""Send calls over HTTP and read the replies: one transport that waits, one that is awaited.
+
+Knows addresses, tokens, time-outs, when to try again, and how a failed connection reads.
+Knows no route (`calls` does). Used by `client` alone.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from runai.hub_service.api.problems import error_from_reply
+from runai.hub_service.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
+from runai.hub_service.errors import InvalidRequest, Unavailable
+
+__all__ = ["AsyncTransport", "Transport"]
+
+T = TypeVar("T")
+
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class _Endpoint:
+    """What both transports share: the address, the patience and the reading of failures."""
+
+    def __init__(self, url: str, token: str, patience_s: float) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise InvalidRequest(
+                f"{url!r} is no address of a GPU service.",
+                hint="It looks like https://hub.example.org/services/runai/.",
+            )
+        self.url = url.rstrip("/") + "/"
+        self.patience_s = patience_s
+        # Without user:password@, for sentences.
+        self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self.settings: dict[str, Any] = {
+            "base_url": self.url,
+            "headers": {"Authorization": f"Bearer {token}"} if token else {},
+            # A proxy of the environment cannot reach this machine's own addresses.
+            "trust_env": parts.hostname not in {"127.0.0.1", "localhost", "::1"},
+        }
+
+    def request(self, call: Call[T]) -> dict[str, Any]:
+        content = call.content()
+        return {
+            "method": call.method,
+            "url": call.path,
+            "params": call.params,
+            "content": content,
+            "headers": {"Content-Type": "application/json"} if content is not None else {},
+            "timeout": call.timeout_s,
+        }
+
+    def stream(self, stream: Stream[T]) -> dict[str, Any]:
+        timeout = httpx.Timeout(ANSWER_WITHIN_S, read=SILENCE_S)
+        return {"method": "GET", "url": stream.path, "params": stream.params, "timeout": timeout}
+
+    def unreachable(self, failure: httpx.TransportError) -> Unavailable:
+        what = (
+            "did not answer in time" if isinstance(failure, httpx.TimeoutException) else "is away"
+        )
+        return Unavailable(
+            f"The GPU service at {self._origin} {what}.",
+            hint="Try again in a few seconds; `runai doctor` says more.",
+            code="unreachable",
+        )
+
+
+def _check(response: httpx.Response) -> None:
+    if not response.is_success:
+        raise error_from_reply(
+            response.status_code, response.content, response.headers.get("Retry-After")
+        )
+
+
+class Transport:
+    """Send and wait; usable from several threads."""
+
+    def __init__(self, url: str, token: str, patience_s: float) -> None:
+        self._endpoint = _Endpoint(url, token, patience_s)
+        self.url = self._endpoint.url
+        self._http = httpx.Client(**self._endpoint.settings)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def send(self, call: Call[T]) -> T:
+        """Send a call until it is answered or patience ends; return its reply."""
+        retries = Retries(self._endpoint.patience_s)
+        while True:
+            try:
+                response = self._http.request(**self._endpoint.request(call))
+                _check(response)
+                return call.read(response.content)
+            except httpx.TransportError as failure:
+                away = self._endpoint.unreachable(failure)
+                if not (call.repeatable or isinstance(failure, _NOT_SENT)):
+                    raise away from failure
+                time.sleep(retries.delay(away))
+            except Unavailable as away:
+                if not call.repeatable:
+                    raise
+                time.sleep(retries.delay(away))
+
+    def receive(self, stream: Stream[T]) -> Iterator[T]:
+        """Yield a stream's items; a restartable one begins again when its connection breaks."""
+        retries = Retries(self._endpoint.patience_s)
+        while True:
+            decoder = stream.decoder()
+            try:
+                with self._http.stream(**self._endpoint.stream(stream)) as response:
+                    if not response.is_success:
+                        response.read()
+                    _check(response)
+                    for chunk in response.iter_bytes():
+                        for item in decoder.feed(chunk):
+                            retries.start_over()
+                            yield item
+                if not stream.restartable:
+                    return
+                away = Unavailable("The GPU service ended the stream.")
+            except httpx.TransportError as failure:
+                away = self._endpoint.unreachable(failure)
+                if not (stream.restartable or isinstance(failure, _NOT_SENT)):
+                    raise away from failure
+            except Unavailable as unavailable:
+                away = unavailable
+            time.sleep(retries.delay(away))
+
+
+class AsyncTransport:
+    """Send and await; cancelling a call closes its connection."""
+
+    def __init__(self, url: str, token: str, patience_s: float) -> None:
+        self._endpoint = _Endpoint(url, token, patience_s)
+        self.url = self._endpoint.url
+        self._http = httpx.AsyncClient(**self._endpoint.settings)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def send(self, call: Call[T]) -> T:
+        """Send a call until it is answered or patience ends; return its reply."""
+        retries = Retries(self._endpoint.patience_s)
+        while True:
+            try:
+                response = await self._http.request(**self._endpoint.request(call))
+                _check(response)
+                return call.read(response.content)
+            except httpx.TransportError as failure:
+                away = self._endpoint.unreachable(failure)
+                if not (call.repeatable or isinstance(failure, _NOT_SENT)):
+                    raise away from failure
+                await asyncio.sleep(retries.delay(away))
+            except Unavailable as away:
+                if not call.repeatable:
+                    raise
+                await asyncio.sleep(retries.delay(away))
+
+    async def receive(self, stream: Stream[T]) -> AsyncIterator[T]:
+        """Yield a stream's items; a restartable one begins again when its connection breaks."""
+        retries = Retries(self._endpoint.patience_s)
+        while True:
+            decoder = stream.decoder()
+            try:
+                async with self._http.stream(**self._endpoint.stream(stream)) as response:
+                    if not response.is_success:
+                        await response.aread()
+                    _check(response)
+                    async for chunk in response.aiter_bytes():
+                        for item in decoder.feed(chunk):
+                            retries.start_over()
+                            yield item
+                if not stream.restartable:
+                    return
+                away = Unavailable("The GPU service ended the stream.")
+            except httpx.TransportError as failure:
+                away = self._endpoint.unreachable(failure)
+                if not (stream.restartable or isinstance(failure, _NOT_SENT)):
+                    raise away from failure
+            except Unavailable as unavailable:
+                away = unavailable
+            await asyncio.sleep(retries.delay(away))
