@@ -1,0 +1,139 @@
+"""The service's settings, parsed once from its environment into types.
+
+JupyterHub sets the `JUPYTERHUB_*` half, whoever starts the platform the `RUNAI_*` half. Knows the
+variables' names, defaults and mistakes; reads nothing else. Called by the composition root.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from runai.hub_service.errors import InvalidRequest
+
+__all__ = ["Config", "HubConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class HubConfig:
+    """How to reach JupyterHub, and who we are there."""
+
+    api_url: str
+    api_token: str = field(repr=False)
+    service_name: str
+    client_id: str
+    base_url: str
+    """Path of the whole JupyterHub, `/` or `/jupyter/`."""
+    callback_url: str
+    access_scopes: tuple[str, ...]
+    public_url: str = ""
+    """Scheme and host that browsers see; "" when it is the request's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that differs from one start of the service to another."""
+
+    data_dir: Path
+    host: str
+    port: int
+    """0: any free one."""
+    prefix: str
+    """Path under which the API is served, with a slash at both ends."""
+    api_url: str
+    """The service's root as workloads see it; "" until the port is known."""
+    simulate: int | None
+    """That many simulated GPUs, whatever the machine has."""
+    gpus: int | None
+    """None: those that the machine has, else simulated ones."""
+    projects_file: Path | None
+    system_users: bool
+    hub_token: str = field(repr=False)
+    """Shared with the hub's process; its bearer is the spawner."""
+    hub: HubConfig | None
+    """None: no JupyterHub; only the shared token is known."""
+    log_level: str = "INFO"
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> "Config":
+        """Read the settings.
+
+        Raises:
+            InvalidRequest: a variable is missing or has a value that cannot be meant.
+        """
+        prefix = "/" + environ.get("JUPYTERHUB_SERVICE_PREFIX", "/services/runai/").strip("/") + "/"
+        address = urlsplit(environ.get("JUPYTERHUB_SERVICE_URL", "http://127.0.0.1:0"))
+        try:
+            host, port = address.hostname or "127.0.0.1", address.port or 0
+        except ValueError:
+            raise _wrong("JUPYTERHUB_SERVICE_URL", environ, "http://HOST:PORT") from None
+        api_url = environ.get("RUNAI_API_URL", "")
+        if not api_url and port:
+            api_url = f"http://{host}:{port}{prefix}"
+        projects_file = environ.get("RUNAI_PROJECTS", "")
+        gpus = environ.get("RUNAI_GPUS", "auto")
+        return cls(
+            data_dir=Path(_required("RUNAI_DATA_DIR", environ)).absolute(),
+            host=host,
+            port=port,
+            prefix=prefix,
+            api_url=api_url,
+            simulate=_count("RUNAI_SIMULATE", environ) if environ.get("RUNAI_SIMULATE") else None,
+            gpus=None if gpus in {"auto", ""} else _count("RUNAI_GPUS", environ),
+            projects_file=Path(projects_file).absolute() if projects_file else None,
+            system_users=_flag("RUNAI_SYSTEM_USERS", environ),
+            hub_token=_required("RUNAI_HUB_TOKEN", environ),
+            hub=_hub(environ) if environ.get("JUPYTERHUB_API_URL") else None,
+            log_level=_log_level(environ),
+        )
+
+
+def _hub(environ: Mapping[str, str]) -> HubConfig:
+    name = environ.get("JUPYTERHUB_SERVICE_NAME", "runai")
+    prefix = environ.get("JUPYTERHUB_SERVICE_PREFIX", f"/services/{name}/")
+    # Rights are for this service alone, whatever else its tokens may open.
+    scopes = (f"access:services!service={name}",)
+    return HubConfig(
+        api_url=environ["JUPYTERHUB_API_URL"],
+        api_token=_required("JUPYTERHUB_API_TOKEN", environ),
+        service_name=name,
+        client_id=environ.get("JUPYTERHUB_CLIENT_ID") or f"service-{name}",
+        base_url=environ.get("JUPYTERHUB_BASE_URL", "/"),
+        callback_url=environ.get("JUPYTERHUB_OAUTH_CALLBACK_URL") or f"{prefix}oauth_callback",
+        access_scopes=scopes,
+        public_url=environ.get("JUPYTERHUB_HOST", ""),
+    )
+
+
+def _required(name: str, environ: Mapping[str, str]) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise InvalidRequest(
+            f"{name} is not set.", hint="`runai up` sets it; docs/configuration.md says what it is."
+        )
+    return value
+
+
+def _count(name: str, environ: Mapping[str, str]) -> int:
+    value = environ.get(name, "")
+    if not (value.isascii() and value.isdecimal() and int(value) <= 1024):
+        raise _wrong(name, environ, "a whole number from 0 to 1024")
+    return int(value)
+
+
+def _flag(name: str, environ: Mapping[str, str]) -> bool:
+    value = environ.get(name, "")
+    if value not in {"", "0", "1"}:
+        raise _wrong(name, environ, "1 or 0")
+    return value == "1"
+
+
+def _log_level(environ: Mapping[str, str]) -> str:
+    value = environ.get("RUNAI_LOG_LEVEL", "INFO").upper()
+    if value not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
+        raise _wrong("RUNAI_LOG_LEVEL", environ, "DEBUG, INFO, WARNING or ERROR")
+    return value
+
+
+def _wrong(name: str, environ: Mapping[str, str], wanted: str) -> InvalidRequest:
+    return InvalidRequest(f"{name} is {environ.get(name, '')!r}.", hint=f"It must be {wanted}.")
