@@ -11,10 +11,12 @@ from typing import Protocol
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.records import (
+    Allocation,
     HistoryEvent,
     Process,
     ProjectRecord,
     ProjectSpec,
+    WorkerEnvironment,
     WorkloadId,
     WorkloadRecord,
     WorkloadSpec,
@@ -120,6 +122,13 @@ class Cluster(Protocol):
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen` (a spawner waits for its allocation so)."""
 
+    async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
+        """Return what hands a worker its devices (a spawner starts the session with it).
+
+        Raises:
+            Conflict: the worker holds no allocation.
+        """
+
     def logs(
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
     ) -> AsyncIterator[LogChunk]:
@@ -132,6 +141,9 @@ class Cluster(Protocol):
 
     async def devices(self) -> dict[str, Sequence[Device]]:
         """Return the devices of each node."""
+
+    async def allocations(self, node: str) -> Sequence[Allocation]:
+        """Return the workers that run or stop on a node, for its agent."""
 
     async def projects(self) -> Sequence[ProjectRecord]:
         """Return all projects, oldest first."""

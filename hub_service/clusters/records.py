@@ -13,11 +13,14 @@ from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import MilliGpu
 
 __all__ = [
+    "SOURCE_PLACEHOLDER",
+    "Allocation",
     "HistoryEvent",
     "Process",
     "ProjectRecord",
     "ProjectSpec",
     "StateReason",
+    "WorkerEnvironment",
     "WorkerRecord",
     "WorkloadId",
     "WorkloadRecord",
@@ -25,6 +28,9 @@ __all__ = [
     "WorkloadState",
     "workload_id",
 ]
+
+SOURCE_PLACEHOLDER = "{source}"
+"""An argument of a command for which the cluster puts the path of the file with the job's `source`."""
 
 WorkloadId = str
 """`project/name`: unique in the cluster and readable in sentences."""
@@ -122,8 +128,30 @@ class WorkerRecord:
     devices: tuple[DeviceShare, ...] = ()
     started: float | None = None
     process: Process | None = None
+    attempt: int = 0
+    """The start of the workload to which it belongs, from 1."""
     exit_code: int | None = None
     """Negative for a signal, as in subprocess; of the last attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnvironment:
+    """What hands a worker its devices, and where it starts. Never printed: it may hold secrets."""
+
+    variables: Mapping[str, str] = field(repr=False)
+    workdir: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A worker that holds devices, and the process whose tree uses them (what the agent needs)."""
+
+    workload: WorkloadId
+    worker: str
+    project: str
+    user: str
+    shares: tuple[DeviceShare, ...]
+    process: Process | None = None
 
 
 @dataclass(frozen=True, slots=True)
