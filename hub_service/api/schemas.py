@@ -379,10 +379,11 @@ class UsageSample(_Wire):
     """What one workload's processes used of one device, in the interval that ends at `at`."""
 
     workload: str
+    """"" for processes that belong to no workload."""
     device: str
     """UUID."""
-    utilization: float
-    """Busy share of the whole device, 0..1."""
+    utilization: float | None
+    """Busy share of the whole device, 0..1; None: unknown, which is not idle."""
     memory_mib: int
 
 
