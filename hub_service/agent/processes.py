@@ -88,8 +88,7 @@ class ProcessTable:
     def _read(self, pids: frozenset[int]) -> Iterator[_Counters]:
         for pid in sorted(pids):
             kept = self._counters.get(pid)
-            if kept is None and self._owners.knows(pid):
-                # Known, and not among ours: it belongs to nobody.
+            if kept is None and self._owners.is_stranger(pid):
                 continue
             try:
                 # is_running() also tells a process from a later one with its number.

@@ -38,7 +38,7 @@ class Owners:
     """Remember whose each process is, until the allocations or the process change."""
 
     def __init__(self) -> None:
-        self._allocations: Sequence[AgentAllocation] = ()
+        self._allocations: tuple[AgentAllocation, ...] = ()
         self._roots: dict[int, AgentAllocation] = {}
         self._by_name: dict[str, AgentAllocation] = {}
         self._accounts: dict[str, set[int]] = {}
@@ -46,7 +46,7 @@ class Owners:
 
     def learn(self, allocations: Sequence[AgentAllocation]) -> None:
         """Take note of who holds devices now; what was known is forgotten when that changed."""
-        if allocations == self._allocations:
+        if tuple(allocations) == self._allocations:
             return
         self._allocations = tuple(allocations)
         self._roots = {a.pid: a for a in allocations if a.pid is not None}
@@ -72,9 +72,10 @@ class Owners:
         kept = set(pids)
         self._known = {pid: known for pid, known in self._known.items() if pid in kept}
 
-    def knows(self, pid: int) -> bool:
-        """Tell whether `owner` would answer without looking at the process."""
-        return pid in self._known
+    def is_stranger(self, pid: int) -> bool:
+        """Tell whether it was found to belong to nobody, without looking again."""
+        known = self._known.get(pid)
+        return known is not None and known.owner is None
 
     def owner(self, process: psutil.Process) -> AgentAllocation | None:
         """Return the allocation that a process belongs to; None for other processes.
