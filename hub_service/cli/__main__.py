@@ -1,0 +1,6 @@
+"""`python -m runai.hub_service.cli`: the same as `runai`, where the script is not on the path."""
+
+from runai.hub_service.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""`runai describe`: everything about one workload, project or node.
+
+A block of `Key:  value` lines and, where there are several of a thing, a table under its title.
+"""
+
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+
+from runai.hub_service.api.schemas import NodeView, ProjectView, WorkloadDetail
+from runai.hub_service.cli import listing, render
+from runai.hub_service.cli.naming import WORKLOAD_NAME, find
+from runai.hub_service.cli.reporting import Command, output_option
+from runai.hub_service.client import Client
+from runai.hub_service.errors import NotFound
+
+__all__ = ["describe", "workload_lines"]
+
+_WORKLOAD_WORDS = ("job", "jobs", "session", "sessions", "workload", "workloads")
+_PROJECT_WORDS = ("project", "projects")
+_NODE_WORDS = ("node", "nodes")
+_WORDS = (*_WORKLOAD_WORDS, *_PROJECT_WORDS, *_NODE_WORDS)
+
+Lines = list[tuple[str, str]]
+
+
+def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
+    """Make the key and value lines of a workload; what was not asked for is left out."""
+    why = render.reason(w.reason)
+    busy = render.share(w.utilized, w.allocated, simulated=w.simulated)
+    average = render.share(w.utilized_average, w.gpus, simulated=w.simulated)
+    wanted = render.asked(w) + (f" (of {w.min_workers} workers or more)" if _is_elastic(w) else "")
+    lines = [
+        ("Name", w.name),
+        ("Project", w.project),
+        ("User", w.user),
+        ("Kind", f"{w.kind}, {'preemptible' if w.preemptible else 'never preempted'}"),
+        ("State", w.state),
+        ("Reason", why),
+        ("GPUs asked", wanted),
+        ("GPU memory", "" if w.gpu_memory_mib is None else render.memory(w.gpu_memory_mib)),
+        ("Allocated", f"{render.gpus(w.allocated)} on {render.devices(w)}" if w.allocated else "0"),
+        ("Utilized", f"{busy} now, {average} on average while allocated"),
+        ("Memory used", render.memory(w.memory_used_mib)),
+        ("Priority", str(w.priority)),
+        ("Submitted", f"{render.clock(w.submitted)} ({render.age(w.submitted, now)} ago)"),
+        ("Started", render.clock(w.started) if w.started else ""),
+        ("Finished", render.clock(w.finished) if w.finished else ""),
+        ("Exit code", "" if w.exit_code is None else str(w.exit_code)),
+        ("Attempts", f"{w.attempts} ({w.pauses} paused, {w.failures} failed)"),
+        ("Retries", f"up to {w.backoff_limit}" if w.backoff_limit else ""),
+        ("Grace period", f"{w.grace_seconds} s"),
+        ("Array index", "" if w.array_index is None else str(w.array_index)),
+        ("Command", shlex.join(w.command) if w.command else ""),
+        ("Directory", w.workdir),
+        ("Checkpoints", w.checkpoint_dir),
+        ("Logs", w.log_dir),
+    ]
+    return [(key, value) for key, value in lines if value]
+
+
+def _is_elastic(w: WorkloadDetail) -> bool:
+    return w.min_workers < len(w.workers)
+
+
+@click.command(cls=Command)
+@click.argument(
+    "words", nargs=-1, required=True, metavar="[job|project|node] NAME", type=WORKLOAD_NAME
+)
+@output_option("table", "json")
+def describe(words: tuple[str, ...], output: str) -> None:
+    """Show everything about a workload, project or node.
+
+    `runai describe exp1` is `runai describe job exp1`.
+    """
+    kind, name = _what(words)
+    with Client.discover() as client:
+        if kind in _PROJECT_WORDS:
+            _show_project(client.project(name), output)
+        elif kind in _NODE_WORDS:
+            _show_node(client.nodes(), name, output)
+        else:
+            _show_workload(client.workload(find(client, name).id), output)
+
+
+def _what(words: tuple[str, ...]) -> tuple[str, str]:
+    if len(words) == 1:
+        return "job", words[0]
+    kind, *names = words
+    if kind not in _WORDS or len(names) != 1:
+        raise click.UsageError(
+            "Say one name, as in `runai describe exp1` or `runai describe node NAME`."
+        )
+    return kind, names[0]
+
+
+def _show_workload(workload: WorkloadDetail, output: str) -> None:
+    if output == "json":
+        render.show_json(workload)
+        return
+    render.show_lines(workload_lines(workload, datetime.now(UTC)))
+    if workload.simulated:
+        click.echo(render.SIMULATED_NOTE)
+    if len(workload.workers) > 1:
+        click.echo("\nWorkers:")
+        rows: listing.Rows = [
+            [str(w.index), render.state(w.state), w.node or "-", _code(w.exit_code)]
+            for w in workload.workers
+        ]
+        render.show_table(("WORKER", "STATE", "NODE", "EXIT CODE"), rows)
+    if workload.history:
+        click.echo("\nHistory:")
+        for event in workload.history:
+            click.echo(f"  {render.clock(event.at)}  {event.kind:<10} {event.text}".rstrip())
+    if workload.source:
+        click.echo("\nSource:")
+        for line in workload.source.splitlines():
+            click.echo(f"  {line}".rstrip())
+
+
+def _code(exit_code: int | None) -> str:
+    return "-" if exit_code is None else str(exit_code)
+
+
+def _show_project(project: ProjectView, output: str) -> None:
+    if output == "json":
+        render.show_json(project)
+        return
+    (row,) = listing.project_rows([project], wide=True)
+    titles = (title.capitalize() for title in listing.PROJECT_WIDE)
+    render.show_lines([(title, str(cell)) for title, cell in zip(titles, row, strict=True)])
+
+
+def _show_node(nodes: Sequence[NodeView], name: str, output: str) -> None:
+    node = next((n for n in nodes if n.name == name), None)
+    if node is None:
+        known = ", ".join(n.name for n in nodes) or "none"
+        raise NotFound(f"There is no node '{name}'.", hint=f"Nodes: {known}.")
+    if output == "json":
+        render.show_json(node)
+        return
+    render.show_table(listing.NODE_WIDE, listing.node_rows([node], wide=True), fold="HELD BY")
+    if any(d.simulated for d in node.devices):
+        click.echo(render.SIMULATED_NOTE)

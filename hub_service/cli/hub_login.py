@@ -1,0 +1,150 @@
+"""Log in to a JupyterHub with a name and a password, as a browser does, and get a token.
+
+Uses the hub's own login form and its API for tokens, so it works with every authenticator that has
+a form; hubs with single sign-on have none and their users make a token on the page /hub/token.
+"""
+
+import socket
+from typing import Any, Final, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from runai.hub_service.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
+
+__all__ = ["HubLogin", "hub_root"]
+
+SCOPES: Final = ("access:services!service=runai", "custom:runai:submit")
+ADMIN_SCOPE: Final = "custom:runai:admin"
+TOKEN_LIFETIME_S: Final = 90 * 24 * 3600
+_TIMEOUT_S: Final = 30.0  # a login may ask a slow directory
+_XSRF: Final = "_xsrf"
+
+
+def hub_root(url: str) -> str:
+    """Return a hub's root address, whichever of its pages was named.
+
+    >>> hub_root("https://hub.example.org/hub/login?next=%2Fhub%2F")
+    'https://hub.example.org/'
+    >>> hub_root("http://127.0.0.1:8000/services/runai/")
+    'http://127.0.0.1:8000/'
+    >>> hub_root("http://127.0.0.1:8000/jupyter")
+    'http://127.0.0.1:8000/jupyter/'
+
+    Raises:
+        InvalidRequest: it is no address.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InvalidRequest(
+            f"'{url}' is no address of a JupyterHub.", hint="It looks like http://127.0.0.1:8000."
+        )
+    path = parts.path
+    for page in ("/hub", "/services", "/user"):
+        head, found, rest = path.partition(page)
+        if found and (not rest or rest.startswith("/")):
+            path = head
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path.rstrip('/')}/"
+
+
+class HubLogin:
+    """One visit to a hub, with a browser's cookies."""
+
+    def __init__(self, root: str) -> None:
+        """Visit the hub at `root`, an address that ends with a slash."""
+        self.root = root
+        local = urlsplit(root).hostname in {"127.0.0.1", "localhost", "::1"}
+        self._http = httpx.Client(base_url=root, timeout=_TIMEOUT_S, trust_env=not local)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._http.close()
+
+    @property
+    def token_page(self) -> str:
+        """Return the page on which people make tokens themselves."""
+        return f"{self.root}hub/token"
+
+    def check(self) -> str:
+        """Return the hub's version.
+
+        Raises:
+            Unavailable: no JupyterHub answers there.
+        """
+        reply = self._send("GET", "hub/api")
+        try:
+            return str(reply.json()["version"])
+        except (ValueError, KeyError, TypeError):
+            raise Unavailable(
+                f"No JupyterHub answers at {self.root}.",
+                hint="Give the address that you open in the browser.",
+                code="no_hub",
+            ) from None
+
+    def log_in(self, user: str, password: str) -> None:
+        """Send the login form.
+
+        Raises:
+            Unauthenticated: the hub does not accept the password.
+            InvalidRequest: the hub has no such form.
+        """
+        page = self._send("GET", "hub/login")
+        if page.status_code != httpx.codes.OK or 'type="password"' not in page.text:
+            raise InvalidRequest(
+                "This hub has no login form for a name and a password.",
+                hint=f"Make a token on {self.token_page} and run `runai login URL --token`.",
+                code="no_login_form",
+            )
+        form = {"username": user, "password": password, _XSRF: self._xsrf()}
+        reply = self._send("POST", "hub/login", data=form)
+        if not reply.is_redirect:
+            raise Unauthenticated(
+                f"The hub does not accept this password of {user}.",
+                hint="Try again; an admin can give you a new one.",
+            )
+
+    def mint_token(self) -> str:
+        """Return a new token of the user who has logged in.
+
+        Raises:
+            Forbidden: the user may not use the GPU service, or the hub has none.
+        """
+        # A page visited after the login renews the xsrf cookie for it.
+        self._send("GET", "hub/token")
+        me: dict[str, Any] = self._send("GET", "hub/api/user").json()
+        scopes = [*SCOPES, ADMIN_SCOPE] if ADMIN_SCOPE in me.get("scopes", ()) else list(SCOPES)
+        reply = self._send(
+            "POST",
+            f"hub/api/users/{quote(str(me.get('name')), safe='')}/tokens",
+            json={
+                "note": f"runai login on {socket.gethostname()}",
+                "scopes": scopes,
+                "expires_in": TOKEN_LIFETIME_S,
+            },
+            headers={"X-XSRFToken": self._xsrf()},
+        )
+        if reply.status_code != httpx.codes.CREATED:
+            raise Forbidden(
+                "The hub gives you no token for its GPU service.",
+                hint="Does it have the service `runai`, and may you use it? Ask its admins.",
+                code="no_token",
+            )
+        return str(reply.json()["token"])
+
+    def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
+        try:
+            return self._http.request(method, path, **content)
+        except httpx.TransportError as failed:
+            raise Unavailable(
+                f"Nothing answers at {self.root}.",
+                hint="Is the address right, and the hub running?",
+                code="no_hub",
+            ) from failed
+
+    def _xsrf(self) -> str:
+        """Return the most specific xsrf cookie: the hub's, not the one of another app beside it."""
+        cookies = [c for c in self._http.cookies.jar if c.name == _XSRF]
+        cookies.sort(key=lambda cookie: len(cookie.path))
+        return cookies[-1].value or "" if cookies else ""

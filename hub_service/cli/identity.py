@@ -1,0 +1,128 @@
+"""`runai login`, `logout`, `whoami` and `config`: who one is, and what this computer remembers.
+
+A password is asked for, never taken from the command line; a token is shown to nobody.
+"""
+
+import sys
+
+import click
+
+from runai.hub_service.api.schemas import WhoAmI
+from runai.hub_service.cli import projects, render
+from runai.hub_service.cli.hub_login import HubLogin, hub_root
+from runai.hub_service.cli.naming import PROJECT_NAME
+from runai.hub_service.cli.remembered import forget, inside_session, remember
+from runai.hub_service.cli.reporting import Command, Group, output_option
+from runai.hub_service.client import Client
+from runai.hub_service.connection import config_path, find_connection
+from runai.hub_service.errors import InvalidRequest
+
+__all__ = ["config", "login", "logout", "whoami"]
+
+_SERVICE = "services/runai/"
+
+
+@click.command(cls=Command)
+@click.argument("url")
+@click.option("-u", "--user", help="Your name on the hub. Asked for if missing.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@click.option(
+    "--token",
+    prompt="Token",
+    prompt_required=False,
+    hide_input=True,
+    help="Instead of a password: a token from the hub's page /hub/token (hubs with single "
+    "sign-on). Without a value it is asked for.",
+)
+def login(url: str, user: str | None, password_stdin: bool, token: str | None) -> None:
+    """Log in to a JupyterHub that runs the platform.
+
+    Inside a session this is not needed. The password is used once; what is kept, in
+    ~/.config/runai/config.json, is a token that can use the GPU service and nothing else,
+    for 90 days.
+    """
+    with HubLogin(hub_root(url)) as hub:
+        hub.check()
+        if token is None:
+            name = user or click.prompt("User")
+            hub.log_in(name, _password(name, password_stdin=password_stdin))
+            token = hub.mint_token()
+        service = hub.root + _SERVICE
+    with Client(service, token) as client:
+        me = client.whoami()
+    remember(service, token)
+    click.echo(f"Logged in to {hub.root} as {me.name}. Projects: {render.listed(me.projects)}.")
+    if inside_session():
+        click.echo("This session goes on using its own hub and token.", err=True)
+
+
+def _password(user: str, *, password_stdin: bool) -> str:
+    if not password_stdin:
+        return str(click.prompt(f"Password of {user}", hide_input=True, err=True))
+    password = sys.stdin.readline().rstrip("\n")
+    if not password:
+        raise InvalidRequest(
+            "Standard input holds no password.", hint="Leave --password-stdin out."
+        )
+    return password
+
+
+@click.command(cls=Command)
+def logout() -> None:
+    """Forget the stored token.
+
+    The hub knows the token until it ends; its page /hub/token revokes it at once.
+    """
+    click.echo("Logged out." if forget() else "Nobody was logged in here.")
+
+
+@click.command(cls=Command)
+@output_option("table", "json")
+def whoami(output: str) -> None:
+    """Show who you are to the platform."""
+    with Client.discover() as client:
+        me = client.whoami()
+        if output == "json":
+            render.show_json(me)
+            return
+        render.show_lines(_lines(me, client))
+
+
+def _lines(me: WhoAmI, client: Client) -> list[tuple[str, str]]:
+    default = client.default_project or me.default_project
+    return [
+        ("User", f"{me.name} (admin)" if me.admin else me.name),
+        ("Groups", render.listed(me.groups)),
+        ("Projects", render.listed(me.projects)),
+        ("Default project", default or "-"),
+        ("Service", f"{client.url} (version {me.version})"),
+    ]
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def config(ctx: click.Context) -> None:
+    """Show or change what the command remembers."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(show)
+
+
+@config.command()
+@output_option("table", "json")
+def show(output: str = "table") -> None:
+    """Show the service and the default project in use."""
+    found = find_connection()
+    source = "this session" if inside_session() else str(config_path())
+    if output == "json":
+        render.show_json({"url": found.url, "project": found.project, "source": source})
+        return
+    render.show_lines(
+        [("Service", found.url), ("Default project", found.project or "-"), ("From", source)]
+    )
+
+
+@config.command()
+@click.argument("name", type=PROJECT_NAME)
+def project(name: str) -> None:
+    """Choose the default project: the same as `runai project use`."""
+    projects.choose(name)

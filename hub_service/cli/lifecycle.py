@@ -1,0 +1,84 @@
+"""`runai suspend`, `resume` and `delete`: for one name or several, each answered by a line.
+
+One that is refused does not keep the others from being done; the exit code is 1 then.
+"""
+
+from collections.abc import Callable, Sequence
+
+import click
+
+from runai.hub_service.api.schemas import WorkloadView
+from runai.hub_service.cli.naming import PROJECT_NAME, WORKLOAD_NAME, find_all
+from runai.hub_service.cli.reporting import Command, report
+from runai.hub_service.cli.waiting import FINISHED
+from runai.hub_service.client import Client
+from runai.hub_service.errors import RunaiError
+
+__all__ = ["delete", "resume", "suspend"]
+
+_NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
+
+
+@click.command(cls=Command)
+@_NAMES
+def suspend(names: tuple[str, ...]) -> None:
+    """Pause jobs until they are resumed; they give their GPUs back.
+
+    A running job gets SIGTERM and its grace period for a checkpoint. Sessions are not
+    suspended but deleted.
+    """
+    with Client.discover() as client:
+        _each(find_all(client, names), lambda w: client.suspend(w.id).state)
+
+
+@click.command(cls=Command)
+@_NAMES
+def resume(names: tuple[str, ...]) -> None:
+    """Put suspended jobs back into the queue.
+
+    At their old places; they start again from their checkpoints.
+    """
+    with Client.discover() as client:
+        _each(find_all(client, names), lambda w: client.resume(w.id).state)
+
+
+@click.command(cls=Command)
+@click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...")
+@click.option("--all-finished", is_flag=True, help="All of yours that are finished.")
+@click.option("-p", "--project", type=PROJECT_NAME, help="With --all-finished: of this project.")
+def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> None:
+    """Stop workloads and forget them.
+
+    A running one gets SIGTERM and its grace period. Its name is free again when its
+    processes are gone; its checkpoints are kept.
+    """
+    if bool(names) == all_finished:
+        raise click.UsageError("Name workloads, or say --all-finished.")
+
+    with Client.discover() as client:
+        if all_finished:
+            found = [w for w in client.workloads(project=project) if w.mine and w.state in FINISHED]
+            if not found:
+                click.echo("Nothing of yours is finished.", err=True)
+        else:
+            found = find_all(client, names)
+
+        def stop(workload: WorkloadView) -> str:
+            client.delete(workload.id)
+            return "deleted" if workload.state in FINISHED or not workload.allocated else "stopping"
+
+        _each(found, stop)
+
+
+def _each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], str]) -> None:
+    refused = False
+    for workload in workloads:
+        try:
+            outcome = act(workload)
+        except RunaiError as error:
+            report(error)
+            refused = True
+        else:
+            click.echo(f"{workload.kind} {workload.id} {outcome}")
+    if refused:
+        click.get_current_context().exit(1)

@@ -1,0 +1,251 @@
+"""`runai list` and `runai top`: workloads, projects and nodes as tables.
+
+`list` is about requests and states, `top` about what is allocated and how much of that is utilized;
+both show the two side by side. The rows are functions of what the API said and of now.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+from rich.text import Text
+
+from runai.hub_service.api.schemas import NodeView, ProjectView, WorkloadView
+from runai.hub_service.cli import render
+from runai.hub_service.cli.naming import PROJECT_NAME
+from runai.hub_service.cli.reporting import Command, output_option
+from runai.hub_service.client import Client
+
+__all__ = ["list_", "node_rows", "project_rows", "show_projects", "top", "workload_rows"]
+
+Rows = list[list[str | Text]]
+
+WORKLOAD_HEADER: Final = ("NAME", "PROJECT", "USER", "STATE", "GPUS", "UTIL", "AGE", "REASON")
+WORKLOAD_WIDE: Final = (
+    *WORKLOAD_HEADER[:-1],
+    "KIND",
+    "PRIORITY",
+    "WORKERS",
+    "DEVICES",
+    "AVG UTIL",
+    "GPU MEMORY",
+    "PAUSES",
+    "REASON",
+)
+PROJECT_HEADER: Final = (
+    "NAME",
+    "ALLOCATED",
+    "QUOTA",
+    "OVER QUOTA",
+    "BUILD",
+    "BUILD QUOTA",
+    "UTIL",
+    "WAITING",
+)
+PROJECT_WIDE: Final = (
+    *PROJECT_HEADER,
+    "FAIR SHARE",
+    "LIMIT",
+    "WEIGHT",
+    "PRIORITY",
+    "PARENT",
+    "MEMBERS",
+    "GROUPS",
+    "ADMINS",
+)
+NODE_HEADER: Final = ("NODE", "GPU", "DEVICE", "ALLOCATED", "UTIL", "MEMORY", "HELD BY")
+NODE_WIDE: Final = (*NODE_HEADER, "HEALTH", "UUID")
+
+_KINDS: Final = {
+    "jobs": "jobs",
+    "job": "jobs",
+    "workloads": "jobs",
+    "sessions": "sessions",
+    "session": "sessions",
+    "projects": "projects",
+    "project": "projects",
+    "nodes": "nodes",
+    "node": "nodes",
+}
+_REASON_STATES: Final = frozenset({"queued", "paused", "stopping", "retrying", "failed"})
+
+
+def workload_rows(workloads: Sequence[WorkloadView], now: datetime, *, wide: bool = False) -> Rows:
+    """Make a line for each workload."""
+    return [_workload_row(w, now, wide=wide) for w in workloads]
+
+
+def _workload_row(w: WorkloadView, now: datetime, *, wide: bool) -> list[str | Text]:
+    util = render.share(w.utilized, w.allocated, simulated=w.simulated)
+    row: list[str | Text] = [
+        w.name,
+        w.project,
+        w.user,
+        render.state(w.state),
+        render.holding(w),
+        util,
+        render.age(w.submitted, now),
+    ]
+    if wide:
+        row += [
+            w.kind,
+            str(w.priority),
+            str(len(w.workers) or 1),
+            render.devices(w),
+            render.share(w.utilized_average, w.gpus, simulated=w.simulated),
+            render.memory(w.memory_used_mib),
+            str(w.pauses),
+        ]
+    return [*row, render.reason(w.reason) if w.state in _REASON_STATES else ""]
+
+
+def project_rows(projects: Sequence[ProjectView], *, wide: bool = False) -> Rows:
+    """Make a line for each project."""
+    return [_project_row(p, wide=wide) for p in projects]
+
+
+def _project_row(p: ProjectView, *, wide: bool) -> list[str | Text]:
+    row: list[str | Text] = [
+        p.name,
+        render.gpus(p.allocated),
+        render.quota(p.quota),
+        render.gpus(p.over_quota),
+        render.gpus(p.build_allocated),
+        render.quota(p.build_quota),
+        render.share(p.utilized, p.allocated),
+        str(p.waiting),
+    ]
+    if wide:
+        row += [
+            render.gpus(p.fair_share),
+            render.quota(p.limit),
+            "-" if p.weight is None else str(p.weight),
+            str(p.priority),
+            p.parent or "-",
+            render.listed(p.members),
+            render.listed(p.groups),
+            render.listed(p.admins),
+        ]
+    return row
+
+
+def node_rows(nodes: Sequence[NodeView], *, wide: bool = False) -> Rows:
+    """Make a line for each device."""
+    rows: Rows = []
+    for node in nodes:
+        for d in node.devices:
+            mark = "*" if d.simulated else ""
+            holders = [f"{a.workload or a.user} {render.gpus(a.gpus)}" for a in d.allocations]
+            row: list[str | Text] = [
+                node.name,
+                str(d.device),
+                f"{d.name}{mark}",
+                render.gpus(d.allocated),
+                render.share(d.utilized, 1, simulated=d.simulated),
+                f"{render.memory(d.memory_used_mib)}/{render.memory(d.memory_mib)}",
+                render.listed(holders),
+            ]
+            if wide:
+                row += ["healthy" if d.healthy else Text("broken", style="red"), d.uuid]
+            rows.append(row)
+    return rows
+
+
+@click.command(name="list", cls=Command)
+@click.argument(
+    "what",
+    type=click.Choice(list(_KINDS)),
+    default="jobs",
+    metavar="[jobs|sessions|projects|nodes]",
+)
+@click.option("-p", "--project", type=PROJECT_NAME, help="Only this project's workloads.")
+@click.option("-u", "--user", help="Only this user's workloads.")
+@click.option("--state", help="Only workloads in this state, as in --state queued.")
+@click.option("--mine", is_flag=True, help="Only what you may pause, resume and delete.")
+@output_option("table", "wide", "json")
+def list_(
+    what: str,
+    project: str | None,
+    user: str | None,
+    state: str | None,
+    mine: bool,
+    output: str,
+) -> None:
+    """List jobs and sessions, projects or nodes.
+
+    `runai list` alone lists all workloads that you may see; `runai list sessions` the sessions.
+    GPUS is what is allocated of what was asked; UTIL is how much of the allocated is busy.
+    """
+    with Client.discover() as client:
+        kind = _KINDS[what]
+        if kind == "projects":
+            show_projects(client.projects(), output)
+        elif kind == "nodes":
+            _show_nodes(client.nodes(), output)
+        else:
+            found = client.workloads(project=project, user=user, state=state)
+            if kind == "sessions":
+                found = [w for w in found if w.kind == "session"]
+            _show_workloads([w for w in found if w.mine or not mine], output)
+
+
+@click.command(cls=Command)
+@click.argument(
+    "what",
+    type=click.Choice(["nodes", "node", "jobs", "job"]),
+    default="nodes",
+    metavar="[nodes|jobs]",
+)
+@output_option("table", "json")
+def top(what: str, output: str) -> None:
+    """Show what is allocated and what is utilized.
+
+    Of nodes, or with `runai top jobs` of the workloads that hold GPUs, busiest first.
+    """
+    with Client.discover() as client:
+        if _KINDS[what] == "nodes":
+            _show_nodes(client.nodes(), output)
+            return
+        holding = [w for w in client.workloads() if w.allocated]
+        holding.sort(key=lambda w: (-(w.utilized or 0), w.id))
+        _show_workloads(holding, "wide" if output == "table" else output)
+
+
+def _show_workloads(workloads: Sequence[WorkloadView], output: str) -> None:
+    if output == "json":
+        render.show_json(workloads)
+        return
+    if not workloads:
+        click.echo("There are no workloads. `runai submit` makes one.", err=True)
+        return
+    wide = output == "wide"
+    header = WORKLOAD_WIDE if wide else WORKLOAD_HEADER
+    rows = workload_rows(workloads, datetime.now(UTC), wide=wide)
+    render.show_table(header, rows, fold="REASON")
+    _note_simulated(any(w.simulated and w.allocated for w in workloads))
+
+
+def show_projects(projects: Sequence[ProjectView], output: str) -> None:
+    """Print projects as `list projects` and `project list` do."""
+    if output == "json":
+        render.show_json(projects)
+        return
+    wide = output == "wide"
+    header = PROJECT_WIDE if wide else PROJECT_HEADER
+    render.show_table(header, project_rows(projects, wide=wide), fold="MEMBERS")
+
+
+def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
+    if output == "json":
+        render.show_json(nodes)
+        return
+    wide = output == "wide"
+    header = NODE_WIDE if wide else NODE_HEADER
+    render.show_table(header, node_rows(nodes, wide=wide), fold="HELD BY")
+    _note_simulated(any(d.simulated for n in nodes for d in n.devices))
+
+
+def _note_simulated(simulated: bool) -> None:
+    if simulated:
+        click.echo(render.SIMULATED_NOTE)

@@ -1,0 +1,50 @@
+"""`runai up` and `runai schedule`: programs of their own, started with the arguments as they stand.
+
+Their help and their exit codes are theirs; this file only finds them.
+"""
+
+import importlib.util
+import os
+import sys
+from typing import Final
+
+import click
+
+from runai.hub_service.cli.reporting import Command
+from runai.hub_service.errors import Unavailable
+
+__all__ = ["schedule", "up"]
+
+_AS_THEY_STAND: Final = {"ignore_unknown_options": True, "help_option_names": []}
+
+
+@click.command(cls=Command, context_settings=_AS_THEY_STAND, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def up(arguments: tuple[str, ...]) -> None:
+    """Start the whole platform on this machine.
+
+    JupyterHub, the GPU service and its agent, on 127.0.0.1; Ctrl-C stops them, jobs go on.
+    `runai up --help` shows its options.
+    """
+    if importlib.util.find_spec("jupyterhub") is None:
+        raise Unavailable(
+            "The platform itself is not installed here, only its client.",
+            hint="pip install 'jupyter-runai[hub]'",
+            code="not_installed",
+        )
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "runai.embedded", *arguments])  # noqa: S606 - our own module
+
+
+@click.command(cls=Command, context_settings=_AS_THEY_STAND, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def schedule(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+    """Print the scheduler's plan for a snapshot.
+
+    `runai schedule SNAPSHOT.json`, or - for standard input; `--jsonl` reads a snapshot a line.
+    `runai schedule --help` shows its options.
+    """
+    from runai.hub_service.scheduler.__main__ import main  # noqa: PLC0415 - `up` needs no scheduler
+
+    ctx.exit(main(list(arguments)) or 0)

@@ -1,0 +1,159 @@
+"""`runai submit`: a command line becomes a request; the answer says at once what will happen.
+
+Checks here what only this computer can know (the script is there, the variable is set); the rest is
+checked by the service. `--wait` hands over to `waiting`.
+"""
+
+from decimal import Decimal
+
+import click
+
+from runai.hub_service.api.schemas import SubmitReply, WorkloadView
+from runai.hub_service.cli import render, waiting
+from runai.hub_service.cli.naming import PROJECT_NAME
+from runai.hub_service.cli.program import CommandAfterDashes, absolute_workdir, check_script
+from runai.hub_service.cli.reporting import output_option
+from runai.hub_service.cli.requests import submit_request
+from runai.hub_service.cli.values import ENV, GPUS, MEMORY, PRIORITY, EnvPair
+from runai.hub_service.client import Client
+
+__all__ = ["submit"]
+
+
+@click.command(cls=CommandAfterDashes)
+@click.argument("name", required=False)
+@click.option("-g", "--gpus", type=GPUS, help="GPUs of each worker: 0.5, 1, 4. Default: none.")
+@click.option(
+    "--gpu-memory",
+    type=MEMORY,
+    help="Instead of --gpus: memory of one GPU, as in 4G; the part of the GPU follows from it.",
+)
+@click.option(
+    "-p",
+    "--project",
+    type=PROJECT_NAME,
+    help="Whose quota. Default: the session's, the one of `runai project use`, or your only one.",
+)
+@click.option(
+    "--interactive", is_flag=True, help="A session: within the build quota, never preempted."
+)
+@click.option("--preemptible", is_flag=True, help="With --interactive: may be preempted after all.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Processes that start together or not at all, each with its --gpus.",
+)
+@click.option(
+    "--array",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="So many jobs, told apart by RUNAI_ARRAY_INDEX 0, 1, …",
+)
+@click.option(
+    "--priority", type=PRIORITY, default="normal", show_default=True, help="Who is first."
+)
+@click.option(
+    "-e",
+    "--env",
+    type=ENV,
+    multiple=True,
+    help="A variable of the job's environment; NAME alone hands on your own. May be repeated.",
+)
+@click.option(
+    "--workdir",
+    type=click.Path(file_okay=False),
+    help="Where the program runs. Default: this directory.",
+)
+@click.option(
+    "--backoff-limit",
+    type=click.IntRange(min=0, max=100),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="How often to try again after a failure, waiting longer each time.",
+)
+@click.option(
+    "--grace",
+    type=click.IntRange(min=0, max=3600),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between SIGTERM and SIGKILL when the job is paused: time for a checkpoint.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen; store nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit with the program's code.")
+@output_option("table", "json")
+def submit(
+    name: str | None,
+    gpus: Decimal | None,
+    gpu_memory: int | None,
+    project: str | None,
+    interactive: bool,
+    preemptible: bool,
+    workers: int,
+    array: int | None,
+    priority: str | int,
+    env: tuple[EnvPair, ...],
+    workdir: str | None,
+    backoff_limit: int,
+    grace: int,
+    dry_run: bool,
+    wait: bool,
+    output: str,
+    program: tuple[str, ...],
+) -> None:
+    r"""Submit a job, or with --interactive a session.
+
+    \b
+    runai submit exp1 --gpus 0.5 -- python train.py
+    runai submit -g 1 -p vision -- python train.py --epochs 3    (the name is made up)
+    runai submit sweep -g 0.25 --array 8 -- python sweep.py
+
+    It returns at once: the job is in the project's queue and starts when its turn comes.
+    Jobs beyond the quota may be paused (SIGTERM, then the grace period) and start again with
+    RUNAI_RESUMED=1 and the same RUNAI_CHECKPOINT_DIR.
+    """
+    folder = absolute_workdir(workdir)
+    check_script(program, folder)
+    request = submit_request(
+        name=name,
+        project=project,
+        kind="session" if interactive else "job",
+        command=list(program),
+        workdir=str(folder),
+        env=dict(env),
+        gpus=gpus,
+        gpu_memory_mib=gpu_memory,
+        workers=workers,
+        array=array,
+        priority=priority,
+        preemptible=preemptible or None,
+        backoff_limit=backoff_limit,
+        grace_seconds=grace,
+    )
+    with Client.discover() as client:
+        reply = client.submit(request, dry_run=dry_run)
+        if output == "json":
+            render.show_json(reply)
+        else:
+            _say(reply)
+        if wait and not dry_run:
+            code = waiting.wait_for(client, reply.workloads, quiet=output == "json")
+            click.get_current_context().exit(code)
+
+
+def _say(reply: SubmitReply) -> None:
+    done = "would be submitted" if reply.dry_run else "submitted"
+    for w in reply.workloads:
+        without = "" if w.gpus or w.gpu_memory_mib else " without a GPU"
+        click.echo(f"{w.kind} {w.id} {done}{without}: {_outcome(w)}")
+    for note in reply.notes:
+        click.echo(note)
+
+
+def _outcome(workload: WorkloadView) -> str:
+    why = render.reason(workload.reason)
+    return f"{workload.state} ({why})" if why else workload.state
