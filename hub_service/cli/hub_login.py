@@ -12,7 +12,7 @@ import httpx
 
 from runai.hub_service.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
 
-__all__ = ["HubLogin", "hub_root"]
+__all__ = ["HubLogin", "hub_root", "is_this_machine"]
 
 SCOPES: Final = ("access:services!service=runai", "custom:runai:submit")
 ADMIN_SCOPE: Final = "custom:runai:admin"
@@ -47,14 +47,20 @@ def hub_root(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path.rstrip('/')}/"
 
 
+def is_this_machine(url: str) -> bool:
+    """Tell whether an address is local: then no proxy of the environment can reach it."""
+    return urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
+
+
 class HubLogin:
     """One visit to a hub, with a browser's cookies."""
 
     def __init__(self, root: str) -> None:
         """Visit the hub at `root`, an address that ends with a slash."""
         self.root = root
-        local = urlsplit(root).hostname in {"127.0.0.1", "localhost", "::1"}
-        self._http = httpx.Client(base_url=root, timeout=_TIMEOUT_S, trust_env=not local)
+        self._http = httpx.Client(
+            base_url=root, timeout=_TIMEOUT_S, trust_env=not is_this_machine(root)
+        )
 
     def __enter__(self) -> Self:
         return self

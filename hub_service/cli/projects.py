@@ -105,8 +105,9 @@ def project() -> None:
 def create(name: str, **options: Any) -> None:
     """Create a project.
 
-    `runai project create vision --quota 2.5 --member ana --member bo`
-    """
+    \b
+    runai project create vision --quota 2.5 --member ana --member bo
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         if any(p.name == name for p in client.projects()):
             raise Conflict(
@@ -124,8 +125,10 @@ def create(name: str, **options: Any) -> None:
 def set_(name: str, **options: Any) -> None:
     """Change a project; what is not named stays.
 
-    `runai project set vision --quota 4 --limit none --add-member ana --remove-member bo`
-    """
+    \b
+    runai project set vision --quota 4 --limit none
+    runai project set vision --add-member ana --remove-member bo
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         changes = _changes(options, client.project(name))
         if not changes:

@@ -183,16 +183,14 @@ def show_lines(lines: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{click.style(f'{key}:'.ljust(width), bold=True)} {value}")
 
 
-def show_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
+def show_json(value: BaseModel | Sequence[BaseModel | dict[str, Any]] | dict[str, Any]) -> None:
     """Print what the API said, as it said it."""
-    plain: object
-    if isinstance(value, BaseModel):
-        plain = value.model_dump(mode="json")
-    elif isinstance(value, dict):
-        plain = value
-    else:
-        plain = [item.model_dump(mode="json") for item in value]
+    plain = [_plain(v) for v in value] if isinstance(value, Sequence) else _plain(value)
     click.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+
+
+def _plain(value: BaseModel | dict[str, Any]) -> dict[str, Any]:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
 
 
 def _console() -> Console:

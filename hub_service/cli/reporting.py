@@ -45,8 +45,8 @@ def report(error: RunaiError, *, as_json: bool = False, file: Any = None) -> Non
         click.echo(f"{click.style('hint:', fg='cyan')} {error.hint}", err=True, file=file)
 
 
-class Command(click.Command):
-    """A command whose refusals are sentences."""
+class _Reporting(click.Command):
+    """What is common to both: refusals are sentences."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it; turn the platform's errors and Ctrl-C into an exit code."""
@@ -59,7 +59,11 @@ class Command(click.Command):
             ctx.exit(INTERRUPTED)
 
 
-class Group(click.Group):
+class Command(_Reporting):
+    """A command whose refusals are sentences."""
+
+
+class Group(_Reporting, click.Group):
     """A group of such commands."""
 
     command_class = Command

@@ -1,31 +1,22 @@
-"""Requests made from options, with the service's own schema; what it refuses becomes a sentence.
+"""Requests made from options with the API's own schemas, and its own sentences for what they refuse.
 
-The schema is checked here once more so that a mistake costs no round trip. Values of the
-environment never appear in a message.
+Checked here once more so that a mistake costs no round trip and nothing half-made is sent.
 """
 
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.api.validation import invalid_request
 
 __all__ = ["project_put", "submit_request"]
 
 M = TypeVar("M", bound=BaseModel)
 
-_NAMES: Final = "Use small letters, digits and '-', with a letter or digit at both ends"
-_HINTS: Final = {
-    "name": f"{_NAMES}; at most 38 characters.",
-    "project": f"{_NAMES}; at most 24 characters.",
-    "parent": f"{_NAMES}; at most 24 characters.",
-}
-_SECRET: Final = ("env", "source")
-
 
 def submit_request(**options: Any) -> SubmitRequest:
-    """Make a submission; options that are None are left out.
+    """Make a submission; options that are None are left out, so that the service's defaults hold.
 
     Raises:
         InvalidRequest: an option's value cannot be meant.
@@ -46,13 +37,4 @@ def _checked(model: type[M], fields: dict[str, Any]) -> M:
     try:
         return model(**fields)
     except ValidationError as wrong:
-        problem = wrong.errors(include_url=False, include_context=False)[0]
-    field = str(problem["loc"][0]) if problem["loc"] else "request"
-    words = field.replace("_", " ")
-    if field in _HINTS:
-        raise InvalidRequest(f"'{problem['input']}' is no {words}.", hint=_HINTS[field])
-    shown = "" if field in _SECRET else f" {problem['input']!r}"
-    raise InvalidRequest(
-        f"The {words}{shown} cannot be: {problem['msg'].lower()}.",
-        hint="`--help` shows what is possible.",
-    )
+        raise invalid_request(wrong.errors()) from None

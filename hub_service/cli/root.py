@@ -105,10 +105,10 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
     help="Print the version.",
 )
 def cli() -> None:
-    r"""Share the GPUs of a JupyterHub: submit training jobs, see what waits and why.
+    """Share the GPUs of a JupyterHub: submit training jobs, see what waits and why.
 
     \b
     runai submit exp1 --gpus 0.5 -- python train.py    half a GPU for a job
     runai list                                         what runs, what waits and why
     runai logs exp1 -f                                 follow its output
-    """
+    """  # noqa: D301 - \b is click's mark of a block

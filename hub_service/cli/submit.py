@@ -52,9 +52,7 @@ __all__ = ["submit"]
     metavar="N",
     help="So many jobs, told apart by RUNAI_ARRAY_INDEX 0, 1, …",
 )
-@click.option(
-    "--priority", type=PRIORITY, default="normal", show_default=True, help="Who is first."
-)
+@click.option("--priority", type=PRIORITY, help="Who is first in the project. Default: normal.")
 @click.option(
     "-e",
     "--env",
@@ -95,7 +93,7 @@ def submit(
     preemptible: bool,
     workers: int,
     array: int | None,
-    priority: str | int,
+    priority: str | int | None,
     env: tuple[EnvPair, ...],
     workdir: str | None,
     backoff_limit: int,
@@ -105,7 +103,7 @@ def submit(
     output: str,
     program: tuple[str, ...],
 ) -> None:
-    r"""Submit a job, or with --interactive a session.
+    """Submit a job, or with --interactive a session.
 
     \b
     runai submit exp1 --gpus 0.5 -- python train.py
@@ -115,7 +113,7 @@ def submit(
     It returns at once: the job is in the project's queue and starts when its turn comes.
     Jobs beyond the quota may be paused (SIGTERM, then the grace period) and start again with
     RUNAI_RESUMED=1 and the same RUNAI_CHECKPOINT_DIR.
-    """
+    """  # noqa: D301 - \b is click's mark of a block
     folder = absolute_workdir(workdir)
     check_script(program, folder)
     request = submit_request(

@@ -1,0 +1,193 @@
+"""What can be wrong between this computer and the platform, one function for each question.
+
+Each answers with a Finding, whatever happens: an error is an answer here. Uses the client for what
+the service knows. Called by `doctor` alone.
+"""
+
+import stat
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import httpx
+
+from runai.hub_service.api.schemas import NodeView
+from runai.hub_service.cli.hub_login import is_this_machine
+from runai.hub_service.client import Client
+from runai.hub_service.connection import Connection, config_path, find_connection
+from runai.hub_service.errors import Forbidden, RunaiError, Unauthenticated
+
+__all__ = ["Finding", "examine"]
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_TIMEOUT_S: Final = 5.0
+
+
+class Finding(NamedTuple):
+    """The answer to one question."""
+
+    verdict: Literal["ok", "note", "failure"]
+    subject: str
+    text: str
+    mend: str = ""
+
+
+def examine(data_dir: str | None) -> list[Finding]:
+    """Ask all questions; what depends on a failed one is left out."""
+    return [
+        check_provider(),
+        check_versions(),
+        *check_way_to_service(),
+        check_driver(),
+        *check_data_directory(data_dir),
+    ]
+
+
+def check_provider() -> Finding:
+    """Is our `runai` the only one? The library of that name on PyPI hides parts of ours."""
+    subject = "packages"
+    mend = "pip uninstall runai && pip install --force-reinstall --no-deps jupyter-runai"
+    try:
+        other = distribution("runai")
+    except PackageNotFoundError:
+        pass
+    else:
+        text = f"the library `runai` {other.version} of PyPI is installed beside ours and hides it"
+        return Finding("failure", subject, text, mend)
+    spec = find_spec("runai")
+    if spec is not None and spec.origin is not None:
+        return Finding("failure", subject, f"{spec.origin} hides our `runai`", mend)
+    return Finding("ok", subject, "one provider of `runai`")
+
+
+def check_versions() -> Finding:
+    """Which versions run here?"""
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    ours = version("jupyter-runai")
+    return Finding("ok", "versions", f"jupyter-runai {ours}, Python {python} at {sys.executable}")
+
+
+def check_way_to_service() -> Iterator[Finding]:
+    """Is there a login, does the service answer, does it know us, does it have devices?"""
+    try:
+        found = find_connection()
+    except RunaiError as error:
+        yield Finding("failure", "login", error.message, error.hint)
+        return
+    yield check_login(found)
+    health = check_health(found)
+    yield health
+    if health.verdict != "failure":
+        yield from check_token(found)
+
+
+def check_login(found: Connection) -> Finding:
+    """Is the token kept where nobody else reads it?"""
+    path = config_path()
+    if path.exists() and path.stat().st_mode & _OTHERS:
+        return Finding("failure", "login", f"{path} can be read by others", f"chmod 600 {path}")
+    return Finding("ok", "login", f"the service is {found.url}")
+
+
+def check_health(found: Connection) -> Finding:
+    """Does the service say that it is well?"""
+    subject = "service"
+    away = "Is the hub running (`runai up`), and the address right (`runai login URL`)?"
+    try:
+        reply = httpx.get(
+            f"{found.url.rstrip('/')}/health",
+            timeout=_TIMEOUT_S,
+            trust_env=not is_this_machine(found.url),
+        )
+    except (httpx.HTTPError, httpx.InvalidURL) as failed:
+        text = f"{found.url} cannot be reached ({type(failed).__name__})"
+        return Finding("failure", subject, text, away)
+    if reply.status_code != httpx.codes.OK:
+        text = f"it answers with status {reply.status_code}"
+        return Finding("failure", subject, text, "Look into hub.log in its data directory.")
+    return Finding("ok", subject, "it is well")
+
+
+def check_token(found: Connection) -> Iterator[Finding]:
+    """Does the service know us, speak our version, and have GPUs?"""
+    try:
+        with Client(found.url, found.token) as client:
+            me = client.whoami()
+            nodes = client.nodes()
+    except (Unauthenticated, Forbidden) as error:
+        yield Finding("failure", "token", error.message, "Run `runai login URL` again.")
+        return
+    except RunaiError as error:
+        yield Finding("failure", "token", error.message, error.hint)
+        return
+    yield Finding("ok", "token", f"you are {me.name}; projects: {', '.join(me.projects) or 'none'}")
+    ours = version("jupyter-runai")
+    if me.version != ours:
+        text = f"the service has version {me.version}, this command {ours}"
+        yield Finding("note", "versions", text, f"pip install jupyter-runai=={me.version}")
+    yield check_devices(nodes)
+
+
+def check_devices(nodes: list[NodeView]) -> Finding:
+    """Are there GPUs, real and healthy?"""
+    devices = [d for node in nodes for d in node.devices]
+    broken = [d.uuid for d in devices if not d.healthy]
+    if not devices:
+        return Finding("note", "devices", "the cluster has no GPU", "runai up --simulate 5")
+    text = f"{len(devices)} on {len(nodes)} node(s)"
+    if broken:
+        mend = "nvidia-smi and the kernel's log say more; broken ones are not used."
+        return Finding("failure", "devices", f"{text}, not healthy: {', '.join(broken)}", mend)
+    simulated = sum(d.simulated for d in devices)
+    return Finding("ok", "devices", f"{text}, {simulated} of them simulated" if simulated else text)
+
+
+def check_driver() -> Finding:
+    """Does this machine have an NVIDIA driver?"""
+    subject = "GPU driver"
+    if find_spec("pynvml") is None:
+        return Finding("note", subject, "not looked at: nvidia-ml-py is not installed here")
+    import pynvml  # noqa: PLC0415 - an optional dependency
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as failed:
+        return Finding("note", subject, f"none on this machine ({failed})")
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        return Finding("ok", subject, f"{driver}, {pynvml.nvmlDeviceGetCount()} GPU(s) here")
+    except pynvml.NVMLError as failed:
+        return Finding("failure", subject, f"it does not answer: {failed}", "Look at nvidia-smi.")
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def check_data_directory(named: str | None) -> Iterator[Finding]:
+    """Are the secrets of a platform on this machine readable by its owner alone?"""
+    # The hub's half of the distribution: only where a platform runs.
+    from runai.embedded.directory import DataDirectory  # noqa: PLC0415
+    from runai.embedded.up import DEFAULT_DATA_DIR  # noqa: PLC0415
+
+    subject = "data directory"
+    root = Path(named or DEFAULT_DATA_DIR).expanduser()
+    try:
+        if not root.exists():
+            if named:
+                mend = "--data-dir names the directory of `runai up`."
+                yield Finding("failure", subject, f"there is no {root}", mend)
+            return
+        directory = DataDirectory(root)
+        secret = (directory.secrets, *directory.secrets.glob("*"))
+        open_paths = [path for path in secret if path.exists() and path.stat().st_mode & _OTHERS]
+    except PermissionError:
+        yield Finding("note", subject, f"{root} belongs to somebody else")
+        return
+    if open_paths:
+        names = " ".join(str(path) for path in open_paths)
+        text = f"others can read {names}"
+        yield Finding("failure", subject, text, f"chmod go-rwx {names}")
+        return
+    yield Finding("ok", subject, f"{root} is private")
