@@ -1,0 +1,224 @@
+"""The accounts of the embedded platform: names, password hashes, who is admin.
+
+One file (0600) that `runai user` changes and the login reads again when it has changed: no
+restart. Generated passwords also lie in `passwords.txt` (0600), for whoever owns the machine; a
+password that somebody chose is kept as a hash only. Knows nothing of JupyterHub.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runai.embedded.directory import DataDirectory, write_private
+from runai.hub_service.errors import Conflict, InvalidRequest, NotFound
+
+__all__ = ["Account", "Accounts", "generate_password"]
+
+FIRST_ACCOUNTS = ("admin", "bob", "patty")
+SHORTEST_PASSWORD = 10
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
+# scrypt as RFC 7914 recommends for logins: 16 MiB and some 50 ms for each guess.
+_COST, _BLOCK, _PARALLEL, _SALT_BYTES, _HASH_BYTES = 2**14, 8, 1, 16, 32
+_GENERATED_BYTES = 15  # 120 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One account; `hashed` is `scrypt$cost$block$parallel$salt$hash`, hexadecimal."""
+
+    name: str
+    hashed: str
+    admin: bool = False
+
+
+class Accounts:
+    """The accounts of one data directory. Safe to use from several processes."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self._read: tuple[tuple[int, int], Mapping[str, Account]] | None = None
+
+    def all(self) -> Mapping[str, Account]:
+        """Return the accounts by name, read again when the file has changed."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return {}
+        version = (status.st_mtime_ns, status.st_ino)
+        if self._read is None or self._read[0] != version:
+            self._read = version, _parse(self._path)
+        return self._read[1]
+
+    def check(self, name: str, password: str) -> Account | None:
+        """Return the account if the password is right; takes as long for a name that is unknown."""
+        account = self.all().get(name)
+        right = _matches(password, account.hashed if account else _NOBODYS_HASH)
+        return account if account and right else None
+
+    def make_first(self) -> dict[str, str]:
+        """Make the first accounts; return their passwords, nothing if there are accounts."""
+        with self._changing() as accounts:
+            if accounts:
+                return {}
+            passwords = {name: generate_password() for name in FIRST_ACCOUNTS}
+            for name, password in passwords.items():
+                accounts[name] = Account(name, _hash(password), admin=name == "admin")
+            self._keep(passwords)
+        return passwords
+
+    def add(self, name: str, password: str | None = None, *, admin: bool = False) -> str:
+        """Make an account; return its password (generated when none is given).
+
+        Raises:
+            InvalidRequest: the name or the password will not do.
+            Conflict: the name is taken.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest(
+                f"{name!r} cannot be a user name.",
+                hint="Use lower-case letters, digits and . _ @ - inside, at most 63.",
+            )
+        with self._changing() as accounts:
+            if name in accounts:
+                raise Conflict(
+                    f"There is a user {name} already.",
+                    hint=f"`runai user passwd {name}` sets a new password.",
+                )
+            return self._set(accounts, name, password, admin=admin)
+
+    def set_password(self, name: str, password: str | None = None) -> str:
+        """Replace a password; return the new one (generated when none is given).
+
+        Raises:
+            InvalidRequest: the password is too short.
+            NotFound: there is no such user.
+        """
+        with self._changing() as accounts:
+            account = self._known(accounts, name)
+            return self._set(accounts, name, password, admin=account.admin)
+
+    def remove(self, name: str) -> None:
+        """Forget an account: no login from now on. Their files stay.
+
+        Raises:
+            NotFound: there is no such user.
+        """
+        with self._changing() as accounts:
+            del accounts[self._known(accounts, name).name]
+            self._keep({}, without=name)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> Path:
+        return self._directory.accounts
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[str, Account]]:
+        """Hold the lock, yield the accounts, write them back unless the body failed."""
+        lock = os.open(self._directory.secrets / "accounts.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            accounts = dict(_parse(self._path)) if self._path.exists() else {}
+            before = dict(accounts)
+            yield accounts
+            if accounts != before:
+                write_private(self._path, _text(accounts))
+        finally:
+            os.close(lock)
+
+    def _set(
+        self, accounts: dict[str, Account], name: str, password: str | None, *, admin: bool
+    ) -> str:
+        if password is not None and len(password) < SHORTEST_PASSWORD:
+            raise InvalidRequest(
+                f"A password of {len(password)} characters is too short.",
+                hint=f"Use at least {SHORTEST_PASSWORD}, or let one be generated.",
+            )
+        made = password or generate_password()
+        accounts[name] = Account(name, _hash(made), admin=admin)
+        self._keep({} if password else {name: made}, without=name)
+        return made
+
+    @staticmethod
+    def _known(accounts: Mapping[str, Account], name: str) -> Account:
+        if name not in accounts:
+            raise NotFound(
+                f"There is no user {name}.", hint=f"There is: {', '.join(sorted(accounts))}."
+            )
+        return accounts[name]
+
+    def _keep(self, generated: Mapping[str, str], *, without: str = "") -> None:
+        """Write the generated passwords to `passwords.txt`, one `name password` a line."""
+        path = self._directory.passwords
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        kept = [line for line in lines if line.split()[:1] not in ([], [without])]
+        new = [f"{name} {password}" for name, password in generated.items()]
+        write_private(path, "".join(f"{line}\n" for line in (*kept, *new)))
+
+
+def generate_password() -> str:
+    """Return a password of 120 random bits that needs no quoting anywhere.
+
+    >>> len(generate_password())
+    20
+    """
+    return secrets.token_urlsafe(_GENERATED_BYTES)
+
+
+def _hash(password: str, salt: bytes | None = None) -> str:
+    salt = salt or secrets.token_bytes(_SALT_BYTES)
+    digest = _scrypt(password, salt, _COST, _BLOCK, _PARALLEL)
+    return f"scrypt${_COST}${_BLOCK}${_PARALLEL}${salt.hex()}${digest.hex()}"
+
+
+def _matches(password: str, hashed: str) -> bool:
+    _kind, cost, block, parallel, salt, digest = hashed.split("$")
+    tried = _scrypt(password, bytes.fromhex(salt), int(cost), int(block), int(parallel))
+    return hmac.compare_digest(tried, bytes.fromhex(digest))
+
+
+def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
+    return hashlib.scrypt(
+        password.encode(),
+        salt=salt,
+        n=cost,
+        r=block,
+        p=parallel,
+        dklen=_HASH_BYTES,
+        maxmem=256 * cost * block,
+    )
+
+
+_NOBODYS_HASH = f"scrypt${_COST}${_BLOCK}${_PARALLEL}${'00' * _SALT_BYTES}${'00' * _HASH_BYTES}"
+
+
+def _parse(path: Path) -> Mapping[str, Account]:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            name: Account(name, entry["hashed"], admin=bool(entry["admin"]))
+            for name, entry in stored["accounts"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise InvalidRequest(
+            f"{path} is damaged.",
+            hint="Restore it, or move it away: the next start makes new accounts.",
+        ) from wrong
+
+
+def _text(accounts: Mapping[str, Account]) -> str:
+    entries = {
+        name: {"hashed": account.hashed, "admin": account.admin}
+        for name, account in sorted(accounts.items())
+    }
+    return json.dumps({"version": 1, "accounts": entries}, indent=2) + "\n"

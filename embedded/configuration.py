@@ -1,0 +1,127 @@
+"""JupyterHub's configuration on one machine: every path and port explicit, nothing in the cwd.
+
+A function of what `runai up` was asked for, applied by `hub` before the admin's own file
+(`jupyterhub_config.py` in the data directory, which may change anything).
+"""
+
+import grp
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from traitlets.config import Config
+
+from runai.embedded.accounts import Accounts
+from runai.embedded.authenticator import AccountsAuthenticator
+from runai.embedded.directory import DataDirectory
+from runai.embedded.settings import Settings
+
+__all__ = ["configuration"]
+
+SERVICE = "runai"
+# What members of projects may do with the service, from the browser, a notebook or the terminal.
+MEMBER_SCOPES = (f"access:services!service={SERVICE}", "custom:runai:submit")
+ADMIN_SCOPE = "custom:runai:admin"
+ADMIN_GROUPS = {"sudo", "wheel"}
+
+
+def configuration(settings: Settings, directory: DataDirectory) -> Config:
+    """Return the configuration; finds free ports and reads secrets on the way."""
+    c: Any = Config()
+    service_url = f"http://127.0.0.1:{directory.stable_port('service')}"
+    hub_token = directory.hub_token()
+    _hub(c, settings, directory)
+    _accounts(c, settings, directory)
+    _service(c, settings, service_url, hub_token)
+    _sessions(c, settings, directory)
+    c.RunaiLocalSpawner.service_url = f"{service_url}/services/{SERVICE}/"
+    c.RunaiLocalSpawner.service_token = hub_token
+    made: Config = c
+    return made
+
+
+def _hub(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
+    c.JupyterHub.bind_url = settings.url
+    c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{directory.stable_port('hub')}"
+    c.JupyterHub.db_url = f"sqlite:///{settings.data_dir / 'jupyterhub.sqlite'}"
+    c.JupyterHub.cookie_secret_file = str(directory.cookie_secret)
+    c.JupyterHub.pid_file = ""
+    c.JupyterHub.proxy_class = "runai-embedded"
+    c.JupyterHub.spawner_class = "runai-local"
+    c.JupyterHub.concurrent_spawn_limit = 0  # a session that waits for a GPU is a spawn under way
+    # Ctrl-C ends sessions. A hub that was killed leaves them running; the next one finds them.
+    c.JupyterHub.cleanup_servers = True
+
+
+def _accounts(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
+    admins: list[str] = []
+    if settings.system_users:
+        known = {group.gr_name for group in grp.getgrall()}
+        c.JupyterHub.authenticator_class = "pam"
+        c.PAMAuthenticator.allow_all = True  # whoever has an account on this machine
+        c.PAMAuthenticator.admin_groups = ADMIN_GROUPS & known
+        c.PAMAuthenticator.open_sessions = False  # often impossible in containers; not needed here
+        c.Authenticator.blocked_users = {"root"}
+    else:
+        c.JupyterHub.authenticator_class = AccountsAuthenticator
+        c.AccountsAuthenticator.data_dir = str(settings.data_dir)
+        admins = [name for name, account in Accounts(directory).all().items() if account.admin]
+    c.JupyterHub.custom_scopes = {
+        "custom:runai:submit": {"description": "Submit, pause, resume and stop workloads."},
+        ADMIN_SCOPE: {"description": "Make projects and set their quotas."},
+    }
+    c.JupyterHub.load_roles = [
+        # JupyterHub 6 could add to the role (extra_user_scopes); 5 must repeat "self".
+        {"name": "user", "scopes": ["self", *MEMBER_SCOPES]},
+        {"name": "runai-admin", "scopes": [ADMIN_SCOPE], "users": admins},
+        {
+            "name": "runai-service",
+            "description": "Know who is who, in which group, which servers run; stop servers.",
+            "services": [SERVICE],
+            "scopes": [
+                "list:users",
+                "read:users:groups",
+                "read:roles:users",
+                "read:servers",
+                "read:groups",
+                "delete:servers",
+            ],
+        },
+    ]
+
+
+def _service(c: Any, settings: Settings, url: str, hub_token: str) -> None:  # noqa: ANN401
+    c.JupyterHub.services = [
+        {
+            "name": SERVICE,
+            "url": url,
+            "command": [sys.executable, "-m", "runai.hub_service"],
+            "oauth_no_confirm": True,
+            "oauth_client_allowed_scopes": [*MEMBER_SCOPES, ADMIN_SCOPE],
+            "display": True,
+            "environment": {
+                **settings.environment(),
+                "RUNAI_HUB_TOKEN": hub_token,
+                "PATH": os.environ.get("PATH", os.defpath),
+            },
+        }
+    ]
+
+
+def _sessions(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
+    c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
+    c.Spawner.default_url = "/lab"
+    c.Spawner.server_token_scopes = [
+        "users:activity!user",
+        "access:servers!server",
+        *MEMBER_SCOPES,
+        ADMIN_SCOPE,  # left out by JupyterHub for those who do not hold it
+    ]
+    c.Spawner.environment = {
+        # Defaults of JupyterLab that a user can still change: no question about news at first.
+        "JUPYTER_CONFIG_PATH": str(Path(__file__).with_name("lab")),
+    }
+    c.RunaiLocalSpawner.api_url = settings.api_url
+    c.RunaiLocalSpawner.system_users = settings.system_users
+    c.RunaiLocalSpawner.users_directory = str(directory.users)

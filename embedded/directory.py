@@ -1,0 +1,150 @@
+"""The data directory: where everything that the embedded platform keeps lies, and who may read it.
+
+Knows names, permissions and secrets of the directory; the databases in it belong to the service
+and to JupyterHub. One platform runs on a directory at a time: the lock lives as long as the hub's
+process, so there are no stale pid files. Used by `up`, `configuration` and `hub`.
+"""
+
+import fcntl
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from runai.hub_service.errors import Conflict, InvalidRequest
+
+__all__ = ["DataDirectory", "port_is_free", "write_private"]
+
+LOG_BYTES = 10_000_000
+_SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """The paths below one data directory."""
+
+    root: Path
+
+    @property
+    def secrets(self) -> Path:
+        """Return the folder of secrets (0700)."""
+        return self.root / "secrets"
+
+    @property
+    def passwords(self) -> Path:
+        """Return the file of generated passwords, to be read by whoever owns the directory."""
+        return self.secrets / "passwords.txt"
+
+    @property
+    def accounts(self) -> Path:
+        """Return the file of password hashes."""
+        return self.secrets / "accounts.json"
+
+    @property
+    def cookie_secret(self) -> Path:
+        """Return JupyterHub's cookie secret: with it sessions of browsers survive a restart."""
+        return self.secrets / "cookie_secret"
+
+    @property
+    def hub_log(self) -> Path:
+        """Return the log of JupyterHub and of what it starts."""
+        return self.root / "hub.log"
+
+    @property
+    def users(self) -> Path:
+        """Return the folder of the users' homes (without --system-users)."""
+        return self.root / "users"
+
+    def prepare(self, *, system_users: bool) -> None:
+        """Make the directory and its secrets; what is there stays, permissions are put right.
+
+        Raises:
+            InvalidRequest: it cannot be made or written.
+        """
+        try:
+            for folder in (self.root, self.secrets, self.users):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.chmod(0o700)
+            if system_users:
+                # Jobs run as their users, who must be able to pass through to their own folders.
+                self.root.chmod(0o711)
+            for path in (self.cookie_secret, self.secrets / "hub_token"):
+                if not path.exists():
+                    write_private(path, secrets.token_hex(_SECRET_BYTES))
+                path.chmod(0o600)
+        except OSError as wrong:
+            raise InvalidRequest(
+                f"The data directory {self.root} cannot be used: {wrong.strerror}.",
+                hint="Name another one with --data-dir.",
+            ) from wrong
+
+    def hub_token(self) -> str:
+        """Return the secret that the hub's process and the service share."""
+        return (self.secrets / "hub_token").read_text().strip()
+
+    def lock(self, note: str) -> int:
+        """Claim the directory for this process and those it becomes; `note` tells others by whom.
+
+        Returns the open file: the lock ends with it, whatever ends the process.
+
+        Raises:
+            Conflict: a platform runs on it.
+        """
+        descriptor = os.open(self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 1000).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise Conflict(
+                f"A platform runs on {self.root} already: {holder}.",
+                hint="Open that one, or start another with --data-dir and --port.",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, note.encode(), 0)
+        os.set_inheritable(descriptor, True)  # exec must not drop it
+        return descriptor
+
+    def stable_port(self, name: str) -> int:
+        """Return a port for `name` that stays the same over restarts while it is free.
+
+        Sessions that outlive a hub keep calling it where they found it.
+        """
+        path = self.root / f"{name}.port"
+        known = path.read_text().strip() if path.exists() else ""
+        port = int(known) if known.isdigit() else 0
+        if not port or not port_is_free(port):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            write_private(path, str(port))
+        return port
+
+    def open_log(self) -> int:
+        """Open the hub's log for appending; one that has grown large is put aside first."""
+        if self.hub_log.exists() and self.hub_log.stat().st_size > LOG_BYTES:
+            self.hub_log.replace(self.hub_log.with_suffix(".log.1"))
+        return os.open(self.hub_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file by one that only its owner may read, never showing half of it."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def port_is_free(port: int) -> bool:
+    """Say whether a server could listen on a port of 127.0.0.1 now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

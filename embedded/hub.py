@@ -1,0 +1,90 @@
+"""JupyterHub that talks to its terminal: where to log in, that it stops, why it could not start.
+
+JupyterHub's own log goes to a file; people get sentences. Nothing else differs from
+`python -m jupyterhub`. Started by `up`, in whose process it runs: `python -m runai.embedded.hub`.
+"""
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from jupyterhub import app
+from jupyterhub.spawner import Spawner
+
+from runai.embedded.configuration import configuration
+from runai.embedded.directory import DataDirectory
+from runai.embedded.settings import Settings
+
+__all__ = ["EmbeddedHub", "main"]
+
+TERMINAL_VARIABLE = "RUNAI_TERMINAL"
+# JupyterHub looks after its services every 30 s; a killed one should be back before it is missed.
+SERVICE_POLL_SECONDS = 1
+LOG_LINES_SHOWN = 15
+
+
+class EmbeddedHub(app.JupyterHub):
+    """The hub of the embedded platform."""
+
+    name = "jupyterhub"  # settings are those of JupyterHub, whoever subclasses it
+
+    @property
+    def settings_of_up(self) -> Settings:
+        """Return what `runai up` was asked for."""
+        return Settings.from_environment(os.environ)
+
+    def load_config_file(self, filename: str, path: str | None = None) -> None:
+        """Apply our configuration, then the admin's own file, if there is one."""
+        settings = self.settings_of_up
+        self.update_config(configuration(settings, DataDirectory(settings.data_dir)))
+        super().load_config_file(filename, path)
+
+    async def start(self) -> None:
+        """Start, then say where."""
+        await super().start()
+        for service in self._service_map.values():
+            _poll_often(service.spawner)
+            service.observe(lambda change: _poll_often(change.new), "spawner")
+        _say(f"\nOpen {self.settings_of_up.url} and log in. Stop with Ctrl-C.")
+
+    async def shutdown_cancel_tasks(self, sig: signal.Signals | None = None) -> None:
+        """Stop the sessions and the service, and say so: it may take some seconds."""
+        _say("\nStopping: sessions end, jobs go on and are there at the next start …")
+        await super().shutdown_cancel_tasks(sig)
+        _say("Stopped.")
+
+    def exit(self, exit_status: int | str = 0) -> None:
+        """Leave; when something went wrong, show the end of the log."""
+        if exit_status:
+            log = DataDirectory(self.settings_of_up.data_dir).hub_log
+            _say(f"\nThe platform could not start. The end of {log}:\n\n{_last_lines(log)}")
+        super().exit(exit_status)
+
+
+def _poll_often(service_process: Spawner | None) -> None:
+    if service_process is None:  # a service that runs elsewhere
+        return
+    service_process.poll_interval = SERVICE_POLL_SECONDS
+    service_process.start_polling()
+
+
+def _say(text: str) -> None:
+    """Write to the terminal that started us; it may be gone."""
+    with suppress(OSError, ValueError):
+        os.write(int(os.environ.get(TERMINAL_VARIABLE, "")), f"{text}\n".encode())
+
+
+def _last_lines(log: Path) -> str:
+    with suppress(OSError):
+        return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
+    return ""
+
+
+def main() -> None:
+    """Run the hub until it is told to stop."""
+    EmbeddedHub.launch_instance()
+
+
+if __name__ == "__main__":
+    main()

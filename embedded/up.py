@@ -1,0 +1,152 @@
+"""`runai up`: prepare a data directory, then become JupyterHub.
+
+Reads its options, makes directory, secrets and first accounts, says where things are, and replaces
+itself by the hub (exec): nothing of ours supervises it, Ctrl-C goes to it. Imports no JupyterHub:
+that alone takes 2.4 s of CPU, and mistakes should be told at once.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runai.embedded.accounts import Accounts
+from runai.embedded.directory import DataDirectory, port_is_free
+from runai.embedded.settings import DEFAULT_PORT, Settings
+from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest, RunaiError
+
+__all__ = ["main", "parse"]
+
+DEFAULT_DATA_DIR = Path("~/.local/share/runai")
+MOST_GPUS = 1024
+
+
+def parse(arguments: Sequence[str]) -> Settings:
+    """Read the options.
+
+    Raises:
+        InvalidRequest: a value cannot be meant.
+        SystemExit: an option is unknown, or `--help` was asked for.
+    """
+    parser = argparse.ArgumentParser(
+        prog="runai up",
+        description="Start the GPU platform on this machine: JupyterHub, scheduler, accounts.",
+    )
+    parser.add_argument(
+        "--gpus",
+        default="auto",
+        metavar="auto|N",
+        help="use the machine's GPUs (auto, the default; simulated ones when there are none),"
+        " or only the first N",
+    )
+    parser.add_argument("--simulate", metavar="N", help="N simulated GPUs instead of real ones")
+    parser.add_argument(
+        "--port", default=str(DEFAULT_PORT), help=f"port on 127.0.0.1 (default {DEFAULT_PORT})"
+    )
+    parser.add_argument(
+        "--data-dir",
+        default=str(DEFAULT_DATA_DIR),
+        metavar="DIR",
+        help=f"accounts, homes, jobs and history (default {DEFAULT_DATA_DIR})",
+    )
+    parser.add_argument(
+        "--projects", metavar="FILE", help="projects.yaml to read at each start of the service"
+    )
+    parser.add_argument(
+        "--system-users",
+        action="store_true",
+        help="log in with Unix accounts (PAM); sessions and jobs run as them. Needs root",
+    )
+    options = parser.parse_args(arguments)
+    projects = Path(options.projects).expanduser().absolute() if options.projects else None
+    if projects is not None and not projects.is_file():
+        raise InvalidRequest(
+            f"There is no file {projects}.", hint="--projects names a projects.yaml."
+        )
+    gpus = options.gpus
+    return Settings(
+        data_dir=Path(options.data_dir).expanduser().absolute(),
+        port=_number("--port", options.port, 1, 65535),
+        gpus=None if gpus == "auto" else _number("--gpus", gpus, 0, MOST_GPUS),
+        simulate=None
+        if options.simulate is None
+        else _number("--simulate", options.simulate, 0, MOST_GPUS),
+        projects=projects,
+        system_users=options.system_users,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Start the platform; return only if it cannot be (the exit status)."""
+    try:
+        settings = parse(sys.argv[1:] if arguments is None else arguments)
+        _start(settings)
+    except RunaiError as error:
+        sys.stderr.write(f"runai up: {error}\n")
+    return 1
+
+
+def _start(settings: Settings) -> None:
+    if settings.system_users and os.geteuid() != 0:
+        raise Forbidden(
+            "--system-users needs root: sessions run as their users' Unix accounts.",
+            hint="Start it as root, or leave the option out.",
+        )
+    directory = DataDirectory(settings.data_dir)
+    directory.prepare(system_users=settings.system_users)
+    directory.lock(f"{settings.url} (process {os.getpid()})")
+    if not port_is_free(settings.port):
+        raise Conflict(
+            f"Port {settings.port} of 127.0.0.1 is taken by another program.",
+            hint=f"Choose another one, for example --port {settings.port + 1}.",
+        )
+    print(f"Starting the platform in {settings.data_dir} …")
+    if settings.system_users:
+        print("Log in with a Unix account of this machine.")
+    else:
+        _tell_accounts(directory)
+    sys.stdout.flush()
+    _become_hub(settings, directory)
+
+
+def _tell_accounts(directory: DataDirectory) -> None:
+    made = Accounts(directory).make_first()
+    if not made:
+        print(f"Accounts: the generated passwords are in {directory.passwords}.")
+        return
+    print("Accounts, made just now:\n")
+    for name, password in made.items():
+        print(f"    {name:<8}{password}")
+    print(f"\nThe passwords are kept in {directory.passwords}; `runai user` changes them.")
+
+
+def _become_hub(settings: Settings, directory: DataDirectory) -> None:
+    """Give the log file to the hub as its output, keep the terminal for sentences, and exec."""
+    terminal = os.dup(1)
+    os.set_inheritable(terminal, True)  # the hub writes there
+    log = directory.open_log()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.umask(0o077)  # what hub and service make is theirs alone; sessions get the usual one back
+    os.chdir(settings.data_dir)  # JupyterHub looks for a jupyterhub_config.py here
+    environment = {
+        **os.environ,
+        **settings.environment(),
+        "RUNAI_TERMINAL": str(terminal),
+        # `jupyter`, `pip` and `runai` of this installation, in sessions too.
+        "PATH": os.pathsep.join(
+            dict.fromkeys([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        ),
+        "PYTHONUNBUFFERED": "1",
+    }
+    command = [sys.executable, "-m", "runai.embedded.hub"]
+    os.execve(sys.executable, command, environment)  # noqa: S606 - our own interpreter, no shell
+
+
+def _number(option: str, text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise InvalidRequest(
+            f"{option} {text} is not possible.", hint=f"Use a whole number from {least} to {most}."
+        )
+    return int(text)
