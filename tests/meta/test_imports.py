@@ -27,6 +27,14 @@ PURE = {
     "typing",
 }
 
+# What spawner and widgets may know of the service.
+CLIENT_SIDE = {
+    "runai.hub_service.api.schemas",
+    "runai.hub_service.client",
+    "runai.hub_service.connection",
+    "runai.hub_service.errors",
+}
+
 HUB_ONLY = ("aiohttp", "alembic", "fastapi", "jupyterhub", "psutil", "pynvml", "sqlalchemy", "yaml")
 
 # Import the module, print which of the named packages came with it.
@@ -57,12 +65,11 @@ def test_the_import_contracts_hold(checkout):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_scheduler_imports_only_what_computes(folders):
-    for path in sorted((folders["runai.hub_service"] / "scheduler").glob("*.py")):
-        if path.name == "__main__.py":  # reads files and prints
-            continue
-        imported = {
-            name.partition(".")[0]
+def _imported(folder):
+    """Return {file: modules it imports}; `from runai.x import y` counts as runai.x."""
+    return {
+        str(path): {
+            name
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             if isinstance(node, ast.Import | ast.ImportFrom)
             for name in (
@@ -71,8 +78,31 @@ def test_the_scheduler_imports_only_what_computes(folders):
                 else [alias.name for alias in node.names]
             )
         }
+        for path in folder.rglob("*.py")
+    }
 
-        assert imported <= PURE, path.name
+
+def test_the_scheduler_imports_only_what_computes(folders):
+    impure = {
+        path: sorted(roots - PURE)
+        for path, names in _imported(folders["runai.hub_service"] / "scheduler").items()
+        if not path.endswith("__main__.py")  # reads files and prints
+        and not (roots := {name.partition(".")[0] for name in names}) <= PURE
+    }
+
+    assert impure == {}
+
+
+@pytest.mark.parametrize("leaf", ["spawner", "widgets"])
+def test_a_leaf_knows_only_the_client_of_the_service(folders, leaf):
+    known = {
+        name
+        for names in _imported(folders[f"runai.{leaf}"]).values()
+        for name in names
+        if name.startswith("runai.") and not name.startswith(f"runai.{leaf}")
+    }
+
+    assert known <= CLIENT_SIDE
 
 
 @pytest.mark.parametrize(
