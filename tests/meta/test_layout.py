@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("embedded", "hub_service", "spawner", "widgets")
 SOURCES = sorted(
@@ -54,21 +52,34 @@ def test_a_module_says_it_shortly():
     assert {name: n for name, n in prose.items() if n > LONGEST_MODULE_DOCSTRING} == {}
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=_name)
-def test_what_a_module_exports_exists_and_is_all_it_makes_public(path):
-    tree = _parsed(path)
-    exported = _exported(tree)
-    if exported is None:
-        return
-    made = {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and not node.name.startswith("_")
+def test_what_a_module_exports_exists():
+    missing = {
+        _name(path): sorted(absent)
+        for path in SHIPPED
+        if (absent := (_exported(_parsed(path)) or set()) - _bound(_parsed(path)))
     }
 
-    assert made <= exported
-    assert exported <= made | _bound(tree)
+    assert missing == {}
+
+
+def test_what_others_import_from_a_module_is_exported():
+    exported = {_module(path): _exported(_parsed(path)) for path in SHIPPED}
+    private = sorted(
+        f"{_name(path)}: {node.module}.{alias.name}"
+        for path in SHIPPED
+        for node in ast.walk(_parsed(path))
+        if isinstance(node, ast.ImportFrom) and node.module and exported.get(node.module)
+        for alias in node.names
+        if alias.name not in (exported[node.module] or ())
+        and f"{node.module}.{alias.name}" not in exported
+    )
+
+    assert private == []
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(CHECKOUT).with_suffix("").parts
+    return ".".join(["runai", *parts]).removesuffix(".__init__")
 
 
 def _words(path: Path) -> set[str]:
@@ -90,10 +101,12 @@ def _exported(tree: ast.Module) -> set[str] | None:
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """Return the names that assignments and imports bind at the top of a module."""
+    """Return the names that a module binds: definitions, imports, assignments."""
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                names.add(node.name)
             case ast.Import() | ast.ImportFrom():
                 names |= {alias.asname or alias.name for alias in node.names}
             case ast.Name(id=name, ctx=ast.Store()):
