@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test test-long check fix clean
+.PHONY: help up test test-long check fix docs clean
 
 # Skips of these capabilities are failures (tests/capabilities.py): make test RUNAI_REQUIRE=browser,hub
 export RUNAI_REQUIRE
@@ -41,6 +41,9 @@ check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the f
 fix: $(VENV)/.installed-dev ## let ruff repair what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+docs: $(VENV)/.installed-dev ## write the generated parts of docs/reference.md
+	$(BIN)/python docs/write_reference.py
 
 clean: ## remove what make made; .data (accounts, jobs, history) stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,81 @@
+"""Commands, routes, variables and decisions are documented, and links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def reference(checkout):
+    return (checkout / "docs/reference.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def pages(checkout):
+    return [checkout / "README.md", *sorted((checkout / "docs").rglob("*.md"))]
+
+
+def test_commands_and_routes_are_documented_as_they_are(checkout, reference):
+    spec = importlib.util.spec_from_file_location(
+        "write_reference", checkout / "docs/write_reference.py"
+    )
+    assert spec
+    assert spec.loader
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+
+    assert reference == writer.refreshed(reference), "run: make docs"
+
+
+def test_every_environment_variable_is_documented(folders, reference):
+    used = {
+        name
+        for folder in folders.values()
+        for path in folder.rglob("*.py")
+        for name in re.findall(r"\bRUNAI_[A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8"))
+    }
+
+    assert sorted(name for name in used if f"`{name}`" not in reference) == []
+
+
+def test_every_decision_is_listed(checkout):
+    folder = checkout / "docs/adr"
+    listed = re.findall(r"\((\d{4}-[a-z0-9-]+\.md)\)", (folder / "README.md").read_text())
+
+    assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
+
+
+def test_every_decision_says_how_we_would_know_we_were_wrong(checkout):
+    expected = ["Context", "Decision", "Consequences", "How we would know we were wrong"]
+    for path in sorted((checkout / "docs/adr").glob("[0-9]*.md")):
+        headings = re.findall(r"^## (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+
+        assert headings == expected, path.name
+
+
+def test_every_make_command_named_in_the_docs_exists(checkout, pages):
+    makefile = (checkout / "Makefile").read_text(encoding="utf-8")
+    offered = set(re.findall(r"^([a-z-]+):.*##", makefile, re.MULTILINE))
+    named = {
+        name
+        for page in pages
+        for name in re.findall(
+            r"(?:`|^)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    }
+
+    assert named <= offered
+
+
+def test_every_link_between_pages_leads_somewhere(pages):
+    dead = sorted(
+        f"{page.name}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    )
+
+    assert dead == []
