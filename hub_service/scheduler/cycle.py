@@ -6,9 +6,46 @@ the controller, the simulator, `runai schedule` and the tests.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from runai.hub_service.scheduler.allocate import Allocation
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot
+from runai.hub_service.scheduler.outcome import plan_of
+from runai.hub_service.scheduler.reclaim import Reclaim
+from runai.hub_service.scheduler.shares import set_fair_shares
+from runai.hub_service.scheduler.state import State
+from runai.hub_service.scheduler.tree import tree_of
 
 
 def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
-    """Decide who starts, stops and waits, from the snapshot alone."""
-    raise NotImplementedError
+    """Decide who starts, stops and waits, from the snapshot alone.
+
+    Pure, deterministic and total: equal snapshots give equal plans, whatever the order of what
+    is in them. `policy` replaces the snapshot's own.
+    """
+    if policy is not None:
+        snapshot = replace(snapshot, policy=policy)
+    phases = snapshot.policy.phases
+    state = State(snapshot, tree_of(snapshot))
+
+    # 1. Divide the cluster (S).
+    set_fair_shares(state.tree, state.capacity())
+
+    allocation = Allocation(state)
+    # 2. Keep what earlier plans reserved, and start it where it is free now (R7).
+    allocation.honour_reservations(start="allocate" in phases)
+
+    # 3. Start what fits into what is idle, the most deprived project first (O, Q, P).
+    if "allocate" in phases:
+        allocation.start_what_fits()
+
+    # 4. Take back for those that are owed, as little as will do (R).
+    reclaim = Reclaim(state, allocation)
+    if "reclaim" in phases or "preempt" in phases:
+        reclaim.take_back()
+
+    # 5. Give what is left over to those that were stopped, and to those that still wait (R5).
+    allocation.place_leftovers(reclaim.stopped, others="allocate" in phases)
+
+    # 6. Say it, with the reason for everybody who waits (X).
+    return plan_of(state, allocation, reclaim)

@@ -1,0 +1,183 @@
+"""Starting what fits and keeping what is reserved (Q, P, R7).
+
+Knows how one unit is tried: caps first, then devices that are free now, then devices that will
+be. Remembers why each blocked workload was blocked. The order comes from `order`, places from
+`placement`; taking back from others is `reclaim`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from runai.hub_service.scheduler.model import WorkerState
+from runai.hub_service.scheduler.order import FairOrder, Unit, pending_units
+from runai.hub_service.scheduler.placement import place
+from runai.hub_service.scheduler.quotas import (
+    Block,
+    cap_in_the_way,
+    leaves_what_is_never_lent,
+)
+from runai.hub_service.scheduler.room import Booking, Room
+from runai.hub_service.scheduler.state import Item, Member, Standing, State
+
+_NO_NODE = Block("no_such_node", "P5")
+_NO_ROOM = Block("no_room", "P1")
+_HELD = Block("held_for", "Q2")
+
+
+class Allocation:
+    """The part of a cycle that hands out devices; keeps the order in which it did."""
+
+    def __init__(self, state: State) -> None:
+        """Start with nothing decided."""
+        self._state = state
+        self._hopeless_now: set[tuple[int, ...]] = set()
+        self._hopeless_later: set[tuple[int, ...]] = set()
+        self.blocks: dict[Item, Block] = {}
+        """Why each workload that waits could not be placed."""
+        self.placed: list[Member] = []
+        """Workers in the order in which they got their devices."""
+
+    # ---- R7
+
+    def honour_reservations(self, *, start: bool) -> None:
+        """Book what the previous plan reserved where that still holds; start what is free now.
+
+        A reservation that breaks a cap, or whose devices are not there any more, ends.
+        """
+        for item in sorted(self._state.items, key=lambda item: (not item.is_fixed, item.age)):
+            reserved = [m for m in item.members if m.worker.state is WorkerState.RESERVED]
+            if not reserved or not item.is_known or not self._keep(item, reserved):
+                continue
+            if start and self._start_in_place(reserved):
+                self.placed += reserved
+
+    def _keep(self, item: Item, reserved: Sequence[Member]) -> bool:
+        mark = self._state.mark()
+        for member in reserved:
+            booking = member.origin
+            if (
+                booking is None
+                or not _is_there(self._state.later, member, booking)
+                or cap_in_the_way(item, booking.quota)
+            ):
+                self._state.roll_back(mark)
+                return False
+            self._state.set(member, Standing.RESERVED, booking)
+        return True
+
+    def _start_in_place(self, reserved: Sequence[Member]) -> bool:
+        mark = self._state.mark()
+        for member in reserved:
+            self._state.set(member, Standing.PENDING, None)
+        for member in reserved:
+            booking = member.origin
+            assert booking is not None, "kept reservations have a booking"
+            if not _is_there(self._state.now, member, booking):
+                self._state.roll_back(mark)
+                return False
+            self._state.set(member, Standing.STARTED, booking)
+        return True
+
+    # ---- O, Q, P
+
+    def start_what_fits(self) -> None:
+        """Try every waiting unit once, the most deprived project's next unit first (O1)."""
+        units = [unit for item in self._state.items for unit in pending_units(item)]
+        units += [unit for item in self._state.items for unit in _reserved_unit(item)]
+        order = FairOrder(self._state, units)
+        while (unit := order.pop()) is not None:
+            self._try(unit)
+
+    def place_leftovers(self, victims: Iterable[Unit], *, others: bool) -> None:
+        """Give what reclaiming left over to the stopped (they move, R5) and those who wait."""
+        units = list(victims)
+        if not units:
+            return
+        if others:
+            units += [unit for item in self._state.items for unit in pending_units(item)]
+        self._hopeless_later.clear()
+        order = FairOrder(self._state, units)
+        while (unit := order.pop()) is not None:
+            if unit.members[0].standing is Standing.GOING:
+                self._try_to_move(unit)
+            else:
+                self._try(unit)
+
+    def _try(self, unit: Unit) -> None:
+        item, members = unit.item, unit.members
+        if unit.is_surplus and item.count(Standing.RUNNING, Standing.STARTED) < item.minimum:
+            return
+        block = cap_in_the_way(item, unit.demand)
+        if block is None:
+            block = self._place(unit)
+        if block is None:
+            self.placed += members
+            self.blocks.pop(item, None)
+        elif not unit.is_surplus:
+            self.blocks[item] = block
+
+    def _place(self, unit: Unit) -> Block | None:
+        if any(not member.kind.nodes for member in unit.members):
+            return _NO_NODE
+        state, signature = self._state, unit.signature
+        mark = state.mark()
+        was_reserved = unit.members[0].standing is Standing.RESERVED
+        held = False
+        if signature not in self._hopeless_now:
+            for member in unit.members:
+                if was_reserved:
+                    state.set(member, Standing.PENDING, None)
+            if not place(state, unit.members, Standing.STARTED):
+                self._hopeless_now.add(signature)
+            elif leaves_what_is_never_lent(state, unit.item):
+                return None
+            else:
+                held = True
+            state.roll_back(mark)
+        if was_reserved:
+            return None
+        # E1: surplus runs on what is idle; nothing is held for it.
+        if not unit.is_surplus and not held and signature not in self._hopeless_later:
+            if not place(state, unit.members, Standing.RESERVED):
+                self._hopeless_later.add(signature)
+            elif leaves_what_is_never_lent(state, unit.item):
+                return None
+            else:
+                held = True
+            state.roll_back(mark)
+        return _HELD if held else _NO_ROOM
+
+    def _try_to_move(self, unit: Unit) -> None:
+        item = unit.item
+        stays = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
+        if unit.is_surplus and item.count(*stays) < item.minimum:
+            return
+        if cap_in_the_way(item, unit.demand):
+            return
+        signature = unit.signature
+        if signature in self._hopeless_later:
+            return
+        mark = self._state.mark()
+        if not place(self._state, unit.members, Standing.MOVED):
+            self._hopeless_later.add(signature)
+        elif leaves_what_is_never_lent(self._state, item):
+            self.placed += unit.members
+        else:
+            self._state.roll_back(mark)
+
+
+def _reserved_unit(item: Item) -> list[Unit]:
+    """Cut the workers that still wait for reserved devices: they may start elsewhere now."""
+    reserved = tuple(m for m in item.members if m.standing is Standing.RESERVED)
+    return [Unit(item, reserved, is_surplus=False)] if reserved else []
+
+
+def _is_there(room: Room, member: Member, booking: Booking) -> bool:
+    kind = member.kind
+    return (
+        booking.node in kind.nodes
+        and len(booking.devices) == kind.devices
+        and room.has_base(booking.node, kind)
+        and all(room.fits_device(booking.node, device, kind) for device in booking.devices)
+    )

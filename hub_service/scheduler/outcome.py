@@ -1,0 +1,135 @@
+"""The plan: what changed between the snapshot and the state, with a reason for who waits (X).
+
+Knows how standings become decisions, in which order they stand in a plan, and each project's
+numbers after it. The sentences are `reasons`'. Called last by `cycle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.model import (
+    Decision,
+    DeviceShare,
+    Move,
+    Plan,
+    ProjectShare,
+    Reserve,
+    Start,
+    Stop,
+    Unreserve,
+    Wait,
+)
+from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.reasons import Reasons
+from runai.hub_service.scheduler.reclaim import Loss, Reclaim
+from runai.hub_service.scheduler.room import Booking
+from runai.hub_service.scheduler.state import Member, Standing, State
+from runai.hub_service.scheduler.tree import Account
+
+
+def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
+    """Write the decisions in the order in which they are applied, then the projects."""
+    losses = reclaim.losses
+    reasons = Reasons(state, allocation, reclaim)
+    members = [member for item in state.items for member in item.members]
+    decisions: list[Decision] = [
+        Unreserve(workload=member.item.name, worker=member.worker.name)
+        for member in members
+        if member.was is Standing.RESERVED and member.standing is Standing.PENDING
+    ]
+    decisions += [
+        Stop(
+            workload=member.item.name,
+            worker=member.worker.name,
+            reason=reasons.of_loss(member, loss),
+        )
+        for member, loss in losses.items()
+        if member.standing is Standing.GOING
+    ]
+    moved = [m for m in allocation.placed if m.standing is Standing.MOVED]
+    decisions += [_move(state, member, losses, reasons) for member in dict.fromkeys(moved)]
+    placed = list(dict.fromkeys(allocation.placed))
+    decisions += [_start(state, m) for m in placed if m.standing is Standing.STARTED]
+    if state.snapshot.policy.reservations:
+        decisions += [
+            _reserve(state, m)
+            for m in placed
+            if m.standing is Standing.RESERVED
+            and not (m.was is Standing.RESERVED and m.booking == m.origin)
+        ]
+    if state.snapshot.policy.explain != "none":
+        decisions += _waits(reasons)
+    return Plan(
+        decisions=tuple(decisions),
+        projects={name: _share(account) for name, account in sorted(state.tree.accounts.items())},
+    )
+
+
+def _shares(booking: Booking) -> tuple[DeviceShare, ...]:
+    return tuple(DeviceShare(device, MilliGpu(booking.shares)) for device in booking.devices)
+
+
+def _place_of(state: State, member: Member) -> tuple[str, Booking]:
+    booking = member.booking
+    assert booking is not None, "placed workers have a booking"
+    return state.nodes[booking.node].name, booking
+
+
+def _start(state: State, member: Member) -> Start:
+    node, booking = _place_of(state, member)
+    return Start(
+        workload=member.item.name,
+        worker=member.worker.name,
+        node=node,
+        devices=_shares(booking),
+    )
+
+
+def _reserve(state: State, member: Member) -> Reserve:
+    node, booking = _place_of(state, member)
+    return Reserve(
+        workload=member.item.name,
+        worker=member.worker.name,
+        node=node,
+        devices=_shares(booking),
+        waits_for=tuple(m.worker.name for m in state.leaving(booking)),
+    )
+
+
+def _move(state: State, member: Member, losses: Mapping[Member, Loss], reasons: Reasons) -> Move:
+    node, booking = _place_of(state, member)
+    return Move(
+        workload=member.item.name,
+        worker=member.worker.name,
+        node=node,
+        devices=_shares(booking),
+        reason=reasons.of_move(losses[member], node),
+    )
+
+
+def _share(account: Account) -> ProjectShare:
+    over = 0 if account.is_unlimited else max(0, account.allocated - account.quota)
+    return ProjectShare(
+        quota=None if account.is_unlimited else MilliGpu(account.quota),
+        fair_share=MilliGpu(account.fair_share),
+        allocated=MilliGpu(account.allocated),
+        over_quota=MilliGpu(over),
+    )
+
+
+def _waits(reasons: Reasons) -> list[Wait]:
+    waiting = []
+    positions: dict[str, int] = {}
+    for item in reasons.queue():
+        project = item.workload.project
+        positions[project] = positions.get(project, 0) + 1
+        waiting.append(
+            Wait(
+                workload=item.name,
+                reason=reasons.of_wait(item),
+                position=positions[project],
+            )
+        )
+    return waiting

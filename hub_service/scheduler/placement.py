@@ -1,0 +1,138 @@
+"""Where units go: devices for one worker, nodes for a gang (P1 to P5).
+
+Knows how to place all workers of a unit or none, in the room of now or of later, and to prefer
+one node, then one topology domain, then few nodes (P4). Leaves the choice of devices on a node
+to `room`, and who may be placed to its callers `cycle` and `reclaim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from runai.hub_service.scheduler.room import Kind, Room
+from runai.hub_service.scheduler.state import Member, Standing, State
+
+
+def place(state: State, members: Sequence[Member], standing: Standing) -> bool:
+    """Place all workers or none: `STARTED` in what is free now, else in what will be (P4).
+
+    On False the state is as it was.
+    """
+    room = state.now if standing is Standing.STARTED else state.later
+    if len(members) == 1:
+        return _place_one(state, members[0], standing, room)
+    mark = state.mark()
+    if _place_on_one_node(state, members, standing, room):
+        return True
+    for domain in _domains(state, members[0]):
+        if _place_on_few_nodes(state, members, standing, room, domain):
+            return True
+        state.roll_back(mark)
+    if _place_on_few_nodes(state, members, standing, room, None):
+        return True
+    state.roll_back(mark)
+    return False
+
+
+def _place_one(state: State, member: Member, standing: Standing, room: Room) -> bool:
+    place_found = room.find(member.kind)
+    if place_found is None:
+        return False
+    state.set(member, standing, state.book(member.kind, *place_found))
+    return True
+
+
+def _place_on_one_node(
+    state: State, members: Sequence[Member], standing: Standing, room: Room
+) -> bool:
+    wholes = sum(m.kind.devices for m in members if m.kind.is_whole)
+    shared = set.intersection(*(set(m.kind.nodes) for m in members))
+    if not shared:
+        return False
+    counts = _counts(members)
+    for node in room.nodes_by_fullness(wholes):
+        if node not in shared:
+            continue
+        if any(room.slots(node, kind) < count for kind, count in counts.items()):
+            continue
+        mark = state.mark()
+        if all(_place_at(state, m, standing, room, node) for m in _largest_first(members)):
+            return True
+        state.roll_back(mark)
+    return False
+
+
+def _place_at(state: State, member: Member, standing: Standing, room: Room, node: int) -> bool:
+    devices = room.devices_on(node, member.kind)
+    if devices is None:
+        return False
+    state.set(member, standing, state.book(member.kind, node, devices))
+    return True
+
+
+def _counts(members: Iterable[Member]) -> dict[Kind, int]:
+    counts: dict[Kind, int] = {}
+    for member in members:
+        counts[member.kind] = counts.get(member.kind, 0) + 1
+    return counts
+
+
+def _largest_first(members: Sequence[Member]) -> list[Member]:
+    return sorted(members, key=lambda m: (-m.kind.devices, -m.kind.milli, -m.kind.mib, m.index))
+
+
+def _domains(state: State, member: Member) -> list[frozenset[int]]:
+    label = member.item.workload.pack_by
+    if not label:
+        return []
+    domains: dict[str, set[int]] = {}
+    for index, node in enumerate(state.nodes):
+        value = node.labels.get(label)
+        if value is not None:
+            domains.setdefault(value, set()).add(index)
+    return [frozenset(domains[value]) for value in sorted(domains)]
+
+
+def _place_on_few_nodes(
+    state: State,
+    members: Sequence[Member],
+    standing: Standing,
+    room: Room,
+    domain: frozenset[int] | None,
+) -> bool:
+    """Fill the nodes that take most of a kind, and end on the fullest that takes the rest."""
+    groups: dict[Kind, list[Member]] = {}
+    for member in _largest_first(members):
+        groups.setdefault(member.kind, []).append(member)
+    for kind, group in groups.items():
+        nodes = kind.nodes if domain is None else kind.nodes & domain
+        slots = {node: room.slots(node, kind) for node in nodes}
+        if sum(slots.values()) < len(group):
+            return False
+        # Most of them first; of equals the fullest, as for a single worker (P2).
+        roomy = sorted(
+            (node for node, count in slots.items() if count),
+            key=lambda node: (-slots[node], room.fullness(node)),
+        )
+        left = group[::-1]
+        for node in _fewest(roomy, slots, len(group)):
+            while left and _place_at(state, left[-1], standing, room, node):
+                left.pop()
+        if left:
+            return False
+    return True
+
+
+def _fewest(roomy: Sequence[int], slots: Mapping[int, int], wanted: int) -> list[int]:
+    """Choose as few nodes as hold them all; the last is the one that it fills best."""
+    chosen: list[int] = []
+    for index, node in enumerate(roomy):
+        if slots[node] < wanted:
+            chosen.append(node)
+            wanted -= slots[node]
+            continue
+        enough = [other for other in roomy[index:] if slots[other] >= wanted]
+        least = min(slots[other] for other in enough)
+        chosen.append(next(other for other in enough if slots[other] == least))
+        break
+    return chosen

@@ -1,0 +1,57 @@
+"""What a project may hold at all: build quota, limit and devices that are never lent (Q1 to Q3).
+
+Knows the caps, checked at the project and at every ancestor, and the sentence for each. Knows
+nothing of fairness (`shares`, `reclaim`). Called before every placement.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.model import WaitCode
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.state import Item, State
+from runai.hub_service.scheduler.tree import UNLIMITED, Account
+
+
+class Block(NamedTuple):
+    """What stands in a workload's way, before it is put in words."""
+
+    code: WaitCode
+    rule: str
+    account: Account | None = None
+    detail: str = ""
+
+
+def cap_in_the_way(item: Item, demand: int) -> Block | None:
+    """Find the first cap that this much more would break: limits (Q3), then build quotas (Q1)."""
+    if not demand:
+        return None
+    for account in item.account.path:
+        if account.allocated + demand > account.limit:
+            return Block("over_limit", "Q3", account)
+        if item.is_fixed and account.build + demand > account.build_quota < UNLIMITED:
+            return Block("over_build_quota", "Q1", account)
+    return None
+
+
+def held_back(state: State, item: Item) -> int:
+    """Count the milli-GPU that stay idle for others than this workload's projects (Q2)."""
+    if not state.tree.holders:
+        return 0
+    return sum(_held_by(root, item.account.path) for root in state.tree.roots)
+
+
+def _held_by(account: Account, mine: tuple[Account, ...]) -> int:
+    inside = sum(_held_by(child, mine) for child in account.children)
+    return inside if account in mine else max(inside, account.never_lent - account.allocated)
+
+
+def leaves_what_is_never_lent(state: State, item: Item) -> bool:
+    """Tell whether enough is idle for the projects that never lend theirs (Q2).
+
+    Called after a trial placement; whole GPUs must stay whole.
+    """
+    held = held_back(state, item)
+    room = state.later
+    return not held or (room.free_milli >= held and room.idle_total >= held // WHOLE_GPU)

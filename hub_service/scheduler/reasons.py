@@ -1,0 +1,289 @@
+"""Why somebody waits or stops: a stable code, the rule, and one sentence with the numbers (X).
+
+Knows the codes and the words. Counts in the state as the plan leaves it and changes nothing.
+Called by `outcome`; the blocks it starts from were met by `allocate` and `reclaim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.model import Reason
+from runai.hub_service.scheduler.order import Unit, pending_units
+from runai.hub_service.scheduler.quantity import (
+    count_text,
+    gpu_holding_text,
+    gpu_text,
+)
+from runai.hub_service.scheduler.quotas import Block, cap_in_the_way
+from runai.hub_service.scheduler.reclaim import Loss, Reclaim
+from runai.hub_service.scheduler.state import Item, Member, Standing, State
+from runai.hub_service.scheduler.tree import Account
+
+_RUNS = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
+_WAITS = (Standing.PENDING, Standing.RESERVED)
+_SHOWN = 4  # names in a sentence; the rest are counted
+
+
+class Reasons:
+    """Finds the words for one plan."""
+
+    def __init__(self, state: State, allocation: Allocation, reclaim: Reclaim) -> None:
+        """Look at the state after every decision."""
+        self._state = state
+        self._allocation = allocation
+        self._reclaim = reclaim
+        self._lost = {member.item for member in reclaim.losses}
+        self._users: dict[frozenset[int], list[Member]] = {}
+
+    def queue(self) -> list[Item]:
+        """Give the workloads that wait, each project's in its order (O2)."""
+        waiting = [
+            item
+            for item in self._state.items
+            if item not in self._lost and item.count(*_RUNS) < item.minimum and item.count(*_WAITS)
+        ]
+        return sorted(waiting, key=_place_in_queue)
+
+    # ---- stops and moves
+
+    def of_loss(self, member: Member, loss: Loss) -> Reason:
+        """Say for whom and by which rule a worker is stopped."""
+        claimant = loss.claimant
+        what = count_text(_held(member))
+        if loss.rule == "R1":
+            text = (
+                f"{_label(claimant)} goes before it in {claimant.workload.project}"
+                f" and needs its {what}"
+            )
+        else:
+            text = (
+                f"{loss.giver.name} holds more than its {_entitlement(loss.giver)}:"
+                f" {what} for {_label(claimant)} of {claimant.workload.project}"
+            )
+        return Reason(
+            code="shrunk" if loss.is_surplus else "preempted" if loss.rule == "R1" else "reclaimed",
+            rule=loss.rule,
+            text=text,
+            for_=claimant.name,
+        )
+
+    def of_move(self, loss: Loss, node: str) -> Reason:
+        """Say why a worker goes on elsewhere."""
+        text = f"makes room for {_label(loss.claimant)} and goes on at {node}"
+        return Reason(code="consolidated", rule="R5", text=text, for_=loss.claimant.name)
+
+    # ---- waits
+
+    def of_wait(self, item: Item) -> Reason:
+        """Say what a workload waits for."""
+        if not item.is_known:
+            return Reason(
+                code="unknown_project",
+                rule="X",
+                text=f"there is no project {item.workload.project}",
+            )
+        reserved = [m for m in item.members if m.standing is Standing.RESERVED]
+        if reserved:
+            return self._of_reserved(reserved)
+        units = [unit for unit in pending_units(item) if not unit.is_surplus]
+        if not units:
+            return Reason(code="stopping", rule="P4", text="its own workers have not stopped yet")
+        unit = units[0]
+        block = cap_in_the_way(item, unit.demand) or self._allocation.blocks.get(item)
+        if block is not None and block.account is not None:
+            return self._of_cap(item, block, block.account, unit.demand)
+        if any(not member.kind.nodes for member in unit.members):
+            return self._of_no_such_node(unit)
+        return self._of_no_room(unit, block)
+
+    def _of_reserved(self, reserved: list[Member]) -> Reason:
+        leaving: dict[Item, None] = {}
+        for member in reserved:
+            if member.booking is not None:
+                leaving.update(dict.fromkeys(m.item for m in self._state.leaving(member.booking)))
+        node = self._state.nodes[reserved[0].booking.node].name if reserved[0].booking else ""
+        who = _names(_label(item) for item in leaving)
+        text = f"its place on {node} is reserved; " + (
+            f"waiting for {who} to stop" if who else "it starts in the next cycle"
+        )
+        return Reason(code="stopping", rule="R7", text=text)
+
+    def _of_cap(self, item: Item, block: Block, account: Account, demand: int) -> Reason:
+        if block.code == "over_build_quota":
+            text = (
+                f"{account.name} uses {gpu_text(account.build)} of its"
+                f" {count_text(account.build_quota, 'build GPU')}"
+                f"{_listing(self._holders(account, fixed_only=True))}"
+            )
+        else:
+            text = (
+                f"{account.name} may hold at most {count_text(account.limit)} and holds"
+                f" {gpu_text(account.allocated)}; {_label(item)} asks for {gpu_text(demand)}"
+            )
+        return Reason(code=block.code, rule=block.rule, text=text)
+
+    def _of_no_such_node(self, unit: Unit) -> Reason:
+        kind = next(member.kind for member in unit.members if not member.kind.nodes)
+        largest = max((node.devices for node in self._state.nodes), default=0)
+        if kind.devices > largest:
+            text = (
+                f"no node has {count_text(kind.devices * 1000)}; the largest has {largest}:"
+                " ask for more workers instead"
+            )
+        elif kind.mib > max((n.device_memory_mib for n in self._state.nodes), default=0):
+            text = f"no device has {kind.mib} MiB of memory"
+        else:
+            text = "no node that it may use has what it asks for"
+        return Reason(code="no_such_node", rule="P5", text=text)
+
+    def _of_no_room(self, unit: Unit, block: Block | None) -> Reason:
+        nodes = frozenset().union(*(member.kind.nodes for member in unit.members))
+        free = self._free(nodes)
+        if block is not None and block.code == "held_for":
+            return self._of_never_lent(unit)
+        if free >= unit.demand > 0:
+            return self._of_scattered(unit, free)
+        return self._of_others_first(unit, nodes, free) or self._of_full(unit, nodes, free)
+
+    def _of_never_lent(self, unit: Unit) -> Reason:
+        keepers = [a for a in self._state.tree.holders if a not in unit.item.account.path]
+        held = _names(f"{keeper.name} ({gpu_text(keeper.never_lent)})" for keeper in keepers)
+        return Reason(
+            code="held_for",
+            rule="Q2",
+            text=f"what is idle is kept for {held}",
+            for_=keepers[0].name if keepers else None,
+        )
+
+    def _of_others_first(self, unit: Unit, nodes: frozenset[int], free: int) -> Reason | None:
+        reserved = self._sum(nodes, Standing.RESERVED, unit.item)
+        if reserved and free + sum(reserved.values()) >= unit.demand:
+            text = f"what is idle is reserved for {_names(map(_label, reserved))}"
+            return Reason(code="held_for", rule="R7", text=text, for_=next(iter(reserved)).name)
+        started = self._sum(nodes, Standing.STARTED, unit.item)
+        if started and free + sum(started.values()) >= unit.demand:
+            text = f"{_names(map(_label, started))} went first"
+            return Reason(code="behind", rule="O1", text=text, for_=next(iter(started)).name)
+        return None
+
+    def _of_full(self, unit: Unit, nodes: frozenset[int], free: int) -> Reason:
+        item = unit.item
+        until = self._reclaim.protected.get(item)
+        if until is not None:
+            seconds = until - self._state.snapshot.now
+            text = f"those who would give way have a minimum run time, for {seconds} s more"
+            return Reason(code="protected", rule="R8", text=text)
+        total = sum(self._state.nodes[node].devices for node in nodes) * 1000
+        used = f"{gpu_text(total - free)} of {count_text(total)} are in use"
+        over = [a for a in item.account.path if a.allocated + unit.demand > a.fair_share]
+        if item in self._reclaim.over_share and over:
+            text = (
+                f"{over[0].name} holds {gpu_text(over[0].allocated)} of its fair share of"
+                f" {count_text(over[0].fair_share)}, and {used}"
+            )
+            return Reason(code="over_share", rule="R2", text=text)
+        return Reason(code="no_room", rule="P1", text=f"{used}{_listing(self._projects(nodes))}")
+
+    def _of_scattered(self, unit: Unit, free: int) -> Reason:
+        room = self._state.now
+        kinds = sorted({member.kind for member in unit.members}, key=lambda kind: kind.order)
+        fitting = sum(
+            min(
+                sum(1 for member in unit.members if member.kind is kind),
+                sum(room.slots(node, kind) for node in kind.nodes),
+            )
+            for kind in kinds
+        )
+        total = len(unit.members)
+        if total > 1 and fitting:
+            text = f"{fitting} of its {total} workers would fit now; it needs all of them at once"
+            return Reason(code="gang_incomplete", rule="P4", text=text)
+        text = f"{count_text(free)} are free, but not together as it asks for them"
+        return Reason(code="fragmented", rule="P2", text=text)
+
+    # ---- counting
+
+    def _free(self, nodes: frozenset[int]) -> int:
+        room = self._state.now
+        return sum(max(0, milli) for node in nodes for milli in room.milli[node])
+
+    def _sum(self, nodes: frozenset[int], standing: Standing, but: Item) -> dict[Item, int]:
+        sums: dict[Item, int] = {}
+        for member in self._on(nodes):
+            booking = member.booking
+            if member.standing is standing and member.item is not but and booking:
+                sums[member.item] = sums.get(member.item, 0) + booking.quota
+        return sums
+
+    def _projects(self, nodes: frozenset[int]) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for member in self._on(nodes):
+            if member.booking and member.booking.quota:
+                name = member.item.workload.project
+                sums[name] = sums.get(name, 0) + member.booking.quota
+        return sums
+
+    def _on(self, nodes: frozenset[int]) -> list[Member]:
+        known = self._users.get(nodes)
+        if known is None:
+            known = self._users[nodes] = [
+                member
+                for item in self._state.items
+                for member in item.members
+                if member.booking is not None and member.booking.node in nodes
+            ]
+        return known
+
+    def _holders(self, account: Account, *, fixed_only: bool) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for item in self._state.items:
+            if account in item.account.path and (item.is_fixed or not fixed_only):
+                held = sum(m.booking.quota for m in item.members if m.booking)
+                if held:
+                    name = _holder(item)
+                    sums[name] = sums.get(name, 0) + held
+        return sums
+
+
+def _place_in_queue(item: Item) -> tuple[str, bool, int, tuple[int, str]]:
+    return item.workload.project, not item.is_fixed, -item.rank, item.age
+
+
+def _holder(item: Item) -> str:
+    """Name a session by its user, a job by its name."""
+    return item.workload.user or item.name if item.workload.kind == "session" else item.name
+
+
+def _label(item: Item) -> str:
+    if item.workload.kind == "session" and item.workload.user:
+        return f"the session of {item.workload.user}"
+    return item.name
+
+
+def _held(member: Member) -> int:
+    return member.origin.quota if member.origin else member.kind.quota
+
+
+def _entitlement(account: Account) -> str:
+    if account.fair_share > account.quota:
+        return f"fair share of {count_text(account.fair_share)}"
+    return f"quota of {count_text(account.quota)}"
+
+
+def _names(names: Iterable[str]) -> str:
+    listed = list(names)
+    shown = listed[:_SHOWN]
+    if len(listed) > _SHOWN:
+        return f"{', '.join(shown)} and {len(listed) - _SHOWN} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def _listing(held: dict[str, int]) -> str:
+    if not held:
+        return ""
+    most = sorted(held.items(), key=lambda entry: (-entry[1], entry[0]))
+    shown = [f"{name} {gpu_holding_text(milli)}" for name, milli in most[:_SHOWN]]
+    rest = len(most) - len(shown)
+    return ": " + ", ".join(shown) + (f" and {rest} more" if rest else "")

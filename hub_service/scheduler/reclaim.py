@@ -1,0 +1,115 @@
+"""Taking back: which waiting units may try, along which ways, and what that stopped (R1 to R6).
+
+Knows the order of claimants and of the ways (surplus first, other projects, the own one), and
+for whom each worker was stopped. How one set of victims is found is `search`'s. Called by `cycle`
+after everything idle has been handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.order import FairOrder, Unit, pending_units
+from runai.hub_service.scheduler.quotas import cap_in_the_way
+from runai.hub_service.scheduler.search import Search, Victim, Way, victims_of
+from runai.hub_service.scheduler.state import Item, Member, Standing, State
+from runai.hub_service.scheduler.tree import Account
+
+
+class Loss(NamedTuple):
+    """Why a worker was stopped."""
+
+    claimant: Item
+    rule: str
+    giver: Account
+    """The project, at R2's level, that was over; the own one for a preemption."""
+    is_surplus: bool
+
+
+class Reclaim:
+    """One pass of taking back; keeps what was stopped and for whom."""
+
+    def __init__(self, state: State, allocation: Allocation) -> None:
+        """Sort the victims of every project once."""
+        self._state = state
+        self._allocation = allocation
+        self._victims: dict[Account, list[Victim]] = {}
+        self._hopeless: set[tuple[object, ...]] = set()
+        self.losses: dict[Member, Loss] = {}
+        self.over_share: set[Item] = set()
+        """Claimants whose project would exceed its fair share."""
+        self.protected: dict[Item, int] = {}
+        """Claimants that met protected victims, and when the first may be taken (R8)."""
+
+    @property
+    def stopped(self) -> list[Unit]:
+        """Give what was stopped by this pass as units that may be placed elsewhere."""
+        units: dict[tuple[Item, int], list[Member]] = {}
+        for member, loss in self.losses.items():
+            # Q5: a preemptible session ends; there is nothing to move.
+            if member.standing is Standing.GOING and member.item.workload.kind == "job":
+                index = member.index if loss.is_surplus else -1
+                units.setdefault((member.item, index), []).append(member)
+        return [
+            Unit(item, tuple(members), is_surplus=index >= 0)
+            for (item, index), members in units.items()
+        ]
+
+    def take_back(self) -> None:
+        """Let every waiting minimum try, the most deprived project first."""
+        state = self._state
+        for item in state.items:
+            for victim in victims_of(item):
+                self._victims.setdefault(item.account, []).append(victim)
+        for victims in self._victims.values():
+            victims.sort(key=lambda victim: victim.key)
+        units = [unit for item in state.items for unit in pending_units(item)]
+        order = FairOrder(state, [unit for unit in units if not unit.is_surplus])
+        while (unit := order.pop()) is not None:
+            if self._serve(unit):
+                self._allocation.placed += unit.members
+                self._allocation.blocks.pop(unit.item, None)
+
+    def _ways(self) -> Iterator[Way]:
+        policy = self._state.snapshot.policy
+        others, own = "reclaim" in policy.phases, "preempt" in policy.phases
+        for surplus_only in (True, False) if policy.shrink_first else (False,):
+            if others:
+                yield Way(others=True, own=False, surplus_only=surplus_only)
+            if own:
+                yield Way(others=False, own=True, surplus_only=surplus_only)
+            if others and own:
+                yield Way(others=True, own=True, surplus_only=surplus_only)
+
+    def _serve(self, unit: Unit) -> bool:
+        item = unit.item
+        if any(not member.kind.nodes for member in unit.members):
+            return False
+        block = cap_in_the_way(item, unit.demand)
+        if block is not None and block.code == "over_build_quota":
+            return False  # only preemptible work can be taken, which that cap does not count
+        signature = (item.account, item.is_fixed, item.rank, unit.signature)
+        if signature in self._hopeless:
+            return False
+        for way in self._ways():
+            search = Search(self._state, unit, way, self._victims)
+            if search.run():
+                self._record(unit, search)
+                return True
+            self._remember(unit, search)
+        self._hopeless.add(signature)
+        return False
+
+    def _record(self, unit: Unit, search: Search) -> None:
+        for taken in search.taken:
+            for member, standing in zip(taken.members, taken.standings, strict=True):
+                if standing is Standing.RUNNING:
+                    self.losses[member] = Loss(unit.item, taken.rule, taken.giver, taken.is_surplus)
+
+    def _remember(self, unit: Unit, search: Search) -> None:
+        if search.exceeds_share:
+            self.over_share.add(unit.item)
+        if search.protected_until is not None:
+            self.protected[unit.item] = search.protected_until

@@ -1,0 +1,254 @@
+"""What is free on nodes and devices, indexed by fullness so that a place is found by few looks.
+
+Knows devices (milli-GPU and MiB), CPU and memory of one view of the cluster, and the order in
+which `binpack` and `spread` look at them (P1 to P3). Knows no workloads and no quotas. `state`
+keeps two views: what is free now, and what will be when those that are stopping have gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.model import Node
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
+
+ENOUGH = 1 << 62
+"""CPU or memory of a node that does not say how much it has."""
+
+
+class Kind:
+    """One kind of request: every worker that asks for the same shares one object.
+
+    A worker goes on `devices` distinct devices with `milli` on each (1000 is a whole one), or
+    with `mib` where it asks for memory; `nodes` are those that could ever hold it (P5), as
+    indices into the nodes sorted by name.
+    """
+
+    __slots__ = ("cpu", "devices", "memory", "mib", "milli", "nodes", "order", "quota")
+
+    def __init__(
+        self, *, order: int, devices: int, milli: int, mib: int, cpu: int, memory: int
+    ) -> None:
+        self.order = order
+        self.devices = devices
+        self.milli = milli
+        self.mib = mib
+        self.cpu = cpu
+        self.memory = memory
+        self.nodes: frozenset[int] = frozenset()
+        self.quota = devices * milli
+        """What it counts for in quotas while it is pending (P3)."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether it takes devices for itself."""
+        return self.milli == WHOLE_GPU
+
+    def mib_on(self, device_mib: int) -> int:
+        """Give the memory it books on a device of that size."""
+        return self.mib or memory_of_fraction(self.milli, device_mib)
+
+
+class Booking(NamedTuple):
+    """Where a worker is or goes, and what it takes there; node -1 is one we do not know."""
+
+    node: int
+    devices: tuple[int, ...]
+    milli: int
+    mib: int
+    cpu: int
+    memory: int
+    quota: int
+    shares: int
+    """The milli-GPU on each device as quotas count them: `milli`, or that of the memory."""
+
+
+class Room:
+    """One view of what is free. Nodes are indices in the order of their names."""
+
+    def __init__(self, nodes: Sequence[Node], *, spread: bool) -> None:
+        """Start with everything free."""
+        self.nodes = nodes
+        self.spread = spread
+        self.device_mib = [int(node.device_memory_mib) for node in nodes]
+        self.milli = [[int(WHOLE_GPU)] * node.devices for node in nodes]
+        self.mib = [[int(node.device_memory_mib)] * node.devices for node in nodes]
+        self.cpu = [ENOUGH if node.cpu_milli is None else node.cpu_milli for node in nodes]
+        self.memory = [ENOUGH if node.memory_mib is None else node.memory_mib for node in nodes]
+        self.idle = [node.devices for node in nodes]
+        self._open = [int(node.schedulable) for node in nodes]
+        self.idle_total = sum(node.devices for node in nodes if node.schedulable)
+        self.free_milli = self.idle_total * WHOLE_GPU
+        self._by_idle: list[list[int]] = [[] for _ in range(max(self.idle, default=0) + 1)]
+        for index, idle in enumerate(self.idle):
+            self._by_idle[idle].append(index)
+        self._shared: list[tuple[int, int, int]] = []  # largest fraction that fits, node, device
+        self.looks = 0
+        """Candidates looked at: what the growth of the cost is measured by."""
+
+    # ---- bookkeeping
+
+    def take(self, booking: Booking, sign: int = 1) -> None:
+        """Book a worker, or with sign -1 give back what it had."""
+        node, devices, milli, mib, cpu, memory, _, _ = booking
+        if node < 0:
+            return
+        self.cpu[node] -= sign * cpu
+        self.memory[node] -= sign * memory
+        if not devices:
+            return
+        millis, mibs, full = self.milli[node], self.mib[node], self.device_mib[node]
+        idle = before = self.idle[node]
+        for device in devices:
+            was_idle = millis[device] == WHOLE_GPU and mibs[device] == full
+            if was_idle:
+                idle -= 1
+            else:
+                self._unshare(node, device)
+            free = max(0, millis[device])
+            millis[device] -= sign * milli
+            mibs[device] -= sign * mib
+            self.free_milli += (max(0, millis[device]) - free) * self._open[node]
+            if millis[device] == WHOLE_GPU and mibs[device] == full:
+                idle += 1
+            else:
+                self._share(node, device)
+        if idle != before:
+            self.idle[node] = idle
+            self.idle_total += (idle - before) * self._open[node]
+            bucket = self._by_idle[before]
+            del bucket[bisect_left(bucket, node)]
+            insort(self._by_idle[idle], node)
+
+    def largest_fraction(self, node: int, device: int) -> int:
+        """Give the largest fraction that still fits on a device, in milli-GPU."""
+        milli, full = self.milli[node][device], self.device_mib[node]
+        if not full or milli <= 0:
+            return max(0, milli)
+        # f fits if its memory, rounded down, does: floor(f * full / 1000) <= free.
+        return min(milli, -(-WHOLE_GPU * (self.mib[node][device] + 1) // full) - 1)
+
+    def _share(self, node: int, device: int) -> None:
+        fraction = self.largest_fraction(node, device)
+        if fraction > 0:
+            insort(self._shared, (fraction, node, device))
+
+    def _unshare(self, node: int, device: int) -> None:
+        fraction = self.largest_fraction(node, device)
+        if fraction > 0:
+            del self._shared[bisect_left(self._shared, (fraction, node, device))]
+
+    # ---- looking
+
+    def has_base(self, node: int, kind: Kind) -> bool:
+        """Tell whether a node has the CPU and memory."""
+        return self.cpu[node] >= kind.cpu and self.memory[node] >= kind.memory
+
+    def fits_device(self, node: int, device: int, kind: Kind) -> bool:
+        """Tell whether a device has room for one part of a kind (P3)."""
+        full = self.device_mib[node]
+        if kind.mib:
+            return self.mib[node][device] >= kind.mib
+        return self.milli[node][device] >= kind.milli and self.mib[node][
+            device
+        ] >= memory_of_fraction(kind.milli, full)
+
+    def devices_on(self, node: int, kind: Kind) -> tuple[int, ...] | None:
+        """Choose the devices of a node for a kind, or None where it does not fit (P2)."""
+        self.looks += 1
+        if not self.has_base(node, kind):
+            return None
+        if not kind.devices:
+            return ()
+        millis = self.milli[node]
+        if kind.is_whole:
+            if self.idle[node] < kind.devices:
+                return None
+            found = [d for d in range(len(millis)) if self._is_idle(node, d)]
+            return tuple(found[: kind.devices])
+        found = [d for d in range(len(millis)) if self.fits_device(node, d, kind)]
+        if len(found) < kind.devices:
+            return None
+        if len(found) > kind.devices:
+            found.sort(key=lambda d: (self.largest_fraction(node, d), d))
+            if self.spread:
+                found.sort(key=lambda d: (-self.largest_fraction(node, d), d))
+        return tuple(sorted(found[: kind.devices]))
+
+    def _is_idle(self, node: int, device: int) -> bool:
+        full = self.device_mib[node]
+        return self.milli[node][device] == WHOLE_GPU and self.mib[node][device] == full
+
+    def slots(self, node: int, kind: Kind) -> int:
+        """Count how many workers of a kind fit on a node together."""
+        self.looks += 1
+        slots = ENOUGH
+        if kind.cpu:
+            slots = max(0, self.cpu[node] // kind.cpu)
+        if kind.memory:
+            slots = min(slots, max(0, self.memory[node] // kind.memory))
+        if not kind.devices or not slots:
+            return slots
+        if kind.is_whole:
+            return min(slots, self.idle[node] // kind.devices)
+        parts = 0
+        for device in range(len(self.milli[node])):
+            parts += self._parts(node, device, kind)
+        return min(slots, parts // kind.devices)
+
+    def _parts(self, node: int, device: int, kind: Kind) -> int:
+        mib = self.mib[node][device]
+        if kind.mib:
+            return max(0, mib // kind.mib)
+        parts = max(0, self.milli[node][device] // kind.milli)
+        book = memory_of_fraction(kind.milli, self.device_mib[node])
+        return min(parts, max(0, mib // book)) if book else parts
+
+    def fullness(self, node: int) -> tuple[int, int, int]:
+        """Rank a node among its like in the order of P2: smallest first, ties by name."""
+        idle, free = self.idle[node], sum(max(0, milli) for milli in self.milli[node])
+        return (-idle, -free, node) if self.spread else (idle, free, node)
+
+    def nodes_by_fullness(self, least_idle: int) -> Iterator[int]:
+        """Go through the nodes with so many idle devices, in the order of P2."""
+        buckets = range(least_idle, len(self._by_idle))
+        for idle in reversed(buckets) if self.spread else buckets:
+            yield from self._by_idle[idle]
+
+    def find(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
+        """Find the place for one worker (P2), or None.
+
+        Binpack puts a fraction on the fullest shared device that has room, before it opens a
+        new one; whole devices, and a new one to share, come from the fullest node.
+        """
+        if kind.devices == 1 and not kind.is_whole and not self.spread:
+            shared = self._find_shared(kind)
+            if shared is not None:
+                return shared
+            return self._first_that_fits(kind, 1)
+        return self._first_that_fits(kind, kind.devices if kind.is_whole else 0)
+
+    def _find_shared(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
+        start = bisect_left(self._shared, (0 if kind.mib else kind.milli, -1, -1))
+        for index in range(start, len(self._shared)):
+            _, node, device = self._shared[index]
+            self.looks += 1
+            if (
+                node in kind.nodes
+                and self.fits_device(node, device, kind)
+                and self.has_base(node, kind)
+            ):
+                return node, (device,)
+        return None
+
+    def _first_that_fits(self, kind: Kind, least_idle: int) -> tuple[int, tuple[int, ...]] | None:
+        if not kind.nodes:
+            return None
+        for node in self.nodes_by_fullness(least_idle):
+            if node in kind.nodes:
+                devices = self.devices_on(node, kind)
+                if devices is not None:
+                    return node, devices
+        return None

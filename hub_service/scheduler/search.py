@@ -1,0 +1,282 @@
+"""The search for victims of one unit: who may be taken, in which order, and how few suffice.
+
+Knows R1, R2 and R8 (who may be taken), R4 (in which order) and R5 (proven and minimal). Leaves
+the order of claimants and ways to `reclaim`, its caller, and places to `placement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.fit import Fit
+from runai.hub_service.scheduler.order import Unit
+from runai.hub_service.scheduler.placement import place
+from runai.hub_service.scheduler.quotas import cap_in_the_way, leaves_what_is_never_lent
+from runai.hub_service.scheduler.room import Booking
+from runai.hub_service.scheduler.state import Item, Member, Standing, State
+from runai.hub_service.scheduler.tree import Account
+
+_ACTIVE = (Standing.RUNNING, Standing.RESERVED, Standing.STARTED)
+
+
+class Way(NamedTuple):
+    """From whom a unit tries to take: other projects (R2), its own (R1), surplus only (R6)."""
+
+    others: bool
+    own: bool
+    surplus_only: bool
+
+
+class Victim:
+    """Workers that are taken together: one surplus worker, or what an item needs to run."""
+
+    __slots__ = ("is_surplus", "item", "key", "member")
+
+    def __init__(self, item: Item, member: Member, *, is_surplus: bool) -> None:
+        self.item = item
+        self.member = member
+        self.is_surplus = is_surplus
+        submitted, name = item.age
+        # R4 (2) to (5), the best victim greatest: lowest priority, surplus, latest, last by name.
+        self.key = (-item.rank, is_surplus, submitted, name, member.index)
+
+    @property
+    def is_active(self) -> bool:
+        """Tell whether there still is something to take."""
+        return self.member.standing in _ACTIVE
+
+    def workers(self) -> tuple[Member, ...]:
+        """Give the workers that go: with its minimum, an item loses all that it still has."""
+        if self.is_surplus:
+            return (self.member,)
+        return tuple(member for member in self.item.members if member.standing in _ACTIVE)
+
+
+def victims_of(item: Item) -> list[Victim]:
+    """Cut a preemptible workload into victims: each surplus worker, then the rest together."""
+    if item.is_fixed:
+        return []  # Q1: sessions within the build quota are never victims
+    active = [member for member in item.members if member.standing in _ACTIVE]
+    if not active:
+        return []
+    surplus = [Victim(item, member, is_surplus=True) for member in active[item.minimum :]]
+    return [*surplus, Victim(item, active[0], is_surplus=False)]
+
+
+class Taken(NamedTuple):
+    """A victim with what it had, so that it can be given back, and why it could be taken."""
+
+    victim: Victim
+    members: tuple[Member, ...]
+    standings: tuple[Standing, ...]
+    bookings: tuple[Booking | None, ...]
+    rule: str
+    giver: Account
+    level: int
+    """How far up the claimant's path R2 judged it; -1 for a preemption."""
+
+    @property
+    def is_surplus(self) -> bool:
+        """Tell whether the workload goes on without it."""
+        return self.victim.is_surplus
+
+    @property
+    def nodes(self) -> list[int]:
+        """Where something is freed."""
+        return [booking.node for booking in self.bookings if booking]
+
+
+class Search:
+    """The search of one unit along one way. Leaves the state changed only if it succeeds."""
+
+    def __init__(
+        self,
+        state: State,
+        unit: Unit,
+        way: Way,
+        victims: Mapping[Account, list[Victim]],
+    ) -> None:
+        """Look at nobody yet; `victims` are each account's, the best last."""
+        self._state = state
+        self._unit = unit
+        self._way = way
+        self._victims = victims
+        self._path = unit.item.account.path
+        self._fit = Fit(state, unit.members)
+        self._cursors: dict[Account, int] = {}
+        self._relieves_caps = cap_in_the_way(unit.item, unit.demand) is not None
+        self.taken: list[Taken] = []
+        self.exceeds_share = False
+        """Whether R2 forbade it to take from others."""
+        self.protected_until: int | None = None
+        """When the first victim that R8 protected may be taken."""
+
+    def run(self) -> bool:
+        """Take victims until the unit fits, give back what is not needed, and place it."""
+        state = self._state
+        mark = state.mark()
+        if self._is_served() and "allocate" not in state.snapshot.policy.phases:
+            return False
+        while not self._is_served():
+            found = self._next()
+            if found is None:
+                state.roll_back(mark)
+                return False
+            self._take(*found)
+        self._minimise()
+        if place(state, self._unit.members, Standing.RESERVED) and leaves_what_is_never_lent(
+            state, self._unit.item
+        ):
+            return True
+        state.roll_back(mark)
+        return False
+
+    def _is_served(self) -> bool:
+        return cap_in_the_way(self._unit.item, self._unit.demand) is None and self._fit.fits()
+
+    # ---- who is next to give (R4)
+
+    def _next(self) -> tuple[Victim, str, Account, int] | None:
+        if self._way.others:
+            found = self._next_of_others()
+            if found is not None:
+                return found
+        if self._way.own:
+            victim = self._peek(self._path[0], own=True)
+            if victim is not None:
+                return victim, "R1", self._path[0], -1
+        return None
+
+    def _next_of_others(self) -> tuple[Victim, str, Account, int] | None:
+        best: tuple[tuple[int, tuple[int, str]], Victim, Account, int] | None = None
+        demand = self._unit.demand
+        for level, mine in enumerate(self._path):
+            if not self._stays_within_share(level):
+                self.exceeds_share = True
+                break
+            is_within_quota = mine.allocated + demand <= mine.quota
+            siblings = mine.parent.children if mine.parent else self._state.tree.roots
+            for rival in siblings:
+                if rival is mine or not _may_take(rival, is_within_quota=is_within_quota):
+                    continue
+                key = (rival.overage, rival.age)
+                if best is None or key > best[0]:
+                    victim = self._pick(rival)
+                    if victim is not None:
+                        best = (key, victim, rival, level)
+        return None if best is None else (best[1], "R2", best[2], best[3])
+
+    def _stays_within_share(self, level: int) -> bool:
+        mine = self._path[level]
+        return mine.allocated + self._unit.demand <= mine.fair_share
+
+    def _pick(self, account: Account) -> Victim | None:
+        if not account.children:
+            return self._peek(account, own=False)
+        # A child is not protected by its quota while its ancestor is over (R2).
+        ranked = sorted(account.children, key=lambda a: (a.overage, a.age), reverse=True)
+        for child in ranked:
+            victim = self._pick(child)
+            if victim is not None:
+                return victim
+        return None
+
+    def _peek(self, account: Account, *, own: bool) -> Victim | None:
+        victims = self._victims.get(account)
+        if not victims:
+            return None
+        cursor = self._cursors.get(account)
+        if cursor is None:
+            while victims and not victims[-1].is_active:
+                victims.pop()  # gone for good: no search has begun to take from this account
+            cursor = len(victims) - 1
+        claimant = self._unit.item
+        while cursor >= 0:
+            victim = victims[cursor]
+            if own and not claimant.is_fixed and victim.item.rank >= claimant.rank:
+                cursor = -1 if victim.item.rank >= claimant.rank else cursor
+                break
+            if victim.is_active and victim.item is not claimant and self._is_useful(victim):
+                break
+            cursor -= 1
+        self._cursors[account] = cursor
+        return victims[cursor] if cursor >= 0 else None
+
+    def _is_useful(self, victim: Victim) -> bool:
+        if self._way.surplus_only and not victim.is_surplus:
+            return False
+        members = victim.workers()
+        if not self._relieves_caps and not any(
+            member.booking is not None and member.booking.node in self._fit.nodes
+            for member in members
+        ):
+            return False
+        return victim.is_surplus or not self._is_protected(victim.item, members)
+
+    def _is_protected(self, item: Item, members: Sequence[Member]) -> bool:
+        """Tell whether it has not yet had its project's minimum run time (R8)."""
+        least = max(account.min_runtime for account in item.account.path)
+        starts = [
+            member.worker.started
+            for member in members
+            if member.standing is Standing.RUNNING and member.worker.started is not None
+        ]
+        if not least or not starts:
+            return False
+        until = max(starts) + least
+        if until <= self._state.snapshot.now:
+            return False
+        if self.protected_until is None or until < self.protected_until:
+            self.protected_until = until
+        return True
+
+    # ---- taking and giving back (R5)
+
+    def _take(self, victim: Victim, rule: str, giver: Account, level: int) -> None:
+        members = victim.workers()
+        taken = Taken(
+            victim,
+            members,
+            tuple(member.standing for member in members),
+            tuple(member.booking for member in members),
+            rule,
+            giver,
+            level,
+        )
+        self.taken.append(taken)
+        self._release(taken)
+
+    def _release(self, taken: Taken) -> None:
+        for member in taken.members:
+            self._state.release(member)
+        self._fit.freed(taken.nodes)
+
+    def _restore(self, taken: Taken) -> None:
+        for member, standing, booking in zip(
+            taken.members, taken.standings, taken.bookings, strict=True
+        ):
+            self._state.set(member, standing, booking)
+        self._fit.given_back(taken.nodes)
+
+    def _minimise(self) -> None:
+        """Give back each victim, the last chosen first, while the unit still fits."""
+        for taken in reversed(self.taken[:]):
+            if taken.is_surplus and any(
+                other.victim.item is taken.victim.item and not other.is_surplus
+                for other in self.taken
+            ):
+                continue  # a surplus worker cannot run without its minimum
+            self._restore(taken)
+            highest = max((t.level for t in self.taken if t is not taken), default=-1)
+            if self._is_served() and all(
+                self._stays_within_share(level) for level in range(highest + 1)
+            ):
+                self.taken.remove(taken)
+            else:
+                self._release(taken)
+
+
+def _may_take(rival: Account, *, is_within_quota: bool) -> bool:
+    """Tell whether a project may lose something (R2), judged before it does."""
+    return rival.overage > 0 or (is_within_quota and rival.allocated > rival.quota)

@@ -1,0 +1,177 @@
+"""The project tree with its defaults resolved, and what each project holds at this moment.
+
+Knows quotas, limits and weights of every account and keeps three running sums up the tree:
+allocated, build (non-preemptible) and requested. Knows no shares, order or devices. Built once a
+cycle by `state`; read by every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from runai.hub_service.scheduler.model import LeftOut, Project, Quota, Snapshot
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+
+UNLIMITED = 1 << 62
+"""Stands for "no limit" in comparisons; larger than any sum of milli-GPU."""
+
+Age = tuple[int, str]
+"""When something was created or submitted, then its name: the last two words of every tie."""
+
+
+class Account:
+    """A project in the tree. Amounts in milli-GPU, `UNLIMITED` where there is no bound."""
+
+    __slots__ = (
+        "age",
+        "allocated",
+        "build",
+        "build_quota",
+        "children",
+        "fair_share",
+        "limit",
+        "min_runtime",
+        "name",
+        "never_lent",
+        "parent",
+        "path",
+        "priority",
+        "project",
+        "quota",
+        "requested",
+        "weight",
+    )
+
+    def __init__(self, project: Project, parent: Account | None) -> None:
+        self.project = project
+        self.name = project.name
+        self.parent = parent
+        self.children: list[Account] = []
+        self.path: tuple[Account, ...] = (self, *(parent.path if parent else ()))
+        self.age: Age = (project.created, project.name)
+        self.priority = project.priority
+        self.limit = UNLIMITED if project.limit is None else project.limit
+        self.min_runtime = project.min_runtime
+        self.never_lent: int = project.never_lent
+        self.quota = 0
+        self.build_quota = 0
+        self.weight = 0
+        self.fair_share = 0
+        self.allocated = 0
+        self.build = 0
+        self.requested = 0
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Tell whether its quota has no bound."""
+        return self.quota >= UNLIMITED
+
+    @property
+    def entitlement(self) -> int:
+        """What it may hold without being the first to give back: max(quota, fair share)."""
+        return max(self.quota, self.fair_share)
+
+    @property
+    def allocatable(self) -> int:
+        """What its dominant share is measured against (O1)."""
+        return min(self.limit, max(self.quota, self.fair_share))
+
+    @property
+    def overage(self) -> int:
+        """How far it is over its entitlement; negative where it is below (R4)."""
+        return self.allocated - max(self.quota, self.fair_share)
+
+
+class ProjectTree:
+    """All accounts by name, and the roots that share the cluster."""
+
+    def __init__(self, projects: Iterable[Project], with_workloads: Iterable[str] = ()) -> None:
+        """Resolve defaults; `with_workloads` names the projects that own workloads themselves."""
+        given = {project.name: project for project in projects}
+        self.accounts: dict[str, Account] = {}
+        self.roots: list[Account] = []
+        self._queues: dict[str, Account] = {}
+        for name in sorted(given):
+            self._add(name, given, set())
+        for name in sorted(with_workloads):
+            account = self.accounts.get(name)
+            if account is not None:
+                self._queues[name] = self._own_queue(account) if account.children else account
+        for root in self.roots:
+            _resolve(root)
+        self.holders = [a for a in self.accounts.values() if a.never_lent]
+
+    def _add(self, name: str, given: dict[str, Project], above: set[str]) -> Account:
+        known = self.accounts.get(name)
+        if known is not None:
+            return known
+        project = given[name]
+        parent = None
+        # decide is total: without its parent, or in a circle, a project stands at the root.
+        if project.parent in given and project.parent not in above | {name}:
+            parent = self._add(project.parent, given, above | {name})
+        account = Account(project, parent)
+        self.accounts[name] = account
+        (self.roots if parent is None else parent.children).append(account)
+        return account
+
+    def _own_queue(self, account: Account) -> Account:
+        """Give a parent's own workloads an account beside its children's.
+
+        It has what the parent's quota leaves over when every child has its own.
+        """
+        left = _quota_of(account) - sum(_quota_of(child) for child in account.children)
+        if account.project.quota is LeftOut.SUM_OF_CHILDREN or left < 0:
+            left = 0
+        own = Account(Project(name=account.name, created=account.age[0]), account)
+        own.priority = account.priority
+        own.quota = min(left, UNLIMITED)
+        own.build_quota = own.quota
+        own.weight = own.quota or WHOLE_GPU
+        if own.is_unlimited:
+            own.weight = WHOLE_GPU
+        account.children.append(own)
+        return own
+
+    def queue_of(self, project: str) -> Account | None:
+        """Give the account that a workload of this project is booked on."""
+        return self._queues.get(project)
+
+    def queues(self) -> Iterator[Account]:
+        """Give the accounts that own workloads."""
+        return iter(self._queues.values())
+
+
+def _quota_of(account: Account) -> int:
+    quota: Quota = account.project.quota
+    table = account.project.quota_by_type
+    if table is not None:
+        # Q4 is a rule to come: until then a table by GPU type counts as its sum.
+        return UNLIMITED if None in table.values() else sum(v for v in table.values() if v)
+    if quota is None:
+        return UNLIMITED
+    if quota is LeftOut.SUM_OF_CHILDREN:
+        return min(
+            UNLIMITED,
+            sum(_quota_of(child) for child in account.children if child.name != account.name),
+        )
+    return quota
+
+
+def _resolve(account: Account) -> None:
+    account.quota = _quota_of(account)
+    project = account.project
+    build = UNLIMITED if project.build_quota is None else project.build_quota
+    account.build_quota = min(build, account.quota)
+    if project.weight is not None:
+        account.weight = project.weight * WHOLE_GPU
+    else:
+        account.weight = WHOLE_GPU if account.is_unlimited else account.quota
+    for child in account.children:
+        if child.name != account.name:
+            _resolve(child)
+
+
+def tree_of(snapshot: Snapshot) -> ProjectTree:
+    """Build the tree of a snapshot."""
+    return ProjectTree(snapshot.projects, {w.project for w in snapshot.workloads})
