@@ -19,6 +19,8 @@ ADMIN_SCOPE: Final = "custom:runai:admin"
 TOKEN_LIFETIME_S: Final = 90 * 24 * 3600
 _TIMEOUT_S: Final = 30.0  # a login may ask a slow directory
 _XSRF: Final = "_xsrf"
+_STARTING: Final = frozenset({502, 503, 504})
+"""What a proxy says of a hub that starts."""
 
 
 def hub_root(url: str) -> str:
@@ -80,6 +82,10 @@ class HubLogin:
             Unavailable: no JupyterHub answers there.
         """
         reply = self._send("GET", "hub/api")
+        if reply.status_code in _STARTING:
+            raise Unavailable(
+                f"The hub at {self.root} is not ready.", hint="Try again in a few seconds."
+            )
         try:
             return str(reply.json()["version"])
         except (ValueError, KeyError, TypeError):

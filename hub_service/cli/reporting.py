@@ -40,9 +40,9 @@ def report(error: RunaiError, *, as_json: bool = False, file: Any = None) -> Non
         problem = {"code": error.code, "detail": error.message, "hint": error.hint}
         click.echo(json.dumps({"error": problem}, ensure_ascii=False), err=True, file=file)
         return
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True, file=file)
+    click.echo(f"{click.style('Error:', fg='red', bold=True)} {error.message}", err=True, file=file)
     if error.hint:
-        click.echo(f"{click.style('hint:', fg='cyan')} {error.hint}", err=True, file=file)
+        click.echo(f"{click.style('Hint:', fg='cyan')} {error.hint}", err=True, file=file)
 
 
 class _Reporting(click.Command):

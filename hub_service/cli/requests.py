@@ -1,6 +1,6 @@
-"""Requests made from options with the API's own schemas, and its own sentences for what they refuse.
+"""Requests made from options with the API's own schemas, and its sentences for what they refuse.
 
-Checked here once more so that a mistake costs no round trip and nothing half-made is sent.
+Checked here once more: a mistake costs no round trip, and nothing half-made is sent.
 """
 
 from typing import Any, TypeVar

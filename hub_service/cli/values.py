@@ -4,6 +4,7 @@ Click parameter types without any I/O but one: `NAME` alone in `--env NAME` is t
 process's environment. Whether an amount can be had is the service's business.
 """
 
+import math
 import os
 import re
 from decimal import Decimal, InvalidOperation
@@ -36,10 +37,10 @@ def parse_memory_mib(text: str) -> int:
     matched = _SIZE.match(text)
     if matched is None:
         raise ValueError(f"'{text}' is no size: give a number and a unit, as in 4G or 4096M")
-    mib = -(-Decimal(matched[1]) * _MIB_PER_UNIT[matched[2].lower()] // 1)
+    mib = math.ceil(Decimal(matched[1]) * _MIB_PER_UNIT[matched[2].lower()])
     if mib < 1:
         raise ValueError(f"'{text}' is no memory at all: give at least 1M")
-    return int(mib)
+    return mib
 
 
 class _Typed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only

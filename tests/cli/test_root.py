@@ -1,0 +1,96 @@
+"""The list of commands: complete, true to the commands, and quick."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from runai.hub_service.cli import cli
+from runai.hub_service.cli.reference import reference
+from runai.hub_service.cli.root import SECTIONS
+
+ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+# These hand `--help` on to programs of their own.
+PROGRAMS = {"up", "schedule"}
+PAGE = Path(__file__).parents[2] / "docs/cli.md"
+
+# What the help must not wait for.
+SLOW = {"httpx", "pydantic", "rich", "runai.hub_service.client", "jupyterhub", "sqlalchemy"}
+LOADED_BY_HELP = """
+import sys
+from runai.hub_service.cli import cli
+cli(["--help"], standalone_mode=False)
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def context():
+    return click.Context(cli, info_name="runai")
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_summary_in_the_list_is_the_commands_own(name, context):
+    command = cli.get_command(context, name)
+
+    assert command is not None
+    assert command.get_short_help_str(limit=200) == ENTRIES[name].summary
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES.keys() - PROGRAMS))
+def test_every_command_has_help(name, runai):
+    assert runai(name, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize(("plural", "name"), [("projects", "project"), ("users", "user")])
+def test_plurals_mean_the_same(plural, name, context):
+    assert cli.get_command(context, plural) is cli.get_command(context, name)
+
+
+def test_an_unknown_command_is_misuse(runai):
+    result = runai("sbmit")
+
+    assert result.exit_code == 2
+    assert "No such command 'sbmit'" in result.output
+
+
+def test_the_help_imports_nothing_that_is_slow(home):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_BY_HELP], capture_output=True, text=True, check=True
+    )
+
+    assert "submit" in done.stdout
+    assert SLOW & set(done.stderr.split()) == set()
+
+
+def test_the_reference_page_is_current():
+    wanted = "run: python -m runai.hub_service.cli.reference > docs/cli.md"
+
+    assert PAGE.read_text(encoding="utf-8") == reference(), wanted
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_taught_completion(shell, runai):
+    result = runai("completion", shell)
+
+    assert result.exit_code == 0
+    assert "_RUNAI_COMPLETE" in result.stdout
+
+
+def test_completion_is_silent_without_a_platform(home, monkeypatch, runai):
+    monkeypatch.setenv("_RUNAI_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "runai logs ")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    done = subprocess.run(
+        [sys.executable, "-m", "runai.hub_service.cli"], capture_output=True, text=True, check=False
+    )
+
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_the_version_is_the_distributions(runai):
+    assert runai("--version").output.startswith("runai 0.")

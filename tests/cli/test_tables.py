@@ -1,0 +1,194 @@
+"""What people read: tables and descriptions, whole, as they are printed into a pipe."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from runai.hub_service.api.schemas import (
+    AllocationView,
+    DeviceShareView,
+    DeviceView,
+    NodeView,
+    ProjectView,
+    ReasonView,
+    WorkerView,
+    WorkloadDetail,
+    WorkloadView,
+)
+from runai.hub_service.cli import describing, listing, render
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def workload(name, state="running", gpus=1.0, **fields):
+    described = {
+        "id": f"vision/{name}",
+        "project": "vision",
+        "name": name,
+        "user": "bob",
+        "kind": "job",
+        "state": state,
+        "preemptible": True,
+        "priority": 50,
+        "gpus": gpus,
+        "submitted": NOW - timedelta(minutes=5),
+        "mine": True,
+    }
+    return WorkloadView(**(described | fields))
+
+
+def worker(index, devices, state="running"):
+    shares = [DeviceShareView(device=d, uuid=f"GPU-{d}", gpus=1) for d in devices]
+    return WorkerView(name=f"w-{index}", index=index, state=state, node="box", devices=shares)
+
+
+RUNNING = workload(
+    "exp-1",
+    allocated=1,
+    utilized=0.8,
+    utilized_average=0.75,
+    memory_used_mib=1536,
+    simulated=True,
+    workers=[worker(0, [3])],
+)
+WAITING = workload(
+    "exp-2",
+    "queued",
+    submitted=NOW - timedelta(seconds=8),
+    reason=ReasonView(code="no_room", text="all 5 GPUs are in use", position=2),
+)
+BY_MEMORY = workload("exp-3", "suspended", gpus=0, gpu_memory_mib=4096, pauses=2)
+DONE = workload(
+    "lab-ana",
+    "ended",
+    gpus=0.5,
+    kind="session",
+    user="ana",
+    project="nlp",
+    id="nlp/lab-ana",
+    submitted=NOW - timedelta(days=3),
+    reason=ReasonView(code="exit_code", text="stopped by ana"),
+)
+
+
+@pytest.fixture
+def printed(capsys):
+    def show(header, rows):
+        render.show_table(header, rows)
+        return capsys.readouterr().out
+
+    return show
+
+
+def test_workloads(printed):
+    rows = listing.workload_rows([RUNNING, WAITING, BY_MEMORY, DONE], NOW)
+
+    expected = """\
+NAME     PROJECT  USER  STATE      GPUS   UTIL  AGE  REASON
+exp-1    vision   bob   running    1/1    80%*  5m
+exp-2    vision   bob   queued     0/1    -     8s   all 5 GPUs are in use (place 2 in the queue)
+exp-3    vision   bob   suspended  0/4G   -     5m
+lab-ana  nlp      ana   ended      0/0.5  -     3d
+"""
+    assert expected == printed(listing.WORKLOAD_HEADER, rows)
+
+
+def test_workloads_in_width(printed):
+    rows = listing.workload_rows([RUNNING, BY_MEMORY], NOW, wide=True)
+
+    expected = (
+        "NAME   PROJECT  USER  STATE      GPUS  UTIL  AGE  KIND  PRIORITY  WORKERS  DEVICES"
+        "  AVG UTIL  GPU MEMORY  PAUSES  REASON\n"
+        "exp-1  vision   bob   running    1/1   80%*  5m   job   50        1        box:3  "
+        "  75%*      1.5G        0\n"
+        "exp-3  vision   bob   suspended  0/4G  -     5m   job   50        1        -      "
+        "  -         -           2\n"
+    )
+    assert expected == printed(listing.WORKLOAD_WIDE, rows)
+
+
+def test_projects(printed):
+    vision = ProjectView(
+        name="vision",
+        quota=2.5,
+        build_quota=1,
+        allocated=4,
+        build_allocated=0.5,
+        over_quota=1.5,
+        utilized=3,
+        waiting=2,
+    )
+    free = ProjectView(name="free", quota=None, build_quota=None)
+
+    expected = """\
+NAME    ALLOCATED  QUOTA  OVER QUOTA  BUILD  BUILD QUOTA  UTIL  WAITING
+vision  4          2.5    1.5         0.5    1            75%   2
+free    0          none   0           0      none         -     0
+"""
+    assert expected == printed(listing.PROJECT_HEADER, listing.project_rows([vision, free]))
+
+
+def test_nodes_show_who_holds_each_device_and_that_it_is_simulated(printed):
+    devices = [
+        DeviceView(
+            device=0,
+            uuid="SIM-0",
+            name="Simulated GPU",
+            memory_mib=16384,
+            simulated=True,
+            allocated=1,
+            utilized=0.25,
+            memory_used_mib=512,
+            allocations=[
+                AllocationView(workload="vision/a", user="bob", gpus=0.5),
+                AllocationView(workload="", user="patty", gpus=0.5),
+            ],
+        ),
+        DeviceView(device=1, uuid="GPU-1", name="H200", memory_mib=143771, simulated=False),
+    ]
+
+    expected = """\
+NODE  GPU  DEVICE          ALLOCATED  UTIL  MEMORY    HELD BY
+box   0    Simulated GPU*  1          25%*  512M/16G  vision/a 0.5, patty 0.5
+box   1    H200            0          -     -/140G    -
+"""
+    rows = listing.node_rows([NodeView(name="box", devices=devices)])
+    assert expected == printed(listing.NODE_HEADER, rows)
+
+
+def test_a_description_leaves_out_what_was_not_asked():
+    detail = WorkloadDetail(
+        **RUNNING.model_dump(),
+        command=["python", "train.py", "--name", "a b"],
+        workdir="/home/bob",
+        checkpoint_dir="/data/checkpoints",
+    )
+
+    lines = dict(describing.workload_lines(detail, NOW))
+
+    assert {key: value for key, value in lines.items() if key != "Submitted"} == {
+        "Name": "exp-1",
+        "Project": "vision",
+        "User": "bob",
+        "Kind": "job, preemptible",
+        "State": "running",
+        "GPUs asked": "1",
+        "Allocated": "1 on box:3",
+        "Utilized": "80%* now, 75%* on average while allocated",
+        "Memory used": "1.5G",
+        "Priority": "50",
+        "Attempts": "0 (0 paused, 0 failed)",
+        "Grace period": "30 s",
+        "Command": "python train.py --name 'a b'",
+        "Directory": "/home/bob",
+        "Checkpoints": "/data/checkpoints",
+    }
+    assert lines["Submitted"].endswith("(5m ago)")
+
+
+def test_names_of_others_are_text_and_never_markup(printed):
+    rows = listing.workload_rows([workload("exp-1", user="[red]eve[/red]")], NOW)
+
+    assert "[red]eve[/red]" in printed(listing.WORKLOAD_HEADER, rows)

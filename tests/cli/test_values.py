@@ -1,0 +1,92 @@
+"""What people type becomes a type, or one sentence."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import click
+import pytest
+
+from runai.hub_service.cli.values import ENV, GPUS, MEMORY, PRIORITY, UNLIMITED_GPUS
+
+GIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        pytest.param(GPUS, "0.5", Decimal("0.5"), id="half"),
+        pytest.param(GPUS, "4", Decimal(4), id="whole"),
+        pytest.param(GPUS, "0", Decimal(0), id="none"),
+        pytest.param(UNLIMITED_GPUS, "2.5", Decimal("2.5"), id="quota"),
+        pytest.param(UNLIMITED_GPUS, "None", "none", id="no-bound"),
+        pytest.param(MEMORY, "4G", 4 * GIB, id="G"),
+        pytest.param(MEMORY, "4GiB", 4 * GIB, id="GiB"),
+        pytest.param(MEMORY, "4 gb", 4 * GIB, id="gb"),
+        pytest.param(MEMORY, "4096M", 4 * GIB, id="M"),
+        pytest.param(MEMORY, "512Mi", 512, id="Mi"),
+        pytest.param(MEMORY, "0.3G", 308, id="rounded-up"),
+        pytest.param(PRIORITY, "High", "high", id="word"),
+        pytest.param(PRIORITY, "60", 60, id="number"),
+        pytest.param(ENV, "A=b=c", ("A", "b=c"), id="pair"),
+        pytest.param(ENV, "A=", ("A", ""), id="empty-value"),
+    ],
+)
+def test_a_value_is_parsed(kind, text, value):
+    assert kind.convert(text, None, None) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "sentence"),
+    [
+        pytest.param(GPUS, "-1", "-1 GPUs cannot be: use a number from 0 upwards", id="negative"),
+        pytest.param(GPUS, "half", "'half' is no number of GPUs: use 0.5, 1, 2, …", id="word"),
+        pytest.param(GPUS, "nan", "nan GPUs cannot be: use a number from 0 upwards", id="nan"),
+        pytest.param(GPUS, "inf", "inf GPUs cannot be: use a number from 0 upwards", id="infinite"),
+        pytest.param(
+            GPUS, "0.0001", "0.0001 GPUs is too fine: use at most three decimals", id="too-fine"
+        ),
+        pytest.param(
+            MEMORY,
+            "4096",
+            "'4096' is no size: give a number and a unit, as in 4G or 4096M",
+            id="memory-without-unit",
+        ),
+        pytest.param(
+            MEMORY, "0G", "'0G' is no memory at all: give at least 1M", id="memory-of-nothing"
+        ),
+        pytest.param(
+            PRIORITY,
+            "urgent",
+            "'urgent' is no priority: use low, normal, high or a number from 0 to 1000",
+            id="unknown-priority",
+        ),
+        pytest.param(
+            ENV, "1A=x", "'1A' is no name of a variable: write NAME=VALUE", id="name-of-variable"
+        ),
+        pytest.param(
+            ENV,
+            "NOT_SET_HERE",
+            "NOT_SET_HERE is not set here: write NOT_SET_HERE=VALUE",
+            id="unset",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_a_sentence(kind, text, sentence):
+    with pytest.raises(click.BadParameter) as refused:
+        kind.convert(text, None, None)
+
+    assert refused.value.message == sentence
+
+
+def test_a_name_alone_hands_on_ones_own_variable(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    assert ENV.convert("WANDB_MODE", None, None) == ("WANDB_MODE", "offline")
+
+
+def test_a_wrong_pair_never_shows_its_value():
+    with pytest.raises(click.BadParameter) as refused:
+        ENV.convert("MY TOKEN=hush", None, None)
+
+    assert "hush" not in refused.value.message
