@@ -1,0 +1,235 @@
+"""Turn what is held, and what the agents measure, into the running totals of each scope.
+
+Allocation is a step function of the service's clock, so it is exact without any agent. A report
+says how busy devices were over its interval; it counts for whoever held them then, also when it
+comes late or twice. Time that nobody witnessed is a gap. No I/O and no clock: `Ledger` drives it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from runai.hub_service.api.schemas import AgentReport
+from runai.hub_service.ledger.totals import Field, Scope, Series
+
+__all__ = ["Held", "Integration", "Span"]
+
+GAP_S = 60.0
+"""A silence longer than this (a machine asleep) was witnessed by nobody."""
+
+REMEMBER_S = 15 * 60.0
+"""How late a report may be and still count for those who held its devices."""
+
+IDLE_BELOW = 0.01
+"""A device less busy than this is idle for its holder."""
+
+
+class Held(NamedTuple):
+    """One workload's hold on one device, by the device's UUID; several of its workers add up."""
+
+    project: str
+    user: str
+    workload: str
+    device: str
+    milli: int
+
+
+@dataclass(slots=True)
+class Span:
+    """A time during which the ledger watched without a gap."""
+
+    started: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A time during which allocation did not change; it ends where the next one starts."""
+
+    start: float
+    held: Mapping[tuple[str, str], int]
+    """Milli-GPU by workload and device."""
+    scopes: Mapping[tuple[str, str], tuple[Series, ...]]
+    """By workload and device the series that it counts for, the device's own left out."""
+    devices: Mapping[str, Series]
+    milli: Mapping[int, int]
+    """Milli-GPU by series id."""
+    series: tuple[Series, ...]
+    witnessed: bool = True
+
+
+class Integration:
+    """The state of the sums: what is held now, and since when that is so."""
+
+    def __init__(self, series: Callable[[Scope], Series]) -> None:
+        """Take the function that returns a scope's series, making it if need be."""
+        self._series = series
+        self._segments: deque[_Segment] = deque()
+        self._measured: dict[str, float] = {}
+        self.at: float | None = None
+        """Until when allocation has been summed up."""
+        self.closed_until = 0
+        """Seconds before this one are written; what belongs to them counts for this one."""
+        self.spans: list[Span] = []
+        self.changed: set[Series] = set()
+
+    @property
+    def held(self) -> Mapping[tuple[str, str], int]:
+        """What is held now: milli-GPU by workload and device."""
+        return self._segments[-1].held if self._segments else {}
+
+    def advance(self, at: float) -> None:
+        """Sum up what was held until `at`; an earlier time changes nothing."""
+        if self.at is None:
+            self.at = at
+            self.spans.append(Span(at, at))
+            self._segments.append(self._segment(at, ()))
+            return
+        if at <= self.at:
+            return
+        last, self.at = self._segments[-1], at
+        since = self.spans[-1].ended
+        if at - since > GAP_S:
+            self.spans.append(Span(at, at))
+            self._segments.append(_Segment(since, {}, {}, {}, {}, (), witnessed=False))
+            self._segments.append(replace(last, start=at))
+        else:
+            self.spans[-1].ended = at
+            for second, share in _seconds(since, at):
+                for series in last.series:
+                    self._add(series, second, Field.HELD, share)
+                    gpus = last.milli[series.id] / 1000
+                    self._add(series, second, Field.ALLOCATED, share * gpus)
+        while len(self._segments) > 1 and self._segments[1].start < at - REMEMBER_S:
+            self._segments.popleft()
+
+    def hold(self, at: float, held: Sequence[Held]) -> None:
+        """Note that from `at` on exactly this is held; sums up first."""
+        self.advance(at)
+        new = _by_workload_and_device(held)
+        if new != self._segments[-1].held:
+            assert self.at is not None
+            self._segments.append(self._segment(self.at, held))
+
+    def measure(self, report: AgentReport) -> None:
+        """Count one report; one that was counted already changes nothing."""
+        assert self.at is not None, "advance first"
+        end = min(report.at, self.at)
+        start = max(report.at - report.interval, self._measured.get(report.node, 0.0))
+        if end <= start:
+            return
+        self._measured[report.node] = end
+        pieces = [
+            (segment, from_, to)
+            for segment, from_, to in self._between(start, end)
+            if segment.witnessed
+        ]
+        for sample in report.samples:
+            if sample.utilization is not None:
+                self._count(
+                    pieces, (sample.workload, sample.device), sample.utilization, end - start
+                )
+        for device in report.devices:
+            if device.utilization is not None:
+                self._count_device(pieces, device.device, device.utilization)
+
+    def _count(
+        self,
+        pieces: Sequence[tuple[_Segment, float, float]],
+        whose: tuple[str, str],
+        utilization: float,
+        interval: float,
+    ) -> None:
+        held = [(segment, a, b) for segment, a, b in pieces if whose in segment.held]
+        held_s = sum(b - a for _, a, b in held)
+        if held_s <= 0:
+            return
+        # It can only have used the device while it held it, for part of the interval perhaps.
+        busy = utilization * interval / held_s
+        for segment, a, b in held:
+            milli = segment.held[whose]
+            for second, share in _seconds(a, b):
+                for series in segment.scopes[whose]:
+                    of_it = milli / segment.milli[series.id]
+                    self._add(series, second, Field.MEASURED, share * of_it)
+                    self._add(series, second, Field.USED, share * busy)
+                    if utilization < IDLE_BELOW:
+                        self._add(series, second, Field.IDLE, share * milli / 1000)
+
+    def _count_device(
+        self, pieces: Sequence[tuple[_Segment, float, float]], device: str, utilization: float
+    ) -> None:
+        for segment, a, b in pieces:
+            holder = segment.devices.get(device)
+            if holder is None and utilization <= 0:
+                continue
+            series = holder or self._series(Scope("device", device=device))
+            for second, share in _seconds(a, b):
+                self._add(series, second, Field.USED, share * utilization)
+                if holder is not None:
+                    self._add(series, second, Field.MEASURED, share)
+                    if utilization < IDLE_BELOW:
+                        gpus = segment.milli[series.id] / 1000
+                        self._add(series, second, Field.IDLE, share * gpus)
+
+    def _add(self, series: Series, second: int, field: Field, amount: float) -> None:
+        series.add(max(second, self.closed_until), field, amount)
+        self.changed.add(series)
+
+    def _between(self, start: float, end: float) -> Iterator[tuple[_Segment, float, float]]:
+        until = self.at or 0.0
+        for segment in reversed(self._segments):
+            from_, to = max(start, segment.start), min(end, until)
+            if from_ < to:
+                yield segment, from_, to
+            if segment.start <= start:
+                return
+            until = segment.start
+
+    def _segment(self, start: float, held: Sequence[Held]) -> _Segment:
+        scopes: dict[tuple[str, str], tuple[Series, ...]] = {}
+        devices: dict[str, Series] = {}
+        milli: dict[int, int] = {}
+        series: dict[int, Series] = {}
+        for project, user, workload, device, amount in held:
+            if amount <= 0:
+                continue
+            mine = tuple(
+                self._series(scope)
+                for scope in (
+                    Scope("all"),
+                    Scope("project", project=project),
+                    Scope("user", user=user),
+                    Scope("member", project=project, user=user),
+                    Scope("workload", project=project, user=user, workload=workload),
+                )
+            )
+            scopes[workload, device] = mine
+            devices[device] = self._series(Scope("device", device=device))
+            for one in (*mine, devices[device]):
+                milli[one.id] = milli.get(one.id, 0) + amount
+                series[one.id] = one
+        return _Segment(
+            start, _by_workload_and_device(held), scopes, devices, milli, tuple(series.values())
+        )
+
+
+def _by_workload_and_device(held: Sequence[Held]) -> dict[tuple[str, str], int]:
+    amounts: dict[tuple[str, str], int] = {}
+    for _, _, workload, device, milli in held:
+        if milli > 0:
+            amounts[workload, device] = amounts.get((workload, device), 0) + milli
+    return amounts
+
+
+def _seconds(start: float, end: float) -> Iterator[tuple[int, float]]:
+    """Cut a time at whole seconds.
+
+    >>> list(_seconds(9.75, 11.5))
+    [(9, 0.25), (10, 1.0), (11, 0.5)]
+    """
+    second = int(start)
+    while second < end:
+        yield second, min(end, second + 1) - max(start, second)
+        second += 1

@@ -1,0 +1,301 @@
+"""The ledger: takes what is held and measured, answers how much was used, forgets in time.
+
+Fed by the controller at each change of allocation and by the API with each agent's report. Sums in
+memory, writes one batch every ten seconds; after a restart it goes on from the last one, and the
+time between is a gap. One ledger writes to a database at a time. Not thread-safe: one event loop.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from runai.hub_service.api.schemas import AgentReport
+from runai.hub_service.ledger import query
+from runai.hub_service.ledger.integration import Held, Integration, Span
+from runai.hub_service.ledger.query import Range, Usage, UsageFilter
+from runai.hub_service.ledger.store import Batch, Event, Row, Store
+from runai.hub_service.ledger.totals import LEVELS_S, MEMORY_S, Scope, Series, Totals
+
+__all__ = ["Ledger"]
+
+log = logging.getLogger(__name__)
+
+WRITE_S = LEVELS_S[0]
+LATE_S = 3
+"""How long after its end a stretch is written: reports of it should be in."""
+
+IDLE_WRITE_S = 60
+"""How often the end of the watched time is written while nothing is held."""
+
+RETENTION_S = 3600
+RECENT_S = 10.0
+"""A measurement older than this does not say what is now."""
+
+MAX_WAITING_EVENTS = 10_000
+MAX_WAITING_ROWS = 100_000
+
+
+class Ledger:
+    """Usage and history, in memory and in one database."""
+
+    def __init__(self, database: str | Path, *, clock: Callable[[], float] = time.time) -> None:
+        """Open a SQLite file (a Path) or any database by its SQLAlchemy address."""
+        self._clock = clock
+        self._store = Store(database)
+        self._last_id, last_span, last_at = self._store.last_ids()
+        self._first_span = last_span + 1
+        self._by_scope = {series.scope: series for series in self._store.open_series()}
+        self._by_workload = {
+            s.scope.workload: s for s in self._by_scope.values() if s.scope.kind == "workload"
+        }
+        self._sums = Integration(self._series)
+        self._opened = clock()
+        self._sums.closed_until = max(last_at, int(self._opened) // WRITE_S * WRITE_S)
+        self._latest: dict[tuple[str, str], tuple[float, float | None, int]] = {}
+        self._devices: dict[str, tuple[float, float | None, int | None]] = {}
+        self._batch = Batch()
+        self._span_written_at = 0.0
+        self._retained_at = 0.0
+
+    # -- what comes in ---------------------------------------------------------------------------
+
+    def record(
+        self,
+        at: float,
+        interval: float,
+        allocated: Sequence[tuple[str, str, str, str, int]],
+        report: AgentReport | None = None,
+    ) -> None:
+        """Note that `allocated` is held from `at` on, and count a report of what was used before.
+
+        `at` is the service's own time. `allocated` has (project, user, workload, device, milli) of
+        everything held in the whole cluster; until `at` what was recorded last counts. `interval`
+        is the report's and says nothing new. Reports may come late, twice, or never.
+        """
+        del interval
+        self._sums.hold(at, [Held(*held) for held in allocated])
+        if report is not None:
+            self._sums.measure(report)
+            self._note_latest(report)
+
+    def _note_latest(self, report: AgentReport) -> None:
+        now = self._clock()
+        if report.at < now - RECENT_S:
+            return
+        for sample in report.samples:
+            key = sample.workload, sample.device
+            self._latest[key] = (now, sample.utilization, sample.memory_mib)
+        for device in report.devices:
+            self._devices[device.device] = (now, device.utilization, device.memory_mib)
+
+    def event(
+        self,
+        workload: str,
+        kind: str,
+        text: str,
+        *,
+        at: float | None = None,
+        project: str = "",
+        user: str = "",
+    ) -> None:
+        """Keep something that happened to a workload; it survives the workload's deletion."""
+        if len(self._batch.events) < MAX_WAITING_EVENTS:
+            happened = self._clock() if at is None else at
+            self._batch.events.append(Event(happened, workload, kind, text, project, user))
+
+    def forget(self, workload: str) -> None:
+        """Note that a workload was deleted: a later one of its name starts from zero."""
+        series = self._by_workload.pop(workload, None)
+        if series is not None:
+            del self._by_scope[series.scope]
+            series.closed = True
+            self._batch.closed[series.id] = self._clock()
+            self._sums.changed.add(series)
+
+    # -- what can be asked -----------------------------------------------------------------------
+
+    def current(self, workload: str) -> tuple[float, int] | None:
+        """Return the GPUs that a workload keeps busy now and its MiB; None: not measured."""
+        since = self._clock() - RECENT_S
+        recent = [
+            self._latest[key]
+            for key in self._sums.held
+            if key[0] == workload and key in self._latest and self._latest[key][0] > since
+        ]
+        busy = [utilization for _, utilization, _ in recent if utilization is not None]
+        return (sum(busy), sum(memory for _, _, memory in recent)) if busy else None
+
+    def average(self, workload: str) -> float | None:
+        """Return the GPUs that it kept busy on average while it held any; None: never measured."""
+        totals = self.totals(workload)
+        return totals.used_s / totals.measured_s if totals.measured_s > 0 else None
+
+    def totals(self, workload: str) -> Totals:
+        """Return a workload's running totals: counters for /metrics."""
+        series = self._by_workload.get(workload)
+        return Totals() if series is None else series.now()
+
+    def device(self, uuid: str) -> tuple[float | None, int | None] | None:
+        """Return a device's utilization (0..1) and memory in MiB now; None: not measured."""
+        at, utilization, memory = self._devices.get(uuid, (0.0, None, None))
+        return (utilization, memory) if at > self._clock() - RECENT_S else None
+
+    async def usage(
+        self, who: UsageFilter, since: float, until: float, step_s: int | None = None
+    ) -> Usage:
+        """Return allocated and utilized GPUs over a range.
+
+        The range is widened to the finest grid that reaches back so far, the step made longer where
+        there would be thousands of points; the answer says what it is about. Without `step_s` there
+        are about 300 points.
+        """
+        now = self._clock()
+        self._sums.advance(now)
+        # What is older is in the database; since then memory has each second.
+        memory_since = max(int(self._opened) + 1, int(now) - MEMORY_S + WRITE_S)
+        found = query.choose_range(since, until, step_s, now=now, memory_since=memory_since)
+        instants = (found.since, *found.ends)
+        recent = [t for t in instants if t >= memory_since]
+        in_memory = {s.id: s.at(recent) for s in self._remembered(who.scope)}
+        spans = self._spans()
+        totals, stored_spans = await asyncio.to_thread(
+            self._read, who.scope, found, len(instants) - len(recent), in_memory
+        )
+        return query.usage(who.scope, found, totals, list((stored_spans | spans).values()))
+
+    async def events(self, workload: str, *, since: float = 0.0, limit: int = 1000) -> list[Event]:
+        """Return the newest events of a workload and of earlier ones of its name, oldest first."""
+        waiting = [e for e in self._batch.events if e.workload == workload and e.at >= since]
+        stored = await asyncio.to_thread(self._store.events_of, workload, since, limit)
+        return (stored + waiting)[-limit:]
+
+    def _remembered(self, scope: Scope) -> list[Series]:
+        return [
+            series
+            for series in {*self._by_scope.values(), *self._sums.changed}
+            if query.answers(series.scope, scope)
+        ]
+
+    def _spans(self) -> dict[int, Span]:
+        return {
+            self._first_span + n: Span(span.started, span.ended)
+            for n, span in enumerate(self._sums.spans)
+        }
+
+    def _read(
+        self, scope: Scope, found: Range, stored: int, in_memory: dict[int, list[Totals]]
+    ) -> tuple[list[Totals], dict[int, Span]]:
+        """Add up a scope's series at the range's start and ends, the first `stored` from rows."""
+        instants = (found.since, *found.ends)
+        sums = [Totals()] * len(instants)
+        for series_id in {*self._store.series_ids(scope), *in_memory}:
+            remembered = in_memory.get(series_id)
+            from_rows = instants if remembered is None else instants[:stored]
+            totals = self._store.totals_at_each(series_id, from_rows, found.level)
+            totals += remembered or []
+            sums = [sum_.plus(one) for sum_, one in zip(sums, totals, strict=True)]
+        return sums, self._store.spans_between(found.since, found.until)
+
+    # -- what is written -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write every ten seconds and drop what is too old, until cancelled; call once."""
+        try:
+            while True:
+                await asyncio.sleep(WRITE_S - self._clock() % WRITE_S + LATE_S)
+                await self.flush()
+                if self._clock() - self._retained_at >= RETENTION_S:
+                    self._retained_at = self._clock()
+                    await asyncio.to_thread(self._drop_old)
+        finally:
+            self._write_rest()
+
+    async def flush(self) -> None:
+        """Write what is complete; what cannot be written is kept for the next time."""
+        self._collect(int(self._clock() - LATE_S) // WRITE_S * WRITE_S)
+        batch, self._batch = self._batch, Batch()
+        try:
+            if batch:
+                await asyncio.to_thread(self._store.write, batch)
+        except SQLAlchemyError as error:
+            log.warning("usage could not be written, trying again: %s", type(error).__name__)
+            self._keep(batch)
+        except asyncio.CancelledError:
+            # The thread goes on; writing the same once more changes nothing but its events.
+            batch.events = []
+            self._keep(batch)
+            raise
+
+    def close(self) -> None:
+        """Write what there is and close the database; a repeat does nothing."""
+        self._write_rest()
+        self._store.close()
+
+    def _write_rest(self) -> None:
+        # The running stretch of ten seconds is written as if complete: it will not be continued.
+        self._collect(-(-int(self._clock()) // WRITE_S) * WRITE_S)
+        batch, self._batch = self._batch, Batch()
+        try:
+            if batch:
+                self._store.write(batch)
+        except SQLAlchemyError as error:
+            log.warning("the last usage could not be written: %s", type(error).__name__)
+
+    def _keep(self, batch: Batch) -> None:
+        batch.absorb(self._batch)
+        batch.rows = batch.rows[-MAX_WAITING_ROWS:]
+        self._batch = batch
+
+    def _collect(self, until: int) -> None:
+        """Put into the batch the rows on the grid up to `until`."""
+        now = self._clock()
+        self._sums.advance(now)
+        for at in range(self._sums.closed_until + WRITE_S, until + 1, WRITE_S):
+            if not self._sums.changed:
+                break
+            level = max(level for level in LEVELS_S if at % level == 0)
+            for series in sorted(self._sums.changed, key=lambda one: one.id):
+                self._collect_row(series, at, level)
+        self._sums.closed_until = max(self._sums.closed_until, until)
+        if self._batch or now - self._span_written_at >= IDLE_WRITE_S:
+            self._span_written_at = now
+            for id_, span in self._spans().items():
+                # Not beyond the rows: after a crash what they lack must be a gap, not a zero.
+                if span.started < until:
+                    span.ended = min(span.ended, until)
+                    self._batch.spans[id_] = span
+        self._latest = {k: v for k, v in self._latest.items() if v[0] > now - RECENT_S}
+
+    def _collect_row(self, series: Series, at: int, level: int) -> None:
+        (totals,) = series.at([at])
+        due = [grid for grid in LEVELS_S if grid <= level and series.written[grid] != totals]
+        if series.closed:
+            due = list(LEVELS_S)
+        if due:
+            self._batch.rows.append(Row(series.id, at, due[-1], totals))
+            for grid in LEVELS_S:
+                if grid <= due[-1]:
+                    series.written[grid] = totals
+        if all(series.written[grid] == series.now() for grid in LEVELS_S):
+            self._sums.changed.discard(series)
+
+    def _drop_old(self) -> None:
+        try:
+            self._store.drop_old(self._clock())
+        except SQLAlchemyError as error:
+            log.warning("old usage could not be dropped: %s", type(error).__name__)
+
+    def _series(self, scope: Scope) -> Series:
+        series = self._by_scope.get(scope)
+        if series is None:
+            self._last_id += 1
+            series = Series(self._last_id, scope, self._clock())
+            self._by_scope[scope] = series
+            self._batch.series.append(series)
+            if scope.kind == "workload":
+                self._by_workload[scope.workload] = series
+        return series

@@ -1,0 +1,80 @@
+"""The ledger's tables, for SQLite and PostgreSQL alike; `migrations` makes them.
+
+Times are Unix seconds. The history of a workload has no foreign key: it survives the workload.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+)
+
+__all__ = ["HEAD", "events", "metadata", "series", "spans", "totals"]
+
+HEAD = "0001"
+"""The newest revision in `migrations`; a database that is there already needs no migration."""
+
+metadata = MetaData()
+
+series = Table(
+    "series",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("kind", String(16), nullable=False),
+    Column("project", String(64), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("workload", String(128), nullable=False),
+    Column("device", String(128), nullable=False),
+    Column("opened", Double, nullable=False),
+    Column("closed", Double),
+    Index("series_by_scope", "kind", "project", "user", "workload", "device"),
+    Index("series_by_workload", "workload"),
+)
+
+# Running totals at `at`, a multiple of 10 s. `level` is the coarsest grid that the row stands for:
+# retention drops the finer rows, and what is left still holds the totals.
+totals = Table(
+    "totals",
+    metadata,
+    Column("series_id", Integer, ForeignKey("series.id", ondelete="CASCADE"), primary_key=True),
+    Column("at", BigInteger, primary_key=True, autoincrement=False),
+    Column("level", SmallInteger, nullable=False),
+    Column("held_s", Double, nullable=False),
+    Column("measured_s", Double, nullable=False),
+    Column("allocated_s", Double, nullable=False),
+    Column("used_s", Double, nullable=False),
+    Column("idle_s", Double, nullable=False),
+    Index("totals_by_age", "level", "at"),
+    sqlite_with_rowid=False,  # a series' rows lie together: its range is one read
+)
+
+# When the ledger watched: outside of these there is a gap, inside what has no row is a zero.
+spans = Table(
+    "spans",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("started", Double, nullable=False),
+    Column("ended", Double, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("project", String(64), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("workload", String(128), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("text", Text, nullable=False),
+    Index("events_by_workload", "workload", "at"),
+    Index("events_by_age", "at"),
+)

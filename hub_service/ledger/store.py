@@ -1,0 +1,311 @@
+"""The ledger's database: one batch written every ten seconds, rows read for a query.
+
+Knows SQL and both databases; knows no arithmetic. Calls block, so `Ledger` makes them in a thread;
+they may come from any thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+
+from runai.hub_service.ledger import schema
+from runai.hub_service.ledger.integration import Span
+from runai.hub_service.ledger.totals import Scope, Series, Totals
+
+__all__ = ["Batch", "Event", "Row", "Store", "ledger_url"]
+
+DAY_S = 86400
+RETENTION_S = {10: 2 * DAY_S, 60: 90 * DAY_S}
+"""How long rows of a grid are kept; hours stay for ever."""
+
+EVENTS_S = 400 * DAY_S
+"""How long the history of workloads is kept."""
+
+
+class Row(NamedTuple):
+    """A series' totals at a time on a grid."""
+
+    series_id: int
+    at: int
+    level: int
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a workload."""
+
+    at: float
+    workload: str
+    kind: str
+    text: str
+    project: str = ""
+    user: str = ""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one transaction writes."""
+
+    series: list[Series] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    closed: dict[int, float] = field(default_factory=dict)
+    spans: dict[int, Span] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+    def absorb(self, later: "Batch") -> None:
+        """Add what was collected after this one."""
+        self.series += later.series
+        self.rows += later.rows
+        self.closed |= later.closed
+        self.spans |= later.spans
+        self.events += later.events
+
+    def __bool__(self) -> bool:
+        return bool(self.series or self.rows or self.closed or self.spans or self.events)
+
+
+def ledger_url(database: str | Path) -> URL:
+    """Return SQLAlchemy's address of a file, or of what already is an address."""
+    if isinstance(database, Path):
+        return URL.create("sqlite", database=str(database))
+    return make_url(database)
+
+
+class Store:
+    """One database, migrated to what this program knows."""
+
+    def __init__(self, database: str | Path) -> None:
+        """Open it, making or migrating its tables if need be."""
+        self._engine = sa.create_engine(ledger_url(database), hide_parameters=True)
+        if self._engine.dialect.name == "sqlite":
+            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+        if self._revision() != schema.HEAD:
+            self._migrate()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def _revision(self) -> str | None:
+        with self._engine.connect() as connection:
+            if not sa.inspect(connection).has_table("alembic_version"):
+                return None
+            version = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+            return None if version is None else str(version)
+
+    def _migrate(self) -> None:
+        # Only here: alembic costs a tenth of a second, and most starts have nothing to migrate.
+        from alembic import command  # noqa: PLC0415
+        from alembic.config import Config  # noqa: PLC0415
+
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+        with self._engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch, all of it or nothing; a repeat changes nothing but the events."""
+        with self._engine.begin() as connection:
+            self._upsert(connection, schema.series, [_series_row(one) for one in batch.series])
+            self._upsert(
+                connection,
+                schema.totals,
+                [
+                    {"series_id": r.series_id, "at": r.at, "level": r.level} | r.totals._asdict()
+                    for r in batch.rows
+                ],
+            )
+            self._upsert(
+                connection,
+                schema.spans,
+                [
+                    {"id": id_, "started": span.started, "ended": span.ended}
+                    for id_, span in batch.spans.items()
+                ],
+            )
+            for series_id, closed in batch.closed.items():
+                connection.execute(
+                    sa.update(schema.series)
+                    .where(schema.series.c.id == series_id)
+                    .values(closed=closed)
+                )
+            if batch.events:
+                connection.execute(
+                    sa.insert(schema.events),
+                    [
+                        {
+                            "at": e.at,
+                            "project": e.project,
+                            "user": e.user,
+                            "workload": e.workload,
+                            "kind": e.kind,
+                            "text": e.text,
+                        }
+                        for e in batch.events
+                    ],
+                )
+
+    def _upsert(
+        self, connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]
+    ) -> None:
+        if not rows:
+            return
+        dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
+        insert = dialect.insert(table)
+        keys = [column.name for column in table.primary_key]
+        changes = {name: insert.excluded[name] for name in rows[0] if name not in keys}
+        connection.execute(
+            insert.on_conflict_do_update(index_elements=keys, set_=changes), list(rows)
+        )
+
+    def open_series(self) -> Iterator[Series]:
+        """Yield the series that are not closed, with the totals of their last rows."""
+        rows = schema.totals.alias()
+        last = (
+            sa.select(sa.func.max(rows.c.at))
+            .where(rows.c.series_id == schema.series.c.id)
+            .correlate(schema.series)
+            .scalar_subquery()
+        )
+        query = (
+            sa.select(schema.series, schema.totals)
+            .select_from(schema.series)
+            .outerjoin(
+                schema.totals,
+                (schema.totals.c.series_id == schema.series.c.id) & (schema.totals.c.at == last),
+            )
+            .where(schema.series.c.closed.is_(None))
+            .order_by(schema.series.c.id)
+        )
+        with self._engine.connect() as connection:
+            for row in connection.execute(query).mappings():
+                totals = Totals() if row["at"] is None else _totals(row)
+                scope = Scope(
+                    row["kind"], row["project"], row["user"], row["workload"], row["device"]
+                )
+                yield Series(row["id"], scope, row["opened"], totals, row["level"] or 0)
+
+    def last_ids(self) -> tuple[int, int, int]:
+        """Return the highest series id, span id and time of a row; 0 where there is none."""
+        with self._engine.connect() as connection:
+            return (
+                connection.scalar(sa.select(sa.func.max(schema.series.c.id))) or 0,
+                connection.scalar(sa.select(sa.func.max(schema.spans.c.id))) or 0,
+                connection.scalar(sa.select(sa.func.max(schema.totals.c.at))) or 0,
+            )
+
+    def series_ids(self, scope: Scope) -> list[int]:
+        """Return the ids of a scope's series, old ones of the same name included.
+
+        A workload is found by its name alone: its id is unique among all projects.
+        """
+        query = sa.select(schema.series.c.id).where(schema.series.c.kind == scope.kind)
+        for name in ("project", "user", "workload", "device"):
+            value = getattr(scope, name)
+            if value or scope.kind != "workload":
+                query = query.where(schema.series.c[name] == value)
+        with self._engine.connect() as connection:
+            return list(connection.scalars(query))
+
+    def _totals_at(self, series_id: int, at: int) -> Totals:
+        query = (
+            sa.select(schema.totals)
+            .where(schema.totals.c.series_id == series_id, schema.totals.c.at <= at)
+            .order_by(schema.totals.c.at.desc())
+            .limit(1)
+        )
+        with self._engine.connect() as connection:
+            row = connection.execute(query).mappings().first()
+        return Totals() if row is None else _totals(row)
+
+    def totals_at_each(self, series_id: int, instants: Sequence[int], level: int) -> list[Totals]:
+        """Return a series' totals at each time, oldest first.
+
+        Rows of at least `level` must lie on all of them but the first and the last.
+        """
+        if len(instants) <= 2:
+            return [self._totals_at(series_id, at) for at in instants]
+        first, last = self._totals_at(series_id, instants[0]), instants[-1]
+        rows = self._totals_between(series_id, instants[0], last, level)
+        found, position, totals = [first], 0, first
+        for at in instants[1:-1]:
+            while position < len(rows) and rows[position][0] <= at:
+                totals = rows[position][1]
+                position += 1
+            found.append(totals)
+        return [*found, self._totals_at(series_id, last)]
+
+    def _totals_between(
+        self, series_id: int, after: int, until: int, level: int
+    ) -> list[tuple[int, Totals]]:
+        query = (
+            sa.select(schema.totals)
+            .where(
+                schema.totals.c.series_id == series_id,
+                schema.totals.c.at > after,
+                schema.totals.c.at <= until,
+                schema.totals.c.level >= level,
+            )
+            .order_by(schema.totals.c.at)
+        )
+        with self._engine.connect() as connection:
+            return [(row["at"], _totals(row)) for row in connection.execute(query).mappings()]
+
+    def spans_between(self, since: float, until: float) -> dict[int, Span]:
+        """Return the spans that overlap a range, by id."""
+        query = sa.select(schema.spans).where(
+            schema.spans.c.ended > since, schema.spans.c.started < until
+        )
+        with self._engine.connect() as connection:
+            return {row.id: Span(row.started, row.ended) for row in connection.execute(query)}
+
+    def events_of(self, workload: str, since: float, limit: int) -> list[Event]:
+        """Return the newest events of a workload, oldest first."""
+        query = (
+            sa.select(schema.events)
+            .where(schema.events.c.workload == workload, schema.events.c.at >= since)
+            .order_by(schema.events.c.at.desc(), schema.events.c.id.desc())
+            .limit(limit)
+        )
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [
+            Event(r["at"], r["workload"], r["kind"], r["text"], r["project"], r["user"])
+            for r in reversed(rows)
+        ]
+
+    def drop_old(self, now: float) -> None:
+        """Delete rows and events past their time; coarser rows keep the totals."""
+        with self._engine.begin() as connection:
+            for level, age in RETENTION_S.items():
+                connection.execute(
+                    sa.delete(schema.totals).where(
+                        schema.totals.c.level == level, schema.totals.c.at < now - age
+                    )
+                )
+            connection.execute(sa.delete(schema.events).where(schema.events.c.at < now - EVENTS_S))
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401  the driver's own type
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "busy_timeout=5000",
+        "foreign_keys=ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _series_row(series: Series) -> dict[str, Any]:
+    return {"id": series.id, "opened": series.opened, "closed": None} | series.scope._asdict()
+
+
+def _totals(row: Any) -> Totals:  # noqa: ANN401  a row of any query that has these columns
+    return Totals(*(row[name] for name in Totals._fields))
