@@ -1,0 +1,236 @@
+"""Jobs as Python objects: submit one, look at it, wait for it, pause it, stop it.
+
+    job = submit("train.py", gpus=0.5, name="exp1")
+    job.wait()            # or: await job
+
+A Job holds nothing but its name: what it tells is asked of the service each time.
+"""
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any, Self
+
+from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
+from runai.widgets import text
+from runai.widgets.link import Link, link
+from runai.widgets.panel import in_a_notebook, jobs_view
+from runai.widgets.request import Amount, program_command, submit_request
+
+__all__ = ["Job", "Jobs", "dry_run", "send", "submit"]
+
+FINISHED = frozenset({"succeeded", "failed", "ended"})
+LONG_POLL_S = 20.0
+
+
+class Job:
+    """One submitted workload. Displayed in a notebook it is a live view."""
+
+    def __init__(
+        self, workload: str, *, notes: Sequence[str] = (), using: Link | None = None
+    ) -> None:
+        """Name the job by `project/name`; nothing is asked before it is needed."""
+        self.id = workload
+        self.project, _, self.name = workload.partition("/")
+        self.notes = tuple(notes)
+        self.link = using or link()
+
+    @classmethod
+    def find(cls, name: str) -> Self:
+        """Return the job that `name` or `project/name` means.
+
+        Raises:
+            NotFound: there is none that the caller may see.
+            InvalidRequest: several projects have one.
+        """
+        return cls(link().find_all([name])[0].id)
+
+    @property
+    def detail(self) -> WorkloadDetail:
+        """Everything the service tells about it now, as typed fields."""
+        return self.link.client.workload(self.id)
+
+    @property
+    def state(self) -> str:
+        """Its state now: queued, starting, running, paused, suspended, succeeded, failed, …."""
+        return self.detail.state
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing will run again under this name."""
+        return self.state in FINISHED
+
+    def describe(self) -> text.Text:
+        """Say everything about it: request, devices, attempts, history."""
+        return text.describe(self.detail)
+
+    def wait(self) -> Self:
+        """Return when it is finished, pauses included; an interrupt leaves it running."""
+        version = ""
+        while (seen := self.link.client.wait(self.id, version, LONG_POLL_S)).state not in FINISHED:
+            version = seen.version
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._finish().__await__()
+
+    async def _finish(self) -> Self:
+        async with self.link.awaitable_client() as client:
+            version = ""
+            while (seen := await client.wait(self.id, version, LONG_POLL_S)).state not in FINISHED:
+                version = seen.version
+        return self
+
+    def lines(
+        self, *, follow: bool = False, tail: int | None = None, worker: int | None = None
+    ) -> Iterator[str]:
+        """Yield what it wrote; `follow` goes on until it is finished."""
+        several = worker is None and len(self.detail.workers) > 1
+        for line in self.link.client.logs(self.id, worker=worker, tail=tail, follow=follow):
+            yield f"[{line.worker}] {line.text}" if several else line.text
+
+    def logs(
+        self, *, follow: bool = False, tail: int | None = None, worker: int | None = None
+    ) -> None:
+        """Print what it wrote; `follow` goes on until it is finished or interrupted."""
+        lines = self.lines(follow=follow, tail=tail, worker=worker)
+        try:
+            for line in lines:
+                print(line.rstrip("\n"), flush=follow)  # noqa: T201 - that is what it is for
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+
+    def suspend(self) -> Self:
+        """Pause it until `resume`: out of the queue, its devices free; it keeps its checkpoints."""
+        self.link.client.suspend(self.id)
+        return self
+
+    def resume(self) -> Self:
+        """Put it back into its old place in the queue."""
+        self.link.client.resume(self.id)
+        return self
+
+    def delete(self) -> None:
+        """Stop it if it runs, and forget it."""
+        self.link.client.delete(self.id)
+
+    def __repr__(self) -> str:
+        return "\n".join([text.workload_line(self.detail), *self.notes])
+
+    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        return _shown(self)
+
+
+class Jobs(tuple[Job, ...]):
+    """Several jobs submitted together (an array): one live view, one `wait`."""
+
+    __slots__ = ()
+
+    def wait(self) -> Self:
+        """Return when all are finished; an interrupt leaves them running."""
+        for job in self:
+            job.wait()
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._finish().__await__()
+
+    async def _finish(self) -> Self:
+        for job in self:
+            await job
+        return self
+
+    def suspend(self) -> Self:
+        """Pause all of them until `resume`."""
+        for job in self:
+            job.suspend()
+        return self
+
+    def resume(self) -> Self:
+        """Put all of them back into the queue."""
+        for job in self:
+            job.resume()
+        return self
+
+    def delete(self) -> None:
+        """Stop and forget all of them."""
+        for job in self:
+            job.delete()
+
+    def __repr__(self) -> str:
+        return "\n".join(repr(job) for job in self)
+
+    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        return _shown(self)
+
+
+def _shown(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a live view in a notebook, text elsewhere."""
+    each = jobs if isinstance(jobs, Jobs) else (jobs,)
+    if not each or not in_a_notebook():
+        return {"text/plain": repr(jobs)}, {}
+    first = each[0]
+    return jobs_view(first.link, [job.id for job in each], notes=first.notes).mimebundle()
+
+
+def submit(
+    program: str | Sequence[str],
+    *,
+    args: Sequence[str] = (),
+    gpus: Amount | None = None,
+    gpu_memory: str | None = None,
+    name: str | None = None,
+    project: str | None = None,
+    priority: str | int = "normal",
+    workers: int = 1,
+    array: int | None = None,
+    env: Mapping[str, str] | Iterable[str] | None = None,
+    workdir: str | PathLike[str] | None = None,
+    interactive: bool = False,
+    preemptible: bool | None = None,
+    backoff_limit: int = 0,
+    grace_seconds: int = 30,
+    wait: bool = False,
+) -> Job | Jobs:
+    """Submit a script, a command line or a list of words; return at once, an `array` as Jobs.
+
+    Without `gpus` and `gpu_memory` one GPU is asked for. The options are those of `runai submit`.
+
+    Raises:
+        InvalidRequest: a value cannot be meant, the script is missing, the project is unknown.
+        Forbidden: the caller may not submit there.
+        Conflict: the name is taken.
+    """
+    request = submit_request(
+        program_command(program, args),
+        gpus=gpus,
+        gpu_memory=gpu_memory,
+        priority=priority,
+        env=env,
+        workdir=workdir,
+        interactive=interactive,
+        name=name,
+        project=project,
+        workers=workers,
+        array=array,
+        preemptible=preemptible,
+        backoff_limit=backoff_limit,
+        grace_seconds=grace_seconds,
+    )
+    jobs = send(request)
+    return jobs.wait() if wait else jobs
+
+
+def send(request: SubmitRequest, *, using: Link | None = None) -> Job | Jobs:
+    """Submit a request that is already checked."""
+    using = using or link()
+    reply = using.client.submit(request)
+    jobs = Jobs(Job(view.id, notes=reply.notes, using=using) for view in reply.workloads)
+    return jobs if request.array is not None else jobs[0]
+
+
+def dry_run(request: SubmitRequest, *, using: Link | None = None) -> text.Text:
+    """Say what would come of a request; nothing is stored."""
+    reply = (using or link()).client.submit(request, dry_run=True)
+    lines = [text.workload_line(view) for view in reply.workloads]
+    return text.Text("\n".join([*lines, *reply.notes, "Nothing was submitted (dry run)."]))

@@ -1,0 +1,197 @@
+"""The magics `%runai_submit`, `%%runai_submit`, `%runai_list`, …: the command line in a notebook.
+
+Option names are those of `runai submit`. They return at once; what they return is a live view.
+Whatever a user gets wrong becomes one sentence without a traceback. For `%load_ext runai.widgets`.
+"""
+
+import shlex
+from argparse import Namespace
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
+
+from runai.hub_service.errors import RunaiError
+from runai.widgets import text
+from runai.widgets.jobs import Job, Jobs, dry_run, send
+from runai.widgets.link import link
+from runai.widgets.request import (
+    cell_command,
+    environment,
+    program_command,
+    submit_request,
+    with_module_path,
+)
+
+__all__ = ["RunaiMagics"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _in_one_sentence(magic: F) -> F:
+    """Turn an error into IPython's UsageError, which is shown without a traceback."""
+
+    @wraps(magic)
+    def spoken(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the magic has
+        try:
+            return magic(*args, **kwargs)
+        except RunaiError as error:
+            raise UsageError(str(error)) from None
+
+    return spoken  # type: ignore[return-value]
+
+
+def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs `parser` on the function
+    """Parse a line as a shell would split it; what follows ` -- ` belongs to the program."""
+    try:
+        words = shlex.split(line)
+    except ValueError as wrong:
+        raise UsageError(f"The line cannot be read: {str(wrong).lower()}.") from None
+    here, args = words, []
+    if "--" in words:
+        cut = words.index("--")
+        here, args = words[:cut], words[cut + 1 :]
+    parser: MagicArgumentParser = magic.parser
+    options = parser.parse_args(here)
+    options.args = args
+    return options
+
+
+@magics_class
+class RunaiMagics(Magics):
+    """Submit, list, read, pause, resume and stop workloads from a notebook."""
+
+    @_in_one_sentence
+    @magic_arguments()
+    @argument("script", nargs="?", help="script or program; none where the cell is the program")
+    @argument("--name", help="name of the job (default: the next free job-N)")
+    @argument("-g", "--gpus", help="GPUs of each worker: a fraction or a whole number (default: 1)")
+    @argument("--gpu-memory", help="GPU memory instead of GPUs, such as 4G")
+    @argument("-p", "--project", help="project that pays for it (default: the session's)")
+    @argument("--priority", default="normal", help="low, normal or high")
+    @argument("--workers", type=int, default=1, help="processes that start together")
+    @argument("--array", type=int, help="submit so many jobs, numbered by RUNAI_ARRAY_INDEX")
+    @argument(
+        "-e", "--env", action="append", default=[], help="variable, as NAME=VALUE; repeatable"
+    )
+    @argument("--workdir", help="directory to run in (default: the notebook's)")
+    @argument("--interactive", action="store_true", help="a session: build quota, not preemptible")
+    @argument("--preemptible", action="store_true", default=None, help="may be paused for others")
+    @argument("--backoff-limit", type=int, default=0, help="retries after a failure")
+    @argument(
+        "--grace", type=int, default=30, help="seconds between SIGTERM and SIGKILL in a pause"
+    )
+    @argument("--dry-run", action="store_true", help="say what would happen, submit nothing")
+    @argument("--wait", action="store_true", help="return when it is finished")
+    @line_cell_magic
+    def runai_submit(self, line: str, cell: str | None = None) -> Job | Jobs | text.Text:
+        """Submit a script, or the rest of the cell, as a job; what follows -- is the program's."""
+        options = _parse(self.runai_submit, line)
+        env = environment(options.env)
+        if cell is None:
+            if options.script is None:
+                raise UsageError("Name a script: %runai_submit train.py --gpus 1")
+            command = program_command(options.script, options.args)
+        elif options.script is not None:
+            raise UsageError(
+                f"The cell is the program, so {options.script} has no place."
+                " Put arguments of the program behind --."
+            )
+        else:
+            command = cell_command(cell, options.args)
+        request = submit_request(
+            command,
+            gpus=options.gpus,
+            gpu_memory=options.gpu_memory,
+            priority=options.priority,
+            env=env if cell is None else with_module_path(env, options.workdir),
+            workdir=options.workdir,
+            interactive=options.interactive,
+            source=cell or "",
+            name=options.name,
+            project=options.project,
+            workers=options.workers,
+            array=options.array,
+            preemptible=options.preemptible,
+            backoff_limit=options.backoff_limit,
+            grace_seconds=options.grace,
+        )
+        if options.dry_run:
+            return dry_run(request)
+        jobs = send(request)
+        return _wait(jobs) if options.wait else jobs
+
+    @_in_one_sentence
+    @magic_arguments()
+    @argument("-p", "--project", help="of this project only")
+    @argument("-a", "--all", action="store_true", help="other users' workloads too")
+    @line_magic
+    def runai_list(self, line: str) -> text.Text:
+        """List your workloads."""
+        options = _parse(self.runai_list, line)
+        here = link()
+        user = None if options.all else here.whoami.name
+        return text.workload_table(here.client.workloads(options.project, user))
+
+    @_in_one_sentence
+    @magic_arguments()
+    @argument("name", help="name of the workload, or project/name")
+    @argument("-f", "--follow", action="store_true", help="go on until it is finished")
+    @argument("--tail", type=int, help="only the last so many lines")
+    @argument("--worker", type=int, help="of one worker only")
+    @line_magic
+    def runai_logs(self, line: str) -> None:
+        """Print what a workload wrote."""
+        options = _parse(self.runai_logs, line)
+        job = Job.find(options.name)
+        job.logs(follow=options.follow, tail=options.tail, worker=options.worker)
+
+    @_in_one_sentence
+    @magic_arguments()
+    @argument("name", help="name of the workload, or project/name")
+    @line_magic
+    def runai_describe(self, line: str) -> text.Text:
+        """Show everything about a workload."""
+        return Job.find(_parse(self.runai_describe, line).name).describe()
+
+    @_in_one_sentence
+    @magic_arguments()
+    @argument("name", nargs="+", help="names of workloads, or project/name")
+    @line_magic
+    def runai_suspend(self, line: str) -> Jobs:
+        """Pause jobs until they are resumed."""
+        return _found(_parse(self.runai_suspend, line)).suspend()
+
+    @_in_one_sentence
+    @magic_arguments()
+    @argument("name", nargs="+", help="names of workloads, or project/name")
+    @line_magic
+    def runai_resume(self, line: str) -> Jobs:
+        """Put suspended jobs back into their places in the queue."""
+        return _found(_parse(self.runai_resume, line)).resume()
+
+    @_in_one_sentence
+    @magic_arguments()
+    @argument("name", nargs="+", help="names of workloads, or project/name")
+    @line_magic
+    def runai_delete(self, line: str) -> text.Text:
+        """Stop workloads, if they run, and forget them."""
+        jobs = _found(_parse(self.runai_delete, line))
+        jobs.delete()
+        return text.Text("\n".join(f"{job.id} is deleted." for job in jobs))
+
+
+def _found(options: Namespace) -> Jobs:
+    """Find all that are named before anything is done to one of them."""
+    return Jobs(Job(view.id) for view in link().find_all(options.name))
+
+
+def _wait(jobs: Job | Jobs) -> Job | Jobs:
+    try:
+        return jobs.wait()
+    except KeyboardInterrupt:
+        print("Stopped waiting; the job goes on. %runai_list shows it.")  # noqa: T201
+        return jobs

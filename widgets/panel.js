@@ -1,0 +1,90 @@
+// @ts-check
+/**
+ * The widget: draw the model's state whenever it changes, and carry out clicks.
+ *
+ * Remembers only what clicks have begun. A click goes to the service from here, because messages to a
+ * kernel wait for the running cell; where that is impossible it goes to panel.py.
+ */
+
+import { patch } from "./nodes.js";
+import { request } from "./service.js";
+import { BEGUN, view } from "./views.js";
+
+/**
+ * @typedef {import("./views.js").State} State
+ * @typedef {import("./views.js").Clicks} Clicks
+ * @typedef {{get: (name: string) => any, on: Function, off: Function,
+ *   send: (content: any) => void}} Model
+ */
+
+const CONFIRM_MS = 4000, BEGUN_MS = 15000;
+
+/** @param {{model: Model, el: any}} view_ @returns {() => void} */
+function render({ model, el }) {
+  /** @type {Clicks} */
+  const clicks = { confirming: "", busy: new Map(), errors: new Map() };
+  /** @type {Map<string, string>} */
+  const versions = new Map();
+  /** @type {Set<ReturnType<typeof setTimeout>>} */
+  const timers = new Set();
+
+  /** @param {() => void} what @param {number} ms */
+  function later(what, ms) {
+    const timer = setTimeout(() => { timers.delete(timer); what(); draw(); }, ms);
+    timers.add(timer);
+  }
+
+  function draw() {
+    /** @type {State} */
+    const state = model.get("state");
+    for (const row of state.workloads) {
+      // What was begun shows in the workload itself now.
+      if (versions.has(row.id) && versions.get(row.id) !== row.version) finish(row.id);
+    }
+    patch(el, view(state, clicks, act));
+  }
+
+  /** @param {string} workload @param {string} [error] */
+  function finish(workload, error = "") {
+    versions.delete(workload);
+    clicks.busy.delete(workload);
+    if (error) clicks.errors.set(workload, error);
+  }
+
+  /** @param {"suspend" | "resume" | "delete"} verb @param {import("./views.js").Row} row */
+  async function act(verb, row) {
+    const stops = verb === "delete" && row.actions.some((action) => action.label === "Stop");
+    if (stops && clicks.confirming !== row.id) {
+      clicks.confirming = row.id;
+      later(() => { if (clicks.confirming === row.id) clicks.confirming = ""; }, CONFIRM_MS);
+      draw();
+      return;
+    }
+    clicks.confirming = "";
+    clicks.errors.delete(row.id);
+    clicks.busy.set(row.id, stops || verb !== "delete" ? BEGUN[verb] : "Removing…");
+    versions.set(row.id, row.version);
+    later(() => finish(row.id), BEGUN_MS);
+    draw();
+    const service = model.get("service");
+    const error = service ? await request(service, verb, row.id, fetch) : null;
+    if (error === null) model.send({ verb, workload: row.id });
+    else if (error) { finish(row.id, error); draw(); }
+  }
+
+  /** @param {{workload?: string, error?: string}} answer of panel.py */
+  function hear(answer) {
+    if (answer.workload && answer.error) { finish(answer.workload, answer.error); draw(); }
+  }
+
+  model.on("change:state", draw);
+  model.on("msg:custom", hear);
+  draw();
+  return () => {
+    model.off("change:state", draw);
+    model.off("msg:custom", hear);
+    timers.forEach(clearTimeout);
+  };
+}
+
+export default { render };

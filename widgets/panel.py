@@ -1,0 +1,194 @@
+"""The live views: the panel, the quota bars, and the view of submitted jobs, each one anywidget.
+
+Feeds one `state` (made by `state`) to `panel.js` on the listening thread, so that it goes on while
+a cell runs. Buttons reach the service from the page itself; outside JupyterHub they come here.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.core.getipython import get_ipython
+
+from runai.hub_service.api.schemas import Overview
+from runai.hub_service.errors import RunaiError
+from runai.widgets import state as states
+from runai.widgets import text
+from runai.widgets.link import Link, link
+from runai.widgets.live import Lost, News
+from runai.widgets.script import page_script
+from runai.widgets.state import Chart, State
+from runai.widgets.timeline import Timeline
+
+__all__ = ["Panel", "in_a_notebook", "jobs_view", "panel", "quota"]
+
+HERE = Path(__file__).parent
+STEPS = 150
+"""Points of the chart: one for every four pixels or so."""
+
+
+class Panel(anywidget.AnyWidget):
+    """One live view. It listens until it is closed or has nothing left to tell."""
+
+    _esm = page_script(HERE)
+    _css = HERE / "panel.css"
+
+    state: "traitlets.Dict[str, object]" = traitlets.Dict().tag(sync=True)
+    service = traitlets.Unicode().tag(sync=True)
+
+    def __init__(
+        self,
+        here: Link,
+        draw: Callable[[Overview], State],
+        say: Callable[[Overview], str],
+        *,
+        done: Callable[[State], bool] = lambda _state: False,
+    ) -> None:
+        """Show the platform as it is now and listen to what changes.
+
+        Raises:
+            RunaiError: the platform cannot be asked; the cell says so better than an empty picture.
+        """
+        overview = here.client.overview()
+        first = draw(overview)
+        super().__init__(state=first, service=here.page_path)
+        self._link = here
+        self._draw, self._say, self._done = draw, say, done
+        self._latest = overview
+        self._leave: Callable[[], None] = lambda: None
+        self.on_msg(self._act)
+        if not done(first):
+            self._leave = here.live.listen(self._hear)
+
+    def close(self) -> None:
+        """Stop listening and take the view off the page."""
+        self._leave()
+        super().close()
+
+    def mimebundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what is displayed: the live view, and text where there is no front end for it."""
+        bundle = super()._repr_mimebundle_()
+        data, metadata = bundle if bundle is not None else ({}, {})
+        return {**data, "text/plain": repr(self)}, metadata
+
+    def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self.mimebundle()
+
+    def __repr__(self) -> str:
+        return self._say(self._latest)
+
+    def _hear(self, news: News) -> None:
+        if isinstance(news, Lost):
+            self.state = {**self.state, "lost": news.text}
+            return
+        self._latest = news
+        state = self._draw(news)
+        with self.hold_sync():
+            self.state = dict(state)
+        if self._done(state):
+            self._leave()
+
+    def _act(self, _widget: object, content: object, _buffers: object) -> None:
+        """Do what a button asked for, where the page itself cannot reach the service."""
+        match content:
+            case {"verb": "suspend" | "resume" | "delete" as verb, "workload": str(workload)}:
+                try:
+                    getattr(self._link.client, verb)(workload)
+                except RunaiError as error:
+                    self.send({"workload": workload, "error": str(error)})
+                else:
+                    self.send({"workload": workload, "error": ""})
+
+
+def panel(*, minutes: float = 10) -> Panel:
+    """Show my projects' quota, my workloads, and what was allocated and utilized of late; live."""
+    here = link()
+    user, projects = here.whoami.name, here.whoami.projects
+    window_s = max(1.0, minutes) * 60
+    timeline = _recorded(here, user, Timeline(window_s, max(1.0, window_s / STEPS)))
+
+    def draw(overview: Overview) -> State:
+        until = overview.at.timestamp()
+        timeline.push(until, *states.my_usage(overview, user))
+        mine = states.my_projects(overview, projects)
+        quotas = [project.quota for project in mine if project.quota is not None]
+        chart = Chart(
+            since=until - window_s,
+            until=until,
+            step_s=timeline.step_s,
+            points=timeline.points(),
+            quota=sum(quotas) if len(quotas) == len(mine) else None,
+        )
+        return states.panel_state(overview, user=user, projects=projects, chart=chart)
+
+    def say(overview: Overview) -> str:
+        mine = [view for view in overview.workloads if view.user == user]
+        return f"{_quota_text(overview, projects)}\n\n{text.workload_table(mine)}"
+
+    return Panel(here, draw, say)
+
+
+def quota() -> Panel:
+    """Show the quota bars of my projects alone; live."""
+    here = link()
+    projects = here.whoami.projects
+    return Panel(
+        here,
+        lambda overview: states.quota_state(overview, projects=projects),
+        lambda overview: _quota_text(overview, projects),
+    )
+
+
+def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> Panel:
+    """Show some workloads until all of them are finished or deleted."""
+    before: list[states.Row] = []
+
+    def draw(overview: Overview) -> State:
+        state = states.jobs_state(overview, ids, before=before, notes=notes)
+        before[:] = state["workloads"]
+        return state
+
+    def say(overview: Overview) -> str:
+        lines = [text.workload_line(view) for view in overview.workloads if view.id in ids]
+        return "\n".join([*lines, *notes])
+
+    over = states.FINISHED | {"deleted"}
+    return Panel(
+        here,
+        draw,
+        say,
+        done=lambda state: (
+            len(state["workloads"]) == len(ids)
+            and all(row["state"] in over for row in state["workloads"])
+        ),
+    )
+
+
+def in_a_notebook() -> bool:
+    """Tell whether there is a kernel, and so perhaps a front end, to show a live view."""
+    return hasattr(get_ipython(), "kernel")
+
+
+def _recorded(here: Link, user: str, timeline: Timeline) -> Timeline:
+    """Start from what the service has recorded; without a record the chart starts now."""
+    now = datetime.now(UTC)
+    try:
+        series = here.client.usage(
+            user=user,
+            since=now - timedelta(seconds=timeline.window_s),
+            until=now,
+            step_s=max(1, round(timeline.step_s)),
+        )
+    except RunaiError:
+        return timeline
+    timeline.load((p.at.timestamp(), p.allocated, p.utilized) for p in series.points)
+    return timeline
+
+
+def _quota_text(overview: Overview, projects: Sequence[str]) -> text.Text:
+    return text.quota_bars(
+        states.my_projects(overview, projects), simulated=states.is_simulated(overview)
+    )

@@ -1,0 +1,244 @@
+"""Turn what a user writes in a notebook into a SubmitRequest, or say in one sentence what is wrong.
+
+Knows scripts, commands, cells, and how people write amounts. Leaves to the service what only it can
+know (projects, limits, names taken). Used by `jobs.submit` and the magics.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.errors import InvalidRequest
+from runai.widgets.wording import did_you_mean
+
+__all__ = [
+    "cell_command",
+    "environment",
+    "program_command",
+    "submit_request",
+    "with_module_path",
+]
+
+SOURCE_PLACEHOLDER = "{source}"
+"""The cluster puts the path of the file that holds the job's source here."""
+
+Amount = int | float | str | Decimal
+
+_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([mgt])(?:i?b?)\s*", re.IGNORECASE)
+_MIB = {"m": Decimal(1), "g": Decimal(1024), "t": Decimal(1024 * 1024)}
+_SCRIPTS = (".py", ".sh", ".ipynb")
+_PRIORITIES = ("low", "normal", "high")
+_HINTS = {
+    "name": "Use lower-case letters, digits and hyphens, at most 38, such as exp-1.",
+    "project": "%runai_list names your projects.",
+    "gpus": "Ask for a number with at most three decimals, such as 0.5 or 2.",
+    "gpu_memory_mib": "Ask for memory as 4G or 500M.",
+    "workers": "Ask for 1 worker or more.",
+    "array": "Ask for 1 job or more.",
+    "priority": "Use low, normal, high, or a number from 0 to 1000.",
+    "backoff_limit": "Use a number of retries from 0 to 100.",
+    "env": "Give it as NAME=VALUE.",
+    "source": "Keep large programs in files: %runai_submit script.py",
+}
+
+
+def submit_request(
+    command: Sequence[str],
+    *,
+    gpus: Amount | None = None,
+    gpu_memory: str | None = None,
+    priority: str | int = "normal",
+    env: Mapping[str, str] | Iterable[str] | None = None,
+    workdir: str | os.PathLike[str] | None = None,
+    interactive: bool = False,
+    source: str = "",
+    **plain: object,
+) -> SubmitRequest:
+    """Check the options and give the request; `plain` are fields of SubmitRequest as they are.
+
+    Raises:
+        InvalidRequest: a value cannot be meant; the sentence names it and the way out.
+    """
+    if gpus is None and gpu_memory is None:
+        gpus = 1
+    if gpus is not None and gpu_memory is not None:
+        raise InvalidRequest(
+            "GPUs and GPU memory were both asked for.", hint="Give one of gpus and gpu_memory."
+        )
+    fields: dict[str, object] = {
+        **plain,
+        "command": list(command),
+        "kind": "session" if interactive else "job",
+        "gpus": None if gpus is None else _gpus(gpus),
+        "gpu_memory_mib": None if gpu_memory is None else _memory_mib(str(gpu_memory)),
+        "priority": _priority(priority),
+        "env": environment(env),
+        "workdir": _directory(workdir),
+        "source": source,
+    }
+    try:
+        return SubmitRequest.model_validate(fields)
+    except ValidationError as wrong:
+        raise _sentence(wrong) from None
+
+
+def program_command(program: str | Sequence[str], args: Sequence[str] = ()) -> list[str]:
+    """Give the command of a script or program; Python scripts run with this interpreter.
+
+    A list is taken as it is; text that names a file is that file; other text is split into words.
+
+    Raises:
+        InvalidRequest: there is no such script or program.
+    """
+    if not isinstance(program, str):
+        command = [str(word) for word in program]
+        if not command:
+            raise InvalidRequest("There is nothing to run.", hint="Name a script or a command.")
+        return [*command, *args]
+    words = [program] if Path(program).is_file() else _split(program)
+    if not words:
+        raise InvalidRequest("There is nothing to run.", hint="Name a script or a command.")
+    first, rest = words[0], [*words[1:], *args]
+    if Path(first).is_file():
+        return [*_start_of(first), *rest]
+    if "/" not in first and Path(first).suffix not in _SCRIPTS and shutil.which(first):
+        return [first, *rest]
+    folder = Path(first).parent
+    beside = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    raise InvalidRequest(
+        f"There is no file {first} in {Path.cwd()}.",
+        hint=did_you_mean(Path(first).name, beside) or "Save it first, or name it by its path.",
+        code="script_missing",
+    )
+
+
+def _start_of(script: str) -> list[str]:
+    suffix, executable = Path(script).suffix, os.access(script, os.X_OK)
+    if suffix == ".py":
+        return [sys.executable, "-u", script]
+    if suffix == ".ipynb":
+        raise InvalidRequest(
+            f"{script} is a notebook, not a program.",
+            hint="Put %%runai_submit atop the cell to submit, or export it as a script.",
+        )
+    if suffix == ".sh" and not executable:
+        return ["sh", script]
+    if not executable:
+        raise InvalidRequest(
+            f"{script} is neither a Python script nor executable.", hint=f"Run chmod +x {script}"
+        )
+    return [str(Path(script).absolute())]
+
+
+def cell_command(source: str, args: Sequence[str] = ()) -> list[str]:
+    """Give the command that runs a cell's program, kept by the cluster as a file.
+
+    Raises:
+        InvalidRequest: the cell is empty or not plain Python.
+    """
+    if not source.strip():
+        raise InvalidRequest("The cell has no program.", hint="Write it below %%runai_submit.")
+    try:
+        compile(source, "<cell>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as wrong:
+        line = getattr(wrong, "lineno", None)
+        what = getattr(wrong, "msg", None) or str(wrong)
+        raise InvalidRequest(
+            f"The cell is not a Python program: {what}" + (f" in line {line}." if line else "."),
+            hint="Magics (%, !) work in notebooks only; leave them out.",
+            code="invalid_source",
+        ) from None
+    return [sys.executable, "-u", SOURCE_PLACEHOLDER, *args]
+
+
+def environment(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
+    """Read variables given as a mapping or as NAME=VALUE; NAME alone hands on the notebook's own.
+
+    Errors never show a value.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {str(name): str(value) for name, value in given.items()}
+    variables = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            raise InvalidRequest(f"{name} is not set here.", hint=f"Give it as {name}=VALUE.")
+        variables[name] = value if equals else os.environ[name]
+    return variables
+
+
+def with_module_path(env: Mapping[str, str], workdir: str | None) -> dict[str, str]:
+    """Let a cell's program import the modules beside its notebook, as the notebook does."""
+    if "PYTHONPATH" in env:
+        return dict(env)
+    beside, inherited = _directory(workdir), os.environ.get("PYTHONPATH")
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, [beside, inherited]))}
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as wrong:
+        raise InvalidRequest(
+            f"The command cannot be read: {str(wrong).lower()}.", hint="Check its quotation marks."
+        ) from None
+
+
+def _gpus(amount: Amount) -> Decimal:
+    try:
+        number = Decimal(str(amount))
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite():
+        raise InvalidRequest(f"{amount} is no number of GPUs.", hint=_HINTS["gpus"])
+    if number < 0:
+        raise InvalidRequest(
+            f"{amount} GPUs are not possible.", hint="Ask for 0 or more, such as 0.5 or 2."
+        )
+    return number
+
+
+def _memory_mib(amount: str) -> int:
+    """Read a size with its unit, a rest rounded up, as the command line does."""
+    found = _MEMORY.fullmatch(amount)
+    mib = int(-(-Decimal(found[1]) * _MIB[found[2].lower()] // 1)) if found else 0
+    if mib < 1:
+        raise InvalidRequest(f"{amount} is no amount of GPU memory.", hint=_HINTS["gpu_memory_mib"])
+    return mib
+
+
+def _priority(priority: str | int) -> str | int:
+    text = str(priority).strip().lower()
+    if text in _PRIORITIES:
+        return text
+    if text.isdecimal() and int(text) <= 1000:
+        return int(text)
+    raise InvalidRequest(f"{priority} is no priority.", hint=_HINTS["priority"])
+
+
+def _directory(workdir: str | os.PathLike[str] | None) -> str:
+    path = Path(workdir or "").expanduser().absolute()
+    if not path.is_dir():
+        raise InvalidRequest(f"There is no directory {path}.", hint="Name one that exists.")
+    return str(path)
+
+
+def _sentence(wrong: ValidationError) -> InvalidRequest:
+    """Name the first wrong field; the value only where it is no secret."""
+    error = wrong.errors(include_url=False, include_context=False)[0]
+    field = str(error["loc"][0]) if error["loc"] else ""
+    value = f" {error['input']!r}" if field in {"name", "project", "workers", "array"} else ""
+    what = field.replace("gpu_memory_mib", "gpu_memory").replace("_", " ")
+    return InvalidRequest(
+        f"The {what}{value} is not possible.", hint=_HINTS.get(field, error["msg"] + ".")
+    )

@@ -1,0 +1,36 @@
+// @ts-check
+/** Ask the service for what a button means, from the page itself: a busy kernel cannot. */
+
+/**
+ * Ask the service for a change with the browser's login; sign in first where that has not happened.
+ * Gives an error's sentence, "" when it is done, or null when the service cannot be reached from here.
+ * @param {string} service path of the service @param {"suspend" | "resume" | "delete"} verb @param {string} workload
+ * @param {typeof fetch} net @returns {Promise<string | null>}
+ */
+export async function request(service, verb, workload, net) {
+  const path = `${service}api/v1/workloads/${workload.split("/").map(encodeURIComponent).join("/")}`;
+  const ask = () => net(verb === "delete" ? path : `${path}/${verb}`, {
+    method: verb === "delete" ? "DELETE" : "POST",
+    credentials: "same-origin",
+    headers: { "X-XSRFToken": tokens.get(service) ?? "" },
+  });
+  try {
+    let reply = tokens.has(service) ? await ask() : null;
+    if (reply === null || reply.status === 401 || reply.status === 403) {
+      // The login at the hub is enough to get one here: the service's page asks nothing.
+      const page = await net(service, { credentials: "same-origin" });
+      const token = /name="xsrf" content="([^"]+)"/.exec(await page.text())?.[1];
+      if (!page.ok || !token) return null;
+      tokens.set(service, token);
+      reply = await ask();
+    }
+    if (reply.ok) return "";
+    const problem = await reply.json();
+    return typeof problem.detail === "string" ? `${problem.detail} ${problem.hint ?? ""}`.trim() : null;
+  } catch {
+    return null;
+  }
+}
+
+/** @type {Map<string, string>} The token that each service's page shows beside its login cookie. */
+const tokens = new Map();

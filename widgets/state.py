@@ -1,0 +1,225 @@
+"""Turn an overview into the state that the page draws: pure, no widget, no clock.
+
+One dictionary of plain values; `panel.js` renders it and decides nothing. The typed dictionaries
+here are the contract between the two, repeated there as JSDoc.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypedDict
+
+from runai.hub_service.api.schemas import Overview, ProjectView, WorkloadView
+from runai.widgets.text import reason
+from runai.widgets.timeline import Point
+
+__all__ = [
+    "Action",
+    "Bar",
+    "Chart",
+    "Row",
+    "State",
+    "is_simulated",
+    "jobs_state",
+    "my_projects",
+    "my_usage",
+    "panel_state",
+    "quota_state",
+]
+
+FINISHED = frozenset({"succeeded", "failed", "ended"})
+SHOWN_FINISHED = 5
+"""Finished workloads at the end of the table; older ones only make it long."""
+
+
+class Action(TypedDict):
+    """What a button does: the API's verb and the word on it."""
+
+    verb: Literal["suspend", "resume", "delete"]
+    label: str
+
+
+class Row(TypedDict):
+    """One workload of the table. GPUs everywhere; None: not measured."""
+
+    id: str
+    name: str
+    project: str
+    kind: str
+    state: str
+    gpus: float
+    allocated: float
+    utilized: float | None
+    average: float | None
+    reason: str
+    pauses: int
+    exit_code: int | None
+    simulated: bool
+    actions: list[Action]
+    version: str
+
+
+class Bar(TypedDict):
+    """One project's quota bar; `quota` None is unlimited."""
+
+    name: str
+    quota: float | None
+    allocated: float
+    sessions: float
+    over_quota: float
+    utilized: float | None
+    waiting: int
+
+
+class Chart(TypedDict):
+    """Allocated against utilized; times in Unix seconds."""
+
+    since: float
+    until: float
+    step_s: float
+    points: list[Point]
+    quota: float | None
+
+
+class State(TypedDict):
+    """All that one view shows."""
+
+    view: Literal["panel", "quota", "jobs"]
+    lost: str
+    simulated: bool
+    projects: list[Bar]
+    workloads: list[Row]
+    chart: Chart | None
+    notes: list[str]
+
+
+def panel_state(
+    overview: Overview, *, user: str, projects: Sequence[str], chart: Chart | None
+) -> State:
+    """Show the user's projects and workloads: what goes on, oldest first, then the latest ends."""
+    mine = [view for view in overview.workloads if view.user == user]
+    going = [view for view in mine if view.state not in FINISHED]
+    ended = sorted(
+        (view for view in mine if view.state in FINISHED),
+        key=lambda view: (view.finished or view.submitted, view.id),
+        reverse=True,
+    )
+    return State(
+        view="panel",
+        lost="",
+        simulated=is_simulated(overview),
+        projects=[_bar(project) for project in my_projects(overview, projects)],
+        workloads=[_row(view) for view in (*going, *ended[:SHOWN_FINISHED])],
+        chart=chart,
+        notes=[],
+    )
+
+
+def quota_state(overview: Overview, *, projects: Sequence[str]) -> State:
+    """Show the quota bars alone."""
+    return State(
+        view="quota",
+        lost="",
+        simulated=is_simulated(overview),
+        projects=[_bar(project) for project in my_projects(overview, projects)],
+        workloads=[],
+        chart=None,
+        notes=[],
+    )
+
+
+def jobs_state(
+    overview: Overview, ids: Iterable[str], *, before: Sequence[Row], notes: Sequence[str]
+) -> State:
+    """Show these workloads; one that was there `before` and is no more is shown as deleted."""
+    now = {view.id: view for view in overview.workloads}
+    known = {row["id"]: row for row in before}
+    rows = [
+        _row(now[each]) if each in now else _deleted(known[each])
+        for each in ids
+        if each in now or each in known
+    ]
+    waiting = any(row["state"] == "queued" for row in rows)
+    return State(
+        view="jobs",
+        lost="",
+        simulated=any(row["simulated"] for row in rows),
+        projects=[],
+        workloads=rows,
+        chart=None,
+        notes=list(notes) if waiting else [],
+    )
+
+
+def my_projects(overview: Overview, projects: Sequence[str]) -> list[ProjectView]:
+    """Return the user's projects; all of them for an admin who is in none."""
+    mine = [project for project in overview.projects if project.name in projects]
+    return mine or ([] if projects else list(overview.projects))
+
+
+def my_usage(overview: Overview, user: str) -> tuple[float, float | None]:
+    """Return what the user's workloads hold and keep busy now; None: nothing is measured."""
+    mine = [view for view in overview.workloads if view.user == user and view.allocated]
+    measured = [view.utilized for view in mine if view.utilized is not None]
+    allocated = sum(view.allocated for view in mine)
+    return allocated, sum(measured) if measured or not mine else None
+
+
+def is_simulated(overview: Overview) -> bool:
+    """Tell whether any device is simulated."""
+    return any(device.simulated for node in overview.nodes for device in node.devices)
+
+
+def _bar(project: ProjectView) -> Bar:
+    return Bar(
+        name=project.name,
+        quota=project.quota,
+        allocated=project.allocated,
+        sessions=project.build_allocated,
+        over_quota=project.over_quota,
+        utilized=project.utilized,
+        waiting=project.waiting,
+    )
+
+
+def _row(view: WorkloadView) -> Row:
+    return Row(
+        id=view.id,
+        name=view.name,
+        project=view.project,
+        kind=view.kind,
+        state=view.state,
+        gpus=view.gpus,
+        allocated=view.allocated,
+        utilized=view.utilized,
+        average=view.utilized_average,
+        reason=reason(view.reason),
+        pauses=view.pauses,
+        exit_code=view.exit_code,
+        simulated=view.simulated,
+        actions=_actions(view),
+        version=view.version,
+    )
+
+
+def _deleted(row: Row) -> Row:
+    return {
+        **row,
+        "state": "deleted",
+        "allocated": 0,
+        "utilized": None,
+        "reason": "",
+        "actions": [],
+    }
+
+
+def _actions(view: WorkloadView) -> list[Action]:
+    """Offer what the API would accept from this caller in this state."""
+    if not view.mine:
+        return []
+    if view.state in FINISHED:
+        return [{"verb": "delete", "label": "Remove"}]
+    actions: list[Action] = []
+    if view.kind == "job" and view.state == "suspended":
+        actions.append({"verb": "resume", "label": "Resume"})
+    elif view.kind == "job" and view.state != "stopping":
+        actions.append({"verb": "suspend", "label": "Pause"})
+    return [*actions, {"verb": "delete", "label": "Stop"}]

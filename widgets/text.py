@@ -1,0 +1,202 @@
+"""Say in text what the panel draws: for terminals, plain consoles, logs and screen readers.
+
+Pure functions from the wire's views to text. Used as text/plain of every view and by the magics.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from runai.hub_service.api.schemas import (
+    HistoryView,
+    ProjectView,
+    ReasonView,
+    WorkloadDetail,
+    WorkloadView,
+)
+from runai.widgets.wording import count, gpus, measured, percent
+
+__all__ = ["Text", "describe", "quota_bars", "reason", "table", "workload_line", "workload_table"]
+
+BAR = 20
+"""Characters of a bar."""
+
+
+class Text(str):
+    """Text that a notebook shows as it is, without quotation marks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Text:
+    """Align columns; the last one is as long as it likes.
+
+    >>> table(["NAME", "STATE"], [["a", "running"]])
+    NAME  STATE
+    a     running
+    """
+    lines = [list(heads), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    return Text(
+        "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        )
+    )
+
+
+def reason(why: ReasonView | None) -> str:
+    """Give the sentence, with the place in the queue where there is one."""
+    if why is None:
+        return ""
+    place = f"; number {why.position} in the queue" if why.position else ""
+    return f"{why.text.rstrip('.')}{place}" if place else why.text
+
+
+def workload_table(views: Iterable[WorkloadView]) -> Text:
+    """List workloads as `runai list` does."""
+    rows = [
+        [
+            view.name,
+            view.project,
+            view.user,
+            view.kind,
+            view.state,
+            f"{gpus(view.allocated)}/{gpus(view.gpus)}",
+            percent(view.utilized, view.allocated),
+            percent(view.utilized_average, view.gpus),
+            reason(view.reason),
+        ]
+        for view in views
+    ]
+    if not rows:
+        return Text("No workloads. %runai_submit script.py submits one.")
+    heads = ["NAME", "PROJECT", "USER", "KIND", "STATE", "GPUS", "UTILIZED", "AVERAGE", "REASON"]
+    simulated = ["", "(simulated GPUs)"] if any(view.simulated for view in views) else []
+    return Text("\n".join([table(heads, rows), *simulated]))
+
+
+def workload_line(view: WorkloadView) -> Text:
+    """Say of one workload what matters now.
+
+    >>> from datetime import datetime, UTC
+    >>> workload_line(WorkloadView(id="a/x", project="a", name="x", user="u", kind="job",
+    ...     priority=50, state="running", preemptible=True, gpus=1, allocated=1, utilized=0.5,
+    ...     submitted=datetime.now(UTC)))
+    a/x: running · 1 GPU allocated · 50 % utilized
+    """
+    parts: list[str] = [view.state]
+    if view.allocated:
+        parts.append(f"{gpus(view.allocated)} GPU{'' if view.allocated == 1 else 's'} allocated")
+        if view.utilized is not None:
+            parts.append(f"{percent(view.utilized, view.allocated)} utilized")
+    elif view.state in {"queued", "paused", "suspended", "retrying"} and view.gpus:
+        parts.append(f"asks for {gpus(view.gpus)} GPU{'' if view.gpus == 1 else 's'}")
+    if view.exit_code:
+        parts.append(f"exit code {view.exit_code}")
+    if why := reason(view.reason):
+        parts.append(why)
+    if view.pauses:
+        parts.append(f"paused {count(view.pauses, 'time')} so far")
+    if view.simulated:
+        parts.append("simulated GPUs")
+    return Text(f"{view.id}: " + " · ".join(parts))
+
+
+def quota_bars(projects: Sequence[ProjectView], *, simulated: bool = False) -> Text:
+    """Draw each project's quota: sessions, jobs, over quota and what is free of it."""
+    if not projects:
+        return Text("You are in no project. Ask an admin to add you to one.")
+    scale = max([1.0, *(max(p.quota or 0, p.allocated) for p in projects)])
+    width = max(len(p.name) for p in projects)
+    lines = [_quota_line(project, scale, width) for project in projects]
+    legend = "█ sessions  ▓ jobs  ▒ over quota  · free quota"
+    return Text("\n".join([*lines, legend + ("   (simulated GPUs)" if simulated else "")]))
+
+
+def _quota_line(project: ProjectView, scale: float, width: int) -> str:
+    within = project.allocated - project.over_quota
+    ends = [  # where each part of the bar ends, in GPUs
+        ("█", min(project.build_allocated, within)),
+        ("▓", within),
+        ("▒", project.allocated),
+        ("·", max(project.quota or 0, project.allocated)),
+    ]
+    bar = ""
+    for sign, end in ends:
+        bar = bar.ljust(round(BAR * min(end, scale) / scale), sign)
+    busy = "" if project.utilized is None else f", {measured(project.utilized)} utilized"
+    over = f", {gpus(project.over_quota)} over quota" if project.over_quota else ""
+    waiting = f", {count(project.waiting, 'workload')} waiting" if project.waiting else ""
+    return (
+        f"{project.name.ljust(width)} {bar.ljust(BAR)} {gpus(project.allocated)} allocated"
+        f" of {gpus(project.quota)} quota{over}{busy}{waiting}"
+    )
+
+
+def describe(detail: WorkloadDetail) -> Text:
+    """Say everything about one workload."""
+    facts = [
+        ("Name", detail.name),
+        ("Project", detail.project),
+        ("User", detail.user),
+        ("Kind", f"{detail.kind}, {'' if detail.preemptible else 'not '}preemptible"),
+        ("State", detail.state),
+        ("Reason", reason(detail.reason)),
+        ("Priority", str(detail.priority)),
+        ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
+        ("Utilized", _utilized(detail)),
+        ("Submitted", detail.submitted.isoformat(" ", "seconds")),
+        ("Started", detail.started.isoformat(" ", "seconds") if detail.started else ""),
+        ("Finished", detail.finished.isoformat(" ", "seconds") if detail.finished else ""),
+        ("Exit code", "" if detail.exit_code is None else str(detail.exit_code)),
+        ("Attempts", _attempts(detail)),
+        ("Command", " ".join(detail.command or [])),
+        ("Directory", detail.workdir),
+        ("Checkpoints", detail.checkpoint_dir),
+        ("Logs", detail.log_dir),
+    ]
+    width = max(len(label) for label, _ in facts) + 2
+    lines = [f"{label + ':':<{width}}{value}" for label, value in facts if value]
+    workers = [
+        f"  {worker.index}  {worker.state}  {worker.node}  "
+        + ", ".join(f"{gpus(share.gpus)} of GPU {share.device}" for share in worker.devices)
+        for worker in detail.workers
+    ]
+    history = [_history(line) for line in detail.history]
+    return Text(
+        "\n".join(
+            [
+                *lines,
+                *(["Workers:", *(line.rstrip() for line in workers)] if workers else []),
+                *(["History:", *history] if history else []),
+                *(
+                    ["Source:", *("  " + line for line in detail.source.splitlines())]
+                    if detail.source
+                    else []
+                ),
+            ]
+        )
+    )
+
+
+def _utilized(view: WorkloadView) -> str:
+    if view.utilized is None and view.utilized_average is None:
+        return ""
+    simulated = ", simulated GPUs" if view.simulated else ""
+    now, average = measured(view.utilized or 0), view.utilized_average
+    return (
+        f"{now} GPUs now"
+        + (f", {measured(average)} on average" if average is not None else "")
+        + simulated
+    )
+
+
+def _attempts(detail: WorkloadDetail) -> str:
+    failures = f"{count(detail.failures, 'failure')} of {detail.backoff_limit + 1} allowed"
+    return f"{detail.attempts}, {count(detail.pauses, 'pause')}, {failures}"
+
+
+def _history(line: HistoryView) -> str:
+    return f"  {line.at:%Y-%m-%d %H:%M:%S}  {line.kind:<10}  {line.text}"

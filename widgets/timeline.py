@@ -1,0 +1,92 @@
+"""Average allocated and utilized GPUs over short steps, for the chart.
+
+Pure: time comes with the news. Starts from the service's record and goes on with live values, each
+of which holds until the next. Where nothing was heard there is a gap, not a zero.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = ["Point", "Timeline"]
+
+Point = tuple[float, float | None, float | None]
+"""End of the step in Unix seconds, allocated and utilized GPUs in it; None: nothing is known."""
+
+LONGEST_SILENCE_S = 10.0
+"""The service speaks every 2 s while anything is measured; a longer silence is no knowledge."""
+
+
+@dataclass(slots=True)
+class _Average:
+    seconds: float = 0.0
+    gpu_seconds: float = 0.0
+
+    def add(self, gpus: float | None, seconds: float) -> None:
+        if gpus is not None:
+            self.seconds += seconds
+            self.gpu_seconds += gpus * seconds
+
+    @property
+    def value(self) -> float | None:
+        return round(self.gpu_seconds / self.seconds, 3) if self.seconds else None
+
+
+@dataclass(slots=True)
+class _Step:
+    allocated: _Average = field(default_factory=_Average)
+    utilized: _Average = field(default_factory=_Average)
+
+
+class Timeline:
+    """The last `window_s` seconds in steps of `step_s`."""
+
+    def __init__(self, window_s: float, step_s: float) -> None:
+        """Start empty."""
+        self.window_s = window_s
+        self.step_s = step_s
+        self._steps: dict[int, _Step] = {}
+        self._held: Point | None = None
+
+    def load(self, points: Iterable[Point]) -> None:
+        """Take over recorded points; each is the average of the step that ends there."""
+        for at, allocated, utilized in points:
+            step = self._step(self._index(at - self.step_s / 2))
+            step.allocated.add(allocated, self.step_s)
+            step.utilized.add(utilized, self.step_s)
+
+    def push(self, at: float, allocated: float | None, utilized: float | None) -> None:
+        """Note the values from `at` on; those before held until now, but for a long silence."""
+        if self._held is not None and 0 < at - self._held[0] <= LONGEST_SILENCE_S:
+            self._hold_until(at, *self._held)
+        self._held = (at, allocated, utilized)
+        oldest = self._index(at - self.window_s)
+        self._steps = {index: step for index, step in self._steps.items() if index >= oldest}
+
+    def points(self) -> list[Point]:
+        """Return the steps in order, with one empty point for each gap."""
+        points: list[Point] = []
+        last: int | None = None
+        for index, step in sorted(self._steps.items()):
+            if last is not None and index > last + 1:
+                points.append(((last + 2) * self.step_s, None, None))
+            end = (index + 1) * self.step_s
+            points.append((end, step.allocated.value, step.utilized.value))
+            last = index
+        return points
+
+    def _hold_until(
+        self, until: float, since: float, allocated: float | None, utilized: float | None
+    ) -> None:
+        while since < until:
+            index = self._index(since)
+            end = min(until, (index + 1) * self.step_s)
+            step = self._step(index)
+            step.allocated.add(allocated, end - since)
+            step.utilized.add(utilized, end - since)
+            since = end
+
+    def _index(self, at: float) -> int:
+        return int(at // self.step_s)
+
+    def _step(self, index: int) -> _Step:
+        return self._steps.setdefault(index, _Step())

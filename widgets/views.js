@@ -1,0 +1,165 @@
+// @ts-check
+/**
+ * Show the one `state` that panel.py sends as nodes: quota bars, chart, workloads with buttons.
+ *
+ * Pure: decides nothing and remembers nothing. The types are those of state.py.
+ */
+
+import { gpus, measured, percent } from "./amounts.js";
+import { chartLegend, chartPicture, key } from "./chart.js";
+import { h } from "./nodes.js";
+
+/**
+ * @typedef {{verb: "suspend" | "resume" | "delete", label: string}} Action
+ * @typedef {{id: string, name: string, project: string, kind: string, state: string, gpus: number,
+ *   allocated: number, utilized: number | null, average: number | null, reason: string,
+ *   pauses: number, exit_code: number | null, simulated: boolean, actions: Action[],
+ *   version: string}} Row
+ * @typedef {{name: string, quota: number | null, allocated: number, sessions: number,
+ *   over_quota: number, utilized: number | null, waiting: number}} Bar
+ * @typedef {import("./chart.js").Chart} Chart
+ * @typedef {import("./nodes.js").Node_} Node_
+ * @typedef {{view: "panel" | "quota" | "jobs", lost: string, simulated: boolean, projects: Bar[],
+ *   workloads: Row[], chart: Chart | null, notes: string[]}} State
+ * @typedef {{confirming: string, busy: Map<string, string>, errors: Map<string, string>}} Clicks
+ *   what clicks have begun: a workload whose stop is to be confirmed, versions seen at a click
+ * @typedef {(verb: Action["verb"], row: Row) => void} Act
+ */
+
+/** A sign beside the word, so that a state is told by shape as well as by colour. */
+const SIGNS = /** @type {Record<string, string>} */ ({
+  queued: "◷", starting: "▷", running: "▶", stopping: "◼", paused: "‖", suspended: "‖",
+  retrying: "↻", succeeded: "✓", failed: "✕", ended: "✓", deleted: "−",
+});
+export const BEGUN = { suspend: "Pausing…", resume: "Resuming…", delete: "Stopping…" };
+
+/**
+ * Give the nodes of a whole view.
+ * @param {State} state @param {Clicks} clicks @param {Act} act @returns {Node_[]}
+ */
+export function view(state, clicks, act) {
+  const { projects, workloads, chart, notes } = state;
+  const inPanel = state.view === "panel";
+  return [
+    h("div", { class: `runai runai-${state.view}`, key: "all" },
+      state.lost && h("p", { class: "runai-lost", role: "status", key: "lost" }, `Not up to date: ${state.lost}`),
+      state.view !== "jobs" && h("section", { key: "quota", "aria-label": "Quota" },
+        h("header", {}, h("h3", {}, "Quota"), state.simulated && simulatedBadge()),
+        projects.length ? quotaBars(projects) : h("p", { class: "runai-none" }, "You are in no project."),
+      ),
+      chart && h("section", { key: "chart", "aria-label": "Allocated and utilized" },
+        h("header", {}, h("h3", {}, "My GPUs"), chartLegend(chart)),
+        chartPicture(chart, state.simulated),
+      ),
+      state.view !== "quota" && h("section", { key: "workloads", "aria-label": "Workloads" },
+        (inPanel || state.simulated) && h("header", {}, inPanel && h("h3", {}, "My workloads"), state.simulated && simulatedBadge()),
+        workloads.length
+          ? workloadTable(workloads, clicks, act, !inPanel)
+          : h("p", { class: "runai-none" }, inPanel ? "None yet: %runai_submit script.py submits one." : "Submitted…"),
+        notes.map((note) => h("p", { class: "runai-note", key: note }, note)),
+      ),
+    ),
+  ];
+}
+
+function simulatedBadge() {
+  return h("span", { class: "runai-badge", title: "No real GPU: derived from the processes' CPU time and memory" }, "simulated GPUs");
+}
+
+/** @param {Bar[]} bars */
+function quotaBars(bars) {
+  const scale = Math.max(1, ...bars.map((bar) => Math.max(bar.quota ?? 0, bar.allocated)));
+  return h("div", { class: "runai-bars" },
+    bars.map((bar) => quotaBar(bar, scale)),
+    h("p", { class: "runai-legend", "aria-hidden": "true" },
+      key("sessions", "sessions"), key("jobs", "jobs"), key("over", "over quota"), key("free", "free quota")),
+  );
+}
+
+/** @param {Bar} bar @param {number} scale */
+function quotaBar(bar, scale) {
+  const within = Math.max(0, bar.allocated - bar.over_quota);
+  const sessions = Math.min(bar.sessions, within);
+  const free = Math.max(0, (bar.quota ?? 0) - bar.allocated);
+  const words = [
+    `${gpus(bar.allocated)} of ${gpus(bar.quota)} GPUs allocated`,
+    bar.over_quota > 0 && `${gpus(bar.over_quota)} over quota`,
+    bar.utilized !== null && `${measured(bar.utilized)} utilized`,
+    bar.waiting > 0 && `${bar.waiting} waiting`,
+  ].filter(Boolean).join(" · ");
+  /** @param {string} kind @param {number} amount */
+  const part = (kind, amount) => h("span", {
+    key: kind, class: `runai-part runai-fill-${kind}`, style: `width:${(100 * amount) / scale}%`,
+  });
+  return h("div", { class: "runai-quota", key: bar.name },
+    h("span", { class: "runai-name" }, bar.name),
+    h("div", {
+      class: "runai-track", role: "progressbar", "aria-label": `${bar.name}: quota`,
+      "aria-valuemin": 0, "aria-valuemax": Math.max(bar.quota ?? scale, bar.allocated),
+      "aria-valuenow": bar.allocated, "aria-valuetext": words,
+    },
+      part("sessions", sessions), part("jobs", within - sessions),
+      part("over", bar.over_quota), part("free", free),
+      bar.quota !== null && h("span", { key: "mark", class: "runai-mark", style: `left:${(100 * bar.quota) / scale}%` }),
+    ),
+    h("span", { class: "runai-words" }, words),
+  );
+}
+
+// -- the workloads -----------------------------------------------------------------------------
+
+/** @param {Row[]} rows @param {Clicks} clicks @param {Act} act @param {boolean} withProject */
+function workloadTable(rows, clicks, act, withProject) {
+  const heads = ["Name", "State", "GPUs", "Utilized", "Average", ""];
+  return h("table", {},
+    h("thead", {}, h("tr", {}, heads.map((head, index) =>
+      h("th", { key: index, scope: "col", class: index > 1 && head ? "runai-number" : null }, head || h("span", { class: "runai-hidden" }, "Actions"))))),
+    h("tbody", {}, rows.flatMap((row) => workloadRow(row, clicks, act, withProject))),
+  );
+}
+
+/** @param {Row} row @param {Clicks} clicks @param {Act} act @param {boolean} withProject */
+function workloadRow(row, clicks, act, withProject) {
+  const error = clicks.errors.get(row.id);
+  const simulated = row.simulated ? "Simulated: derived from CPU time" : null;
+  const exit = row.state === "failed" && !row.reason && row.exit_code !== null ? `exit code ${row.exit_code}` : "";
+  const pauses = row.pauses ? `paused ${row.pauses === 1 ? "once" : `${row.pauses} times`}` : "";
+  const more = [row.reason, exit, pauses].filter(Boolean).join(" · ");
+  const first = h("tr", { key: row.id, class: `runai-row runai-is-${row.state}` },
+    h("td", { class: "runai-what" },
+      h("span", { class: "runai-job", title: row.id }, withProject ? row.id : row.name),
+      row.kind === "session" && h("span", { class: "runai-kind" }, "session"),
+    ),
+    h("td", { class: "runai-state" }, h("span", { class: "runai-sign", "aria-hidden": "true" }, SIGNS[row.state] ?? "•"), row.state),
+    h("td", { class: "runai-number" }, `${gpus(row.allocated)} of ${gpus(row.gpus)}`),
+    h("td", { class: "runai-number", title: simulated }, percent(row.utilized, row.allocated), meter(row)),
+    h("td", { class: "runai-number", title: simulated }, percent(row.average, row.gpus)),
+    h("td", { class: "runai-actions" }, buttons(row, clicks, act)),
+  );
+  if (!more && !error) return [first];
+  return [first, h("tr", { key: `${row.id} more`, class: "runai-more" }, h("td", { colspan: 6 },
+    more && h("div", { class: "runai-reason" }, more),
+    error && h("div", { class: "runai-error", role: "alert" }, error),
+  ))];
+}
+
+/** @param {Row} row */
+function meter(row) {
+  if (row.utilized === null || !(row.allocated > 0)) return false;
+  const share = Math.min(100, (100 * row.utilized) / row.allocated);
+  return h("span", { class: "runai-meter", "aria-hidden": "true" }, h("i", { style: `width:${share}%` }));
+}
+
+/** @param {Row} row @param {Clicks} clicks @param {Act} act @returns {Node_[]} */
+function buttons(row, clicks, act) {
+  const begun = clicks.busy.get(row.id);
+  if (begun) return [h("span", { class: "runai-begun", role: "status", key: "begun" }, begun)];
+  return row.actions.map(({ verb, label }) => {
+    const asks = label === "Stop" && clicks.confirming === row.id;
+    return h("button", {
+      key: verb, type: "button", class: asks ? "runai-asks" : null,
+      "aria-label": asks ? `Really stop ${row.name}` : `${label} ${row.name}`,
+      onclick: () => act(verb, row),
+    }, asks ? "Really stop?" : label);
+  });
+}
