@@ -6,12 +6,17 @@ both show the two side by side. The rows are functions of what the API said and 
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, get_args
 
 import click
 from rich.text import Text
 
-from runai.hub_service.api.schemas import NodeView, ProjectView, WorkloadView
+from runai.hub_service.api.schemas import (
+    NodeView,
+    ProjectView,
+    WorkloadStateName,
+    WorkloadView,
+)
 from runai.hub_service.cli import render
 from runai.hub_service.cli.naming import PROJECT_NAME
 from runai.hub_service.cli.reporting import Command, output_option
@@ -161,7 +166,9 @@ def node_rows(nodes: Sequence[NodeView], *, wide: bool = False) -> Rows:
 )
 @click.option("-p", "--project", type=PROJECT_NAME, help="Only this project's workloads.")
 @click.option("-u", "--user", help="Only this user's workloads.")
-@click.option("--state", help="Only workloads in this state, as in --state queued.")
+@click.option(
+    "--state", type=click.Choice(get_args(WorkloadStateName)), help="Only workloads in this state."
+)
 @click.option("--mine", is_flag=True, help="Only what you may pause, resume and delete.")
 @output_option("table", "wide", "json")
 def list_(

@@ -4,6 +4,7 @@ Asks the service once for what the caller may see; also completes names in the s
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,13 +16,20 @@ from runai.hub_service.errors import InvalidRequest, NotFound, RunaiError
 __all__ = ["PROJECT_NAME", "WORKLOAD_NAME", "find", "find_all"]
 
 
+_KIND_WORDS: Final = frozenset({"job", "jobs", "session", "sessions", "workload", "workloads"})
+
+
 def find_all(client: Client, names: Sequence[str]) -> list[WorkloadView]:
     """Return the workloads of these names, each once, in their order.
+
+    `job exp1` means `exp1`, as in kubectl.
 
     Raises:
         NotFound: a name is none that the caller may see.
         InvalidRequest: a name is in several projects.
     """
+    if len(names) > 1 and names[0] in _KIND_WORDS:
+        names = names[1:]
     visible = client.workloads()
     found = {w.id: w for name in names for w in [_choose(client, visible, name)]}
     return list(found.values())

@@ -1,6 +1,7 @@
 """`runai logs` and `runai exec`: what a workload wrote, and a program beside it on its GPUs.
 
-`exec` replaces this process, so that signals, the terminal and the exit code are the program's own.
+`exec` replaces this process, so that signals, the terminal and the exit code are the program's own;
+`-i` and `-t`, known from kubectl, are true anyway.
 """
 
 import os
@@ -43,6 +44,8 @@ def logs(name: str, follow: bool, tail: int | None, worker: int | None) -> None:
 @click.option(
     "--worker", type=click.IntRange(min=0), metavar="N", default=0, help="With its environment."
 )
+@click.option("-i", "--stdin", is_flag=True, hidden=True, expose_value=False)
+@click.option("-t", "--tty", is_flag=True, hidden=True, expose_value=False)
 def exec_(name: str, worker: int, program: tuple[str, ...]) -> None:
     """Run a program on the GPUs of a running workload.
 
