@@ -32,6 +32,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(wrong)) from None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep a file's tests on one worker, and whole platforms one after the other on one."""
+    for item in items:
+        whole = item.get_closest_marker("hub") or item.get_closest_marker("browser")
+        item.add_marker(pytest.mark.xdist_group("platform" if whole else str(item.path)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose capability the machine lacks, with the reason."""
     for name, why_missing in CAPABILITIES.items():

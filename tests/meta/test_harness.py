@@ -32,7 +32,8 @@ def test_plain(): ...
 @pytest.fixture
 def run_suite(tmp_path):
     (tmp_path / "pytest.ini").write_text(
-        f"[pytest]\nmarkers =\n  browser: x\npythonpath = {TESTS}\n", encoding="utf-8"
+        f"[pytest]\nmarkers =\n  browser: x\n  xdist_group: x\npythonpath = {TESTS}\n",
+        encoding="utf-8",
     )
     conftest = (TESTS / "conftest.py").read_text(encoding="utf-8")
     future = "from __future__ import annotations\n"

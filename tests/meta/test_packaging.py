@@ -8,10 +8,6 @@ import importlib.metadata
 import subprocess
 import zipfile
 
-import pytest
-
-pytestmark = pytest.mark.xdist_group("wheel")
-
 IMPORT_ALL = """
 import importlib, pkgutil, pathlib, sys
 packages = sys.argv[1:]
