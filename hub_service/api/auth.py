@@ -1,0 +1,122 @@
+"""Find out who asks: the protocol, the tokens that the platform's processes share, cookie rules.
+
+The hub's users are known by `hub_auth`. Knows requests; what an actor may do is `permissions`.
+Tokens are compared in constant time and appear in no message and no log.
+"""
+
+import hashlib
+import hmac
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.errors import Forbidden, NotFound, Unauthenticated
+
+__all__ = [
+    "XSRF_COOKIE",
+    "XSRF_HEADER",
+    "Authenticator",
+    "SharedTokens",
+    "bearer_token",
+    "check_request_is_ours",
+    "xsrf_token",
+]
+
+XSRF_COOKIE = "_xsrf"
+XSRF_HEADER = "X-XSRFToken"
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Authenticator(Protocol):
+    """Tell who asks and who somebody is; answers may be up to a minute old."""
+
+    async def actor(self, request: Request) -> Actor:
+        """Return who sent the request.
+
+        Raises:
+            Unauthenticated: nobody known.
+            Forbidden: somebody who may not use this service, or a request from another site.
+            Unavailable: the hub cannot be asked.
+        """
+
+    async def person(self, name: str) -> Actor:
+        """Return a user by name, for the hub acting on their behalf.
+
+        Raises:
+            NotFound: there is no such user.
+            Unavailable: the hub cannot be asked.
+        """
+
+
+def bearer_token(request: Request) -> str | None:
+    """Return the token in the Authorization header (`Bearer` or JupyterHub's `token`)."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() in {"bearer", "token"} else None
+
+
+class SharedTokens:
+    """Know the platform's own processes by their tokens, and ask another for everybody else."""
+
+    def __init__(self, hub_token: str, agent_token: str, users: Authenticator | None) -> None:
+        self._tokens = [(hub_token.encode(), "hub"), (agent_token.encode(), "agent")]
+        self._users = users
+
+    async def actor(self, request: Request) -> Actor:
+        """Return the hub, the agent, or whoever else knows."""
+        token = (bearer_token(request) or "").encode()
+        for known, kind in self._tokens:
+            if known and hmac.compare_digest(known, token):
+                return Actor(name=kind, kind="hub" if kind == "hub" else "agent")
+        if self._users is None:
+            raise Unauthenticated("The token is not known.", hint="Run `runai login`.")
+        return await self._users.actor(request)
+
+    async def person(self, name: str) -> Actor:
+        """Return a user by name."""
+        if self._users is None:
+            raise NotFound(f"There is no user {name}.", hint="This service has no JupyterHub.")
+        return await self._users.person(name)
+
+
+def xsrf_token(secret: bytes, login: str) -> str:
+    """Derive the token that a page must show beside its login cookie."""
+    digest = hashlib.sha256(login.encode()).digest()
+    return hmac.new(secret, b"xsrf" + digest, "sha256").hexdigest()
+
+
+def check_request_is_ours(request: Request, expected: str) -> None:
+    """Refuse a change asked for with a cookie that another site's page could have sent.
+
+    Two independent proofs: the browser says that the page is of this origin, and the page knows the
+    token (header X-XSRFToken, or `_xsrf` in the query) that only pages of this origin can read.
+
+    Raises:
+        Forbidden: one of them is missing.
+    """
+    if request.method in _SAFE:
+        return
+    if not _same_origin(request):
+        raise Forbidden(
+            "This request comes from a page of another site.",
+            hint="Use the platform's own page, or a token.",
+            code="cross_site",
+        )
+    shown = request.headers.get(XSRF_HEADER) or request.query_params.get(XSRF_COOKIE, "")
+    if not hmac.compare_digest(shown.encode(), expected.encode()):
+        raise Forbidden(
+            "The page is out of date: it shows no valid _xsrf token.",
+            hint="Reload the page.",
+            code="xsrf",
+        )
+
+
+def _same_origin(request: Request) -> bool:
+    fetch_site = request.headers.get("Sec-Fetch-Site")
+    if fetch_site is not None:
+        return fetch_site == "same-origin"
+    origin = urlsplit(request.headers.get("Origin", "")).netloc
+    # The proxy in front keeps or forwards the browser's Host; a page cannot set either.
+    host = request.headers.get("X-Forwarded-Host") or request.headers.get("Host", "")
+    return bool(origin) and origin == host.partition(",")[0].strip()

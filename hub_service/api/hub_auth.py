@@ -1,0 +1,293 @@
+"""Know JupyterHub's users: by token for programs, by OAuth login and a signed cookie for browsers.
+
+Asks the hub through its own library (HubOAuth) who a token belongs to, and with the service's token
+which groups a user is in. Answers are kept for half a minute, so a revoked token lives no longer.
+The library is heavy and imported on first use; `warm` does so ahead of time.
+"""
+
+import asyncio
+import hashlib
+import importlib
+import json
+import secrets
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from runai.hub_service.api.auth import (
+    XSRF_COOKIE,
+    bearer_token,
+    check_request_is_ours,
+    xsrf_token,
+)
+from runai.hub_service.api.permissions import ADMIN_SCOPE, SUBMIT_SCOPE, Actor
+from runai.hub_service.config import HubConfig
+from runai.hub_service.errors import (
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
+
+__all__ = ["HubAuthenticator"]
+
+KEEP_S = 30
+"""Seconds an answer of the hub is believed."""
+LOGIN_WITHIN_S = 600
+LOGIN_DAYS = 14
+PAGE = 200
+"""Users asked for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """The parts of JupyterHub and tornado that are used, once imported."""
+
+    oauth: Any
+    sign: Any
+    unsign: Any
+    http_error: type[Exception]
+
+
+class HubAuthenticator:
+    """Identify requests by asking JupyterHub."""
+
+    def __init__(self, hub: HubConfig, *, prefix: str, secret: str) -> None:
+        """Serve the service under `prefix`; `secret` signs cookies and outlives restarts."""
+        self._hub = hub
+        self._prefix = prefix
+        self._secret = hashlib.sha256(b"cookies" + secret.encode()).digest()
+        self._cookie = hub.client_id
+        self._state_cookie = f"{hub.client_id}-oauth-state"
+        self._http = httpx.AsyncClient(
+            base_url=hub.api_url.rstrip("/") + "/",
+            headers={"Authorization": f"token {hub.api_token}"},
+            trust_env=False,
+            timeout=10,
+        )
+        self._people: dict[str, tuple[float, Actor]] = {}
+        self._importing = asyncio.Lock()
+        self._library: _Library | None = None
+
+    async def close(self) -> None:
+        """Close the connections to the hub."""
+        await self._http.aclose()
+
+    async def warm(self) -> None:
+        """Import the hub's library off the event loop, so that the first request need not wait."""
+        await self._ready()
+
+    # -- who asks --------------------------------------------------------------------------------
+
+    async def actor(self, request: Request) -> Actor:
+        """Return the user whose token or login cookie the request carries."""
+        token, xsrf = bearer_token(request), ""
+        if token is None:
+            token = await self._login(request)
+            xsrf = xsrf_token(self._secret, token)
+            check_request_is_ours(request, xsrf)
+        user = await self._user_of(token)
+        person = await self.person(user["name"])
+        scopes = set(user.get("scopes", ()))
+        return replace(
+            person,
+            admin=person.admin or ADMIN_SCOPE in scopes,
+            may_write=not scopes.isdisjoint({SUBMIT_SCOPE, ADMIN_SCOPE}),
+            xsrf=xsrf,
+        )
+
+    async def person(self, name: str) -> Actor:
+        """Return a user with their groups, read by the service's own token."""
+        kept = self._people.get(name)
+        if kept is not None and time.monotonic() - kept[0] < KEEP_S:
+            return kept[1]
+        user = await self._get(f"users/{httpx.URL(path='/' + name).raw_path[1:].decode()}")
+        if user is None:
+            raise NotFound(f"There is no user {name}.", hint="Names are those of JupyterHub.")
+        groups = frozenset(user.get("groups", ()))
+        actor = Actor(name=name, admin=bool(user.get("admin")), groups=groups)
+        self._people[name] = (time.monotonic(), actor)
+        return actor
+
+    async def _login(self, request: Request) -> str:
+        cookie = request.cookies.get(self._cookie)
+        if cookie:
+            library = await self._ready()
+            token = library.unsign(self._secret, self._cookie, cookie, max_age_days=LOGIN_DAYS)
+            if token is not None:
+                return str(token.decode())
+        raise Unauthenticated(
+            "Nobody is logged in.", hint=f"Log in at {self._prefix}, or send a token."
+        )
+
+    async def _user_of(self, token: str) -> dict[str, Any]:
+        library = await self._ready()
+        try:
+            user = await library.oauth.user_for_token(token, sync=False)
+        except library.http_error as away:
+            raise _hub_is_away() from away
+        if user is None:
+            raise Unauthenticated(
+                "The token is not known: it is wrong, revoked or expired.",
+                hint="Log in again, or run `runai login`.",
+            )
+        if user.get("kind") != "user":
+            # A service may bear any name; it must never pass for the user of that name.
+            raise Forbidden("Only users may ask for GPUs, services may not.", code="not_a_user")
+        if not library.oauth.check_scopes(library.oauth.access_scopes, user):
+            needed = self._hub.access_scopes[0]
+            raise Forbidden(
+                f"This token does not open the GPU service: it lacks {needed}.",
+                hint="Make one with that scope on the hub's token page.",
+                code="missing_scope",
+            )
+        return dict(user)
+
+    # -- login by OAuth --------------------------------------------------------------------------
+
+    async def begin_login(self, request: Request, next_path: str) -> Response:
+        """Send the browser to the hub, which sends it back to `finish_login`."""
+        library = await self._ready()
+        state = {"id": secrets.token_urlsafe(16), "next": self._ours(next_path)}
+        query = {
+            "client_id": self._hub.client_id,
+            "redirect_uri": self._hub.callback_url,
+            "response_type": "code",
+            "state": state["id"],
+        }
+        if hasattr(library.oauth, "generate_pkce_code_challenge"):  # JupyterHub >= 6
+            verifier, challenge, method = library.oauth.generate_pkce_code_challenge()
+            state["verifier"] = verifier
+            query |= {"code_challenge": challenge, "code_challenge_method": method}
+        url = f"{library.oauth.oauth_authorization_url}?{urlencode(query)}"
+        reply = RedirectResponse(url, 302)
+        signed = library.sign(self._secret, self._state_cookie, json.dumps(state)).decode()
+        self._set_cookie(request, reply, self._state_cookie, signed, LOGIN_WITHIN_S)
+        return reply
+
+    async def finish_login(self, request: Request) -> Response:
+        """Exchange the hub's code for a token and keep it in a signed cookie.
+
+        Raises:
+            InvalidRequest: the hub refused, or this browser did not begin here.
+        """
+        library = await self._ready()
+        days = LOGIN_WITHIN_S / 86400
+        cookie = request.cookies.get(self._state_cookie, "")
+        raw = library.unsign(self._secret, self._state_cookie, cookie, max_age_days=days)
+        state: dict[str, str] = json.loads(raw) if raw else {}
+        code, shown = request.query_params.get("code"), request.query_params.get("state", "")
+        if not code or not state or not secrets.compare_digest(state["id"], shown):
+            raise InvalidRequest(
+                "The login was not begun in this browser, or took too long.",
+                hint=f"Begin again at {self._prefix}.",
+                code="login_failed",
+            )
+        extra = {"code_verifier": state["verifier"]} if "verifier" in state else {}
+        try:
+            token: str = await library.oauth.token_for_code(code, sync=False, **extra)
+        except library.http_error:
+            raise InvalidRequest(
+                "JupyterHub did not confirm the login.",
+                hint=f"Begin again at {self._prefix}.",
+                code="login_failed",
+            ) from None
+        await self._user_of(token)
+        reply = RedirectResponse(state["next"], 302)
+        reply.delete_cookie(self._state_cookie, path=self._prefix)
+        signed = library.sign(self._secret, self._cookie, token).decode()
+        self._set_cookie(request, reply, self._cookie, signed, LOGIN_DAYS * 86400)
+        xsrf = xsrf_token(self._secret, token)
+        self._set_cookie(request, reply, XSRF_COOKIE, xsrf, LOGIN_DAYS * 86400, for_scripts=True)
+        return reply
+
+    def _ours(self, path: str) -> str:
+        """Return the path when it is one of ours, else the page: no redirect to elsewhere."""
+        ours = path.startswith(self._prefix) and "\\" not in path and "//" not in path
+        return path if ours else self._prefix
+
+    def _set_cookie(
+        self,
+        request: Request,
+        reply: Response,
+        name: str,
+        value: str,
+        max_age: int,
+        *,
+        for_scripts: bool = False,
+    ) -> None:
+        protocol = request.headers.get("X-Forwarded-Proto") or request.url.scheme
+        reply.set_cookie(
+            name,
+            value,
+            max_age=max_age,
+            path=self._prefix,
+            secure=protocol.partition(",")[0].strip() == "https",
+            httponly=not for_scripts,
+            samesite="lax",
+        )
+
+    # -- the hub ---------------------------------------------------------------------------------
+
+    async def servers(self) -> dict[str, dict[str, Any]]:
+        """Return the servers that the hub knows, by user and server name.
+
+        Raises:
+            Unavailable: the hub cannot be asked.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        while True:
+            query = f"users?state=active&limit={PAGE}&offset={len(found)}"
+            users = await self._get(query) or []
+            found |= {user["name"]: user.get("servers") or {} for user in users}
+            if len(users) < PAGE:
+                return found
+
+    async def _get(self, path: str) -> Any:  # noqa: ANN401  JSON
+        try:
+            reply = await self._http.get(path)
+        except httpx.TransportError as away:
+            raise _hub_is_away() from away
+        if reply.status_code == httpx.codes.NOT_FOUND:
+            return None
+        if not reply.is_success:
+            raise _hub_is_away()
+        return reply.json()
+
+    async def _ready(self) -> _Library:
+        async with self._importing:
+            if self._library is None:
+                modules = ("jupyterhub.services.auth", "tornado.web")
+                auth, web = [
+                    await asyncio.to_thread(importlib.import_module, name) for name in modules
+                ]
+                oauth = auth.HubOAuth(
+                    api_url=self._hub.api_url,
+                    api_token=self._hub.api_token,
+                    base_url=self._prefix,
+                    hub_prefix=f"{self._hub.base_url.rstrip('/')}/hub/",
+                    hub_host=self._hub.public_url,
+                    oauth_client_id=self._hub.client_id,
+                    oauth_redirect_uri=self._hub.callback_url,
+                    access_scopes=set(self._hub.access_scopes),
+                    cache_max_age=KEEP_S,
+                )
+                self._library = _Library(
+                    oauth, web.create_signed_value, web.decode_signed_value, web.HTTPError
+                )
+        return self._library
+
+
+def _hub_is_away() -> Unavailable:
+    return Unavailable(
+        "JupyterHub is not answering, so nobody can be identified.",
+        hint="Try again in a few seconds.",
+        code="hub_unavailable",
+        retry_after=2.0,
+    )

@@ -1,0 +1,94 @@
+"""Routes of the whole: who am I, everything at once, its stream, nodes, the last plan."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
+
+from runai.hub_service.api.auth import XSRF_HEADER
+from runai.hub_service.api.permissions import Action, Actor, authorise, is_member
+from runai.hub_service.api.platform import Caller, On, Platform
+from runai.hub_service.api.schemas import NodeView, Overview, WhoAmI
+from runai.hub_service.api.streams import with_signs_of_life
+from runai.hub_service.api.views import Viewer
+from runai.hub_service.scheduler.wire import plan_to_json
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["cluster"])
+
+AT_MOST_EVERY_S = 0.5
+MEASURED_EVERY_S = 2.0
+"""Utilization changes without any event: while anything is allocated it is sent this often."""
+
+
+@router.get("/whoami")
+async def whoami(on: On, caller: Caller, response: Response) -> WhoAmI:
+    """Say who the caller is; a page learns here what it must show to change anything."""
+    if caller.xsrf:
+        response.headers[XSRF_HEADER] = caller.xsrf
+    mine = [name for name, spec in (await on.project_specs()).items() if is_member(caller, spec)]
+    return WhoAmI(
+        name=caller.name,
+        kind=caller.kind,
+        admin=caller.admin,
+        groups=sorted(caller.groups),
+        projects=mine,
+        default_project=mine[0] if len(mine) == 1 else None,
+        version=on.version,
+    )
+
+
+@router.get("/overview")
+async def overview(on: On, caller: Caller) -> Overview:
+    """Show everything that the caller may see, at one instant."""
+    authorise(caller, Action.SEE_CLUSTER)
+    return (await on.viewer(caller)).overview()
+
+
+@router.get("/events", response_class=StreamingResponse)
+async def events(on: On, caller: Caller) -> StreamingResponse:
+    """Stream an overview at once, after every change, and while anything is measured."""
+    authorise(caller, Action.SEE_CLUSTER)
+    body = with_signs_of_life(_overviews(on, caller), b":\n\n")
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+
+
+@router.get("/nodes")
+async def nodes(on: On, caller: Caller) -> list[NodeView]:
+    """Show the machines and their devices."""
+    authorise(caller, Action.SEE_CLUSTER)
+    return (await on.viewer(caller)).nodes()
+
+
+@router.get("/plan")
+async def plan(on: On, caller: Caller) -> dict[str, Any]:
+    """Show the last plan; decisions about workloads that the caller may not see are left out."""
+    authorise(caller, Action.SEE_CLUSTER)
+    viewer = await on.viewer(caller)
+    seen = {record.id for record in viewer.world.workloads if viewer.sees(record)}
+    whole = plan_to_json(on.controller.last.plan)
+    return {**whole, "decisions": [d for d in whole["decisions"] if d["workload"] in seen]}
+
+
+async def _overviews(on: Platform, actor: Actor) -> AsyncIterator[bytes]:
+    sent = b""
+    while True:
+        version = on.controller.changes.version
+        world = await on.world_of_last_cycle()
+        shown = Viewer(world, actor).overview()
+        # The time alone is no news.
+        news = shown.model_dump_json(exclude={"at"}).encode()
+        if news != sent:
+            yield b"event: overview\ndata: " + shown.model_dump_json().encode() + b"\n\n"
+            sent = news
+        await asyncio.sleep(AT_MOST_EVERY_S)
+        measured = any(record.allocated for record in world.workloads)
+        try:
+            async with asyncio.timeout(MEASURED_EVERY_S - AT_MOST_EVERY_S if measured else None):
+                await on.controller.changes.after(version)
+        except TimeoutError:
+            continue

@@ -1,0 +1,62 @@
+"""Routes of projects: list, show, create or change, delete."""
+
+from fastapi import APIRouter
+
+from runai.hub_service.api.permissions import Action, authorise
+from runai.hub_service.api.platform import Caller, On
+from runai.hub_service.api.schemas import ProjectName, ProjectPut, ProjectView
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.errors import NotFound
+from runai.hub_service.project_changes import changed_project
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/projects", tags=["projects"])
+
+_BY_PROJECT_ADMINS = {"members", "groups"}
+
+
+@router.get("")
+async def list_projects(on: On, caller: Caller) -> list[ProjectView]:
+    """List all projects with their shares of the last cycle."""
+    authorise(caller, Action.SEE_CLUSTER)
+    return (await on.viewer(caller)).projects()
+
+
+@router.get("/{name}")
+async def show(name: ProjectName, on: On, caller: Caller) -> ProjectView:
+    """Show one project."""
+    authorise(caller, Action.SEE_CLUSTER)
+    spec = (await on.project_specs()).get(name)
+    if spec is None:
+        raise _no_such(name)
+    return (await on.viewer(caller)).project(spec)
+
+
+@router.put("/{name}")
+async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> ProjectView:
+    """Create a project, or change the fields that are given."""
+    known = (await on.project_specs()).get(name)
+    own = known is not None and change.model_fields_set <= _BY_PROJECT_ADMINS
+    authorise(caller, Action.SET_MEMBERS if own else Action.SET_PROJECT, known)
+    given = {field: getattr(change, field) for field in change.model_fields_set}
+    spec = changed_project(known or ProjectSpec(name), given)
+    record = await on.cluster.put_project(spec)
+    return (await on.viewer(caller)).project(record.spec)
+
+
+@router.delete("/{name}", status_code=204)
+async def delete(name: ProjectName, on: On, caller: Caller) -> None:
+    """Delete a project that has no children and no unfinished workloads."""
+    authorise(caller, Action.SET_PROJECT)
+    if name not in await on.project_specs():
+        raise _no_such(name)
+    await on.cluster.delete_project(name)
+
+
+def _no_such(name: str) -> NotFound:
+    return NotFound(
+        f"There is no project {name}.",
+        hint="`runai project list` shows all.",
+        code="unknown_project",
+    )

@@ -1,0 +1,181 @@
+"""Submit: whose it is, which project, what it becomes, and what the scheduler says of it at once.
+
+The steps between the parsed request and the reply. Leaves the rules for requests to
+`submission` and storing to the cluster.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runai.hub_service.api.permissions import Action, Actor, authorise, is_member, may
+from runai.hub_service.api.platform import Platform
+from runai.hub_service.api.schemas import SubmitReply, SubmitRequest
+from runai.hub_service.api.views import Viewer
+from runai.hub_service.clusters import wishes
+from runai.hub_service.clusters.picture import workload_for_core
+from runai.hub_service.clusters.records import StateReason, WorkloadRecord, WorkloadSpec
+from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
+from runai.hub_service.scheduler.model import Plan, Wait
+from runai.hub_service.submission import Site, choose_project, workload_specs
+
+__all__ = ["submit"]
+
+DECIDED_WITHIN_S = 2.0
+"""A submission answers with the scheduler's word on it; a slow cycle is not waited for longer."""
+TRIES = 5
+"""For a name that the service picks itself while others submit too."""
+
+
+async def submit(
+    platform: Platform, actor: Actor, request: SubmitRequest, *, dry_run: bool
+) -> SubmitReply:
+    """Check, store and describe; a dry run stores nothing.
+
+    Raises:
+        InvalidRequest, Forbidden, NotFound, Conflict: nothing was stored.
+    """
+    owner = await _owner(platform, actor, request)
+    for attempt in range(TRIES):
+        viewer = Viewer(await platform.world(), actor)
+        specs = _specs(platform, viewer, owner, request)
+        if dry_run:
+            return await _tried(platform, viewer, specs)
+        seen = platform.controller.changes.version
+        try:
+            stored = await platform.cluster.submit(specs)
+        except Conflict:
+            if request.name is not None or attempt == TRIES - 1:
+                raise
+            continue
+        return await _decided(platform, actor, [record.id for record in stored], seen)
+    raise AssertionError
+
+
+async def _owner(platform: Platform, actor: Actor, request: SubmitRequest) -> Actor:
+    if request.owner is None and not request.server and actor.kind == "user":
+        if request.command is None and request.kind == "session":
+            raise InvalidRequest(
+                "A session without a command is started by JupyterHub alone.",
+                hint="Give it a command, or start a server on the hub's page.",
+            )
+        return actor
+    authorise(actor, Action.SUBMIT_FOR_OTHERS)
+    if request.owner is None:
+        raise InvalidRequest("owner is missing.", hint="The hub submits for a user.")
+    return await platform.authenticator.person(request.owner)
+
+
+def _specs(
+    platform: Platform, viewer: Viewer, owner: Actor, request: SubmitRequest
+) -> list[WorkloadSpec]:
+    world = viewer.world
+    projects = {name: record.spec for name, record in world.projects.items()}
+    yours = [name for name, spec in projects.items() if is_member(owner, spec)]
+    project = choose_project(request, projects, yours)
+    if not is_member(owner, project):
+        raise Forbidden(
+            f"{_you(owner, viewer.actor)} not a member of project {project.name}.",
+            hint=f"Projects to choose from: {', '.join(yours)}." if yours else "Ask its admin.",
+            code="not_a_member",
+        )
+    authorise(owner, Action.SUBMIT, project)
+    if isinstance(request.priority, int) and not may(owner, Action.SUBMIT_AT_ANY_PRIORITY, project):
+        raise Forbidden(
+            f"Priority {request.priority} is for admins of project {project.name}.",
+            hint="Use low, normal or high.",
+            code="priority",
+        )
+    _check_workdir(platform, request.workdir)
+    taken = {record.id for record in world.workloads}
+    site = Site(projects, taken, world.largest_device_mib)
+    specs = workload_specs(request, user=owner.name, project=project, site=site)
+    if request.name is not None:
+        _check_names(specs, taken)
+    return specs
+
+
+def _check_workdir(platform: Platform, workdir: str) -> None:
+    if workdir and not workdir.startswith("/"):
+        raise InvalidRequest(
+            f"The working directory {workdir} is not absolute.", hint="Begin it with a slash."
+        )
+    if workdir and not platform.workdir_exists(workdir):
+        raise InvalidRequest(
+            f"The working directory {workdir} does not exist.",
+            hint="Name one that exists where jobs run (--workdir).",
+            code="no_such_directory",
+        )
+
+
+def _check_names(specs: Sequence[WorkloadSpec], taken: set[str]) -> None:
+    """Say it before anything is stored, and on a dry run too; the cluster checks once more."""
+    for spec in specs:
+        if spec.id in taken:
+            raise Conflict(
+                f"{spec.project} already has a workload named {spec.name}.",
+                hint=f"Choose another name, or delete it: runai delete {spec.name}"
+                f" -p {spec.project}",
+                code="name_taken",
+            )
+
+
+def _you(owner: Actor, actor: Actor) -> str:
+    return "You are" if owner is actor else f"{owner.name} is"
+
+
+async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: int) -> SubmitReply:
+    """Describe what was stored, with the next cycle's word on it."""
+    try:
+        async with asyncio.timeout(DECIDED_WITHIN_S):
+            await platform.controller.changes.after(seen)
+            # That cycle may have begun before we stored; the one after it has seen us for sure.
+            if not _knows(platform, ids):
+                await platform.controller.changes.after(platform.controller.changes.version)
+    except TimeoutError:
+        pass
+    viewer = await platform.viewer(actor)
+    mine = set(ids)
+    records = [record for record in viewer.world.workloads if record.id in mine]
+    return _reply(viewer, records, dry_run=False)
+
+
+def _knows(platform: Platform, ids: Sequence[str]) -> bool:
+    known = {workload.name for workload in platform.controller.last.snapshot.workloads}
+    return known.issuperset(ids)
+
+
+async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpec]) -> SubmitReply:
+    """Describe what would be stored, with the scheduler's word on the world it would make."""
+    steps = [
+        wishes.submitted(spec, now=platform.clock(), checkpoint_dir="", log_dir="")
+        for spec in specs
+    ]
+    rows = [step.row for step in steps if step.row is not None]
+    snapshot = await platform.cluster.observe()
+    added = tuple(w for row in rows if (w := workload_for_core(row)) is not None)
+    plan = await platform.controller.plan(
+        replace(snapshot, workloads=(*snapshot.workloads, *added))
+    )
+    return _reply(viewer, [_with_reason(row.record, plan) for row in rows], dry_run=True)
+
+
+def _with_reason(record: WorkloadRecord, plan: Plan) -> WorkloadRecord:
+    for decision in plan.decisions:
+        if isinstance(decision, Wait) and decision.workload == record.id:
+            why = decision.reason
+            reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
+            return replace(record, reason=reason, position=decision.position)
+    return record
+
+
+def _reply(viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool) -> SubmitReply:
+    views = [viewer.workload(record) for record in records]
+    # An array waits for one reason: say it once.
+    waits = {
+        record.reason.text: record
+        for record in reversed(records)
+        if record.reason is not None and not record.allocated
+    }
+    notes = [f"{waits[text].spec.name} waits: {text}" for text in reversed(waits)]
+    return SubmitReply(workloads=views, dry_run=dry_run, notes=notes)

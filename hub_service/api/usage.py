@@ -1,0 +1,129 @@
+"""Routes of measurements: what was used over a range, and the agents' samples."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from runai.hub_service.api.permissions import Action, Actor, authorise, may
+from runai.hub_service.api.platform import Caller, On, Platform
+from runai.hub_service.api.schemas import (
+    AgentAllocation,
+    AgentReply,
+    AgentReport,
+    DeviceShareView,
+    UsagePoint,
+    UsageSeries,
+)
+from runai.hub_service.bookkeeping import held_devices
+from runai.hub_service.clusters.records import Allocation, WorkloadSpec
+from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
+from runai.hub_service.ledger import Usage, UsageFilter
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["usage"])
+
+DEFAULT_RANGE = timedelta(hours=1)
+
+
+@router.get("/usage")
+async def usage(
+    on: On,
+    caller: Caller,
+    workload: str | None = None,
+    project: str | None = None,
+    user: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    step_s: Annotated[int | None, Query(ge=1, le=86400)] = None,
+) -> UsageSeries:
+    """Show allocated against utilized GPUs; by default of everything, over the last hour."""
+    await _authorise(on, caller, workload, project, user)
+    end = _seconds(until) if until else on.clock()
+    start = _seconds(since) if since else end - DEFAULT_RANGE.total_seconds()
+    if start >= end:
+        raise InvalidRequest("The range ends before it begins.", hint="Give since before until.")
+    found = await on.ledger.usage(UsageFilter(workload, project, user), start, end, step_s)
+    return await _series(on, found)
+
+
+@router.post("/nodes/{node}/samples")
+async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> AgentReply:
+    """Take one interval of measurements from a node's agent; say what to measure next."""
+    authorise(caller, Action.REPORT)
+    devices = await on.cluster.devices()
+    if node != report.node or node not in devices:
+        raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
+    held = held_devices(await on.cluster.workloads(), devices)
+    on.ledger.record(on.clock(), report.interval, held, report)
+    uuids = {device.index: device.uuid for device in devices[node]}
+    return AgentReply(
+        allocations=[_allocation(a, uuids) for a in await on.cluster.allocations(node)]
+    )
+
+
+async def _authorise(
+    on: Platform, caller: Actor, workload: str | None, project: str | None, user: str | None
+) -> None:
+    """Sums of projects and of the whole are everybody's to see, those of people are not."""
+    authorise(caller, Action.SEE_CLUSTER)
+    projects = await on.project_specs()
+    if project is not None and project not in projects:
+        raise NotFound(f"There is no project {project}.", code="unknown_project")
+    if workload is not None:
+        # Its history outlives it: whoever may see it does so by its project.
+        try:
+            spec = (await on.cluster.workload(workload)).spec
+        except NotFound:
+            name, _, rest = workload.partition("/")
+            spec = WorkloadSpec(name, rest, user="", kind="job", command=None)
+        authorise(caller, Action.SEE_WORKLOAD, projects.get(spec.project), spec)
+    elif user not in {None, caller.name} and not (
+        caller.kind == "hub" or may(caller, Action.SET_PROJECT)
+    ):
+        raise Forbidden(f"Only hub admins may see the usage of {user}.", hint="Ask for your own.")
+
+
+async def _series(on: Platform, found: Usage) -> UsageSeries:
+    world = await on.world_of_last_cycle()
+    return UsageSeries(
+        since=_time(found.since),
+        until=_time(found.until),
+        step_s=found.step_s,
+        capacity=world.capacity / 1000,
+        points=[
+            UsagePoint(at=_time(p.at), allocated=p.allocated, utilized=p.utilized)
+            for p in found.points
+        ],
+        allocated_average=found.allocated_average,
+        utilized_average=found.utilized_average,
+        allocated_gpu_hours=found.allocated_gpu_hours,
+        used_gpu_hours=found.used_gpu_hours,
+        idle_gpu_hours=found.idle_gpu_hours,
+        simulated=world.simulated,
+    )
+
+
+def _allocation(held: Allocation, uuids: dict[int, str]) -> AgentAllocation:
+    return AgentAllocation(
+        workload=held.workload,
+        worker=held.worker,
+        project=held.project,
+        user=held.user,
+        shares=[
+            DeviceShareView(device=s.device, uuid=uuids.get(s.device, ""), gpus=s.gpus / 1000)
+            for s in held.shares
+        ],
+        pid=held.process.pid if held.process else None,
+        created=held.process.created if held.process else None,
+    )
+
+
+def _seconds(at: datetime) -> float:
+    # A time without a zone is meant in UTC, as all times of the API are.
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

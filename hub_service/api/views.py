@@ -1,0 +1,369 @@
+"""What callers are shown: the cluster's records as wire schemas, each as the caller may see them.
+
+Pure: takes a `World` (everything at one instant) and an actor; knows no HTTP and awaits nothing.
+What a caller must not see is left out here and nowhere else.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Protocol
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.permissions import (
+    Action,
+    Actor,
+    is_member,
+    is_project_admin,
+    may,
+)
+from runai.hub_service.api.schemas import (
+    AllocationView,
+    DeviceShareView,
+    DeviceView,
+    HistoryView,
+    NodeView,
+    Overview,
+    ProjectView,
+    ReasonView,
+    WorkerView,
+    WorkloadDetail,
+    WorkloadView,
+)
+from runai.hub_service.clusters.records import (
+    HistoryEvent,
+    ProjectRecord,
+    ProjectSpec,
+    WorkerRecord,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadState,
+)
+from runai.hub_service.scheduler.model import ProjectShare
+from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory, gpu_text
+from runai.hub_service.submission import build_quota
+
+__all__ = ["Meter", "Viewer", "World", "version_of"]
+
+RECENT = 100
+"""Finished workloads in an overview; `workloads` lists all."""
+
+
+class Meter(Protocol):
+    """What the ledger knows of the present."""
+
+    def current(self, workload: WorkloadId) -> tuple[float, int | None] | None:
+        """Return GPUs kept busy and MiB used now; None when nothing was measured."""
+
+    def average(self, workload: WorkloadId) -> float | None:
+        """Return GPUs kept busy, averaged over the time it held any."""
+
+    def device(self, uuid: str) -> tuple[float | None, int | None] | None:
+        """Return a device's busy share and used MiB now; None when nothing was measured."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything there is to show, at one instant."""
+
+    at: float
+    workloads: Sequence[WorkloadRecord]
+    projects: Mapping[str, ProjectRecord]
+    devices: Mapping[str, Sequence[Device]]
+    shares: Mapping[str, ProjectShare]
+    meter: Meter
+
+    def spec(self, project: str) -> ProjectSpec | None:
+        """Return a project, if it still exists."""
+        record = self.projects.get(project)
+        return record.spec if record else None
+
+    @cached_property
+    def largest_device_mib(self) -> int:
+        """Return the memory of the largest device."""
+        sizes = (device.memory_mib for devices in self.devices.values() for device in devices)
+        return max(sizes, default=0)
+
+    @cached_property
+    def capacity(self) -> MilliGpu:
+        """Return all GPUs of all nodes."""
+        return MilliGpu(1000 * sum(len(devices) for devices in self.devices.values()))
+
+    @cached_property
+    def simulated(self) -> bool:
+        """Tell whether any device is simulated."""
+        return any(d.simulated for devices in self.devices.values() for d in devices)
+
+    @cached_property
+    def by_project(self) -> Mapping[str, Sequence[WorkloadRecord]]:
+        """Return the workloads of each project, those of its children included."""
+        found: dict[str, list[WorkloadRecord]] = {name: [] for name in self.projects}
+        for record in self.workloads:
+            name: str | None = record.spec.project
+            while name is not None and name in found:
+                found[name].append(record)
+                spec = self.spec(name)
+                name = spec.parent if spec else None
+        return found
+
+    def device(self, node: str, index: int) -> Device | None:
+        """Return a device of a node by its number."""
+        return next((d for d in self.devices.get(node, ()) if d.index == index), None)
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """The world as one actor may see it."""
+
+    world: World
+    actor: Actor
+
+    # -- workloads -------------------------------------------------------------------------------
+
+    def sees(self, record: WorkloadRecord) -> bool:
+        """Tell whether the actor may know of a workload."""
+        project = self.world.spec(record.spec.project)
+        return may(self.actor, Action.SEE_WORKLOAD, project, record.spec)
+
+    def workloads(self) -> list[WorkloadView]:
+        """Show all workloads that the actor may see, oldest first."""
+        return [self.workload(record) for record in self.world.workloads if self.sees(record)]
+
+    def workload(self, record: WorkloadRecord) -> WorkloadView:
+        """Show a workload as in a list."""
+        return WorkloadView(**self._workload(record))
+
+    def detail(self, record: WorkloadRecord, history: Sequence[HistoryEvent]) -> WorkloadDetail:
+        """Show a workload with all that only those in charge of it may read."""
+        spec = record.spec
+        return WorkloadDetail(
+            **self._workload(record),
+            command=None if spec.command is None else list(spec.command),
+            workdir=spec.workdir,
+            source=spec.source,
+            backoff_limit=spec.backoff_limit,
+            grace_seconds=spec.grace_seconds,
+            array_index=spec.array_index,
+            checkpoint_dir=record.checkpoint_dir,
+            log_dir=record.log_dir,
+            history=[HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
+        )
+
+    def _workload(self, record: WorkloadRecord) -> dict[str, object]:
+        world, spec = self.world, record.spec
+        measured = world.meter.current(record.id) if record.allocated else None
+        return {
+            "id": record.id,
+            "project": spec.project,
+            "name": spec.name,
+            "user": spec.user,
+            "kind": spec.kind,
+            "state": record.state.value,
+            "preemptible": spec.preemptible,
+            "priority": spec.priority,
+            "gpus": self._asked(record) / 1000,
+            "gpu_memory_mib": spec.gpu_memory_mib or None,
+            "allocated": record.allocated / 1000,
+            "workers": [self._worker(worker) for worker in record.workers],
+            "min_workers": spec.min_workers,
+            "submitted": _time(record.submitted),
+            "started": _maybe_time(record.started),
+            "finished": _maybe_time(record.finished),
+            "reason": _reason(record),
+            "pauses": len(record.pauses),
+            "attempts": record.attempts,
+            "failures": record.failures,
+            "exit_code": record.exit_code,
+            "utilized": measured[0] if measured else None,
+            "utilized_average": world.meter.average(record.id),
+            "memory_used_mib": measured[1] if measured else None,
+            "simulated": world.simulated,
+            "mine": may(self.actor, Action.CHANGE_WORKLOAD, world.spec(spec.project), spec),
+            "version": version_of(record),
+        }
+
+    def _asked(self, record: WorkloadRecord) -> int:
+        spec = record.spec
+        if spec.gpu_memory_mib and self.world.largest_device_mib:
+            each = fraction_of_memory(spec.gpu_memory_mib, self.world.largest_device_mib)
+            return each * spec.workers
+        return spec.gpus * spec.workers
+
+    def _worker(self, worker: WorkerRecord) -> WorkerView:
+        return WorkerView(
+            name=worker.name,
+            index=worker.index,
+            state=worker.state,
+            node=worker.node,
+            devices=self.shares(worker),
+            started=_maybe_time(worker.started),
+            exit_code=worker.exit_code,
+        )
+
+    def shares(self, worker: WorkerRecord) -> list[DeviceShareView]:
+        """Show the devices that a worker holds."""
+        views = []
+        for share in worker.devices:
+            device = self.world.device(worker.node, share.device)
+            views.append(
+                DeviceShareView(
+                    device=share.device,
+                    uuid=device.uuid if device else "",
+                    gpus=share.gpus / 1000,
+                )
+            )
+        return views
+
+    # -- projects and nodes ----------------------------------------------------------------------
+
+    def projects(self) -> list[ProjectView]:
+        """Show all projects: quota bars are everybody's to see."""
+        return [self.project(record.spec) for record in self.world.projects.values()]
+
+    def project(self, spec: ProjectSpec) -> ProjectView:
+        """Show a project with the shares of the last cycle."""
+        world, actor = self.world, self.actor
+        inside = actor.admin or actor.kind == "hub" or is_member(actor, spec)
+        records = world.by_project.get(spec.name, ())
+        share = world.shares.get(spec.name)
+        measured = [m for r in records if r.allocated and (m := world.meter.current(r.id))]
+        building = [r for r in records if not r.spec.preemptible]
+        return ProjectView(
+            name=spec.name,
+            parent=spec.parent,
+            quota=_gpus(spec.quota),
+            build_quota=_gpus(build_quota(spec)),
+            limit=_gpus(spec.limit),
+            weight=spec.weight,
+            priority=spec.priority,
+            never_lent=spec.never_lent / 1000,
+            min_runtime=spec.min_runtime,
+            node_types_build=_list(spec.node_types_build),
+            node_types_train=_list(spec.node_types_train),
+            # Who is in a project is for those who are.
+            members=list(spec.members) if inside else [],
+            groups=list(spec.groups) if inside else [],
+            admins=list(spec.admins) if inside else [],
+            admin_groups=list(spec.admin_groups) if inside else [],
+            allocated=sum(r.allocated for r in records) / 1000,
+            build_allocated=sum(r.allocated for r in building) / 1000,
+            fair_share=share.fair_share / 1000 if share else 0,
+            over_quota=share.over_quota / 1000 if share else 0,
+            waiting=sum(r.state in _WAITING for r in records),
+            utilized=sum(gpus for gpus, _ in measured) if measured else None,
+            may_admin=actor.admin or is_project_admin(actor, spec),
+            may_submit=may(actor, Action.SUBMIT, spec),
+        )
+
+    def nodes(self) -> list[NodeView]:
+        """Show every device; whoever holds it has a name only for those who may see them."""
+        return [
+            NodeView(name=name, devices=[self._device(name, device) for device in devices])
+            for name, devices in self.world.devices.items()
+        ]
+
+    def _device(self, node: str, device: Device) -> DeviceView:
+        held = [
+            (record, share.gpus)
+            for record in self.world.workloads
+            for worker in record.workers
+            if worker.node == node
+            for share in worker.devices
+            if share.device == device.index
+        ]
+        utilized, memory_mib = self.world.meter.device(device.uuid) or (None, None)
+        return DeviceView(
+            device=device.index,
+            uuid=device.uuid,
+            name=device.name,
+            memory_mib=device.memory_mib,
+            simulated=device.simulated,
+            healthy=device.healthy,
+            allocated=sum(gpus for _, gpus in held) / 1000,
+            utilized=utilized,
+            memory_used_mib=memory_mib,
+            allocations=[
+                AllocationView(
+                    workload=record.id if self.sees(record) else "",
+                    user=record.spec.user if self.sees(record) else "",
+                    gpus=gpus / 1000,
+                )
+                for record, gpus in held
+            ],
+        )
+
+    def overview(self) -> Overview:
+        """Show everything, without workloads that finished long ago."""
+        finished = [r.id for r in self.world.workloads if r.state.finished]
+        old = set(finished[:-RECENT])
+        seen = [r for r in self.world.workloads if r.id not in old and self.sees(r)]
+        return Overview(
+            at=_time(self.world.at),
+            projects=self.projects(),
+            workloads=[self.workload(record) for record in seen],
+            nodes=self.nodes(),
+            notes=self._notes() if self.actor.admin else [],
+        )
+
+    def _notes(self) -> list[str]:
+        roots = [r.spec for r in self.world.projects.values() if r.spec.parent is None]
+        notes = []
+        for word, amounts in (
+            ("Quotas", [p.quota for p in roots]),
+            ("Build quotas", [build_quota(p) for p in roots]),
+        ):
+            total = sum(amount or 0 for amount in amounts)
+            if total > self.world.capacity:
+                notes.append(
+                    f"{word} add up to {gpu_text(total)} GPUs,"
+                    f" the cluster has {gpu_text(self.world.capacity)}."
+                )
+        return notes
+
+
+_WAITING = frozenset({WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING})
+
+
+def version_of(record: WorkloadRecord) -> str:
+    """Return an opaque text that differs whenever a caller would be shown something else.
+
+    Measurements do not count: they change all the time.
+    """
+    held = [(w.state, w.node, w.devices, w.exit_code) for w in record.workers]
+    shown = (
+        record.state,
+        held,
+        record.reason,
+        record.position,
+        record.attempts,
+        record.pauses,
+        record.failures,
+    )
+    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
+
+
+def _reason(record: WorkloadRecord) -> ReasonView | None:
+    why = record.reason
+    if why is None:
+        return None
+    return ReasonView(
+        code=why.code, rule=why.rule, text=why.text, gains=why.gains, position=record.position
+    )
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _maybe_time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else _time(seconds)
+
+
+def _gpus(milli: MilliGpu | None) -> float | None:
+    return None if milli is None else milli / 1000
+
+
+def _list(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else list(names)

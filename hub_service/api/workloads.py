@@ -1,0 +1,167 @@
+"""Routes of workloads: submit, list, describe and wait, change, environment, logs.
+
+Each handler parses, authorises, calls and renders, nothing else.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+
+from runai.hub_service.api.permissions import Action
+from runai.hub_service.api.platform import Caller, On, Platform
+from runai.hub_service.api.schemas import (
+    EnvironmentView,
+    LogLine,
+    ProcessReport,
+    SubmitReply,
+    SubmitRequest,
+    WorkloadDetail,
+    WorkloadStateName,
+    WorkloadView,
+)
+from runai.hub_service.api.streams import with_signs_of_life
+from runai.hub_service.api.submitting import submit as submit_request
+from runai.hub_service.api.views import version_of
+from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.records import Process, WorkloadRecord, workload_id
+from runai.hub_service.errors import NotFound
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/workloads", tags=["workloads"])
+
+LONGEST_POLL_S = 60.0
+
+
+@router.get("")
+async def list_workloads(
+    on: On,
+    caller: Caller,
+    project: str | None = None,
+    user: str | None = None,
+    state: WorkloadStateName | None = None,
+) -> list[WorkloadView]:
+    """List the workloads that the caller may see, oldest first."""
+    views = (await on.viewer(caller)).workloads()
+    wanted = {"project": project, "user": user, "state": state}
+    asked = {name: value for name, value in wanted.items() if value is not None}
+    return [v for v in views if all(getattr(v, name) == asked[name] for name in asked)]
+
+
+@router.post("", status_code=201)
+async def submit(
+    request: SubmitRequest, on: On, caller: Caller, *, dry_run: bool = False
+) -> SubmitReply:
+    """Queue a job or a session, or say what would come of it."""
+    return await submit_request(on, caller, request, dry_run=dry_run)
+
+
+@router.get("/{project}/{name}")
+async def describe(
+    project: str,
+    name: str,
+    on: On,
+    caller: Caller,
+    changed_from: str | None = None,
+    timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the caller's
+) -> WorkloadDetail:
+    """Describe a workload; with `changed_from`, as soon as its version differs from that."""
+    record = await on.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name))
+    if changed_from is not None:
+        record = await _changed(on, record, changed_from, timeout)
+    return await _detail(on, caller, record)
+
+
+@router.delete("/{project}/{name}", status_code=202)
+async def delete(project: str, name: str, on: On, caller: Caller) -> None:
+    """Stop a workload if it runs, and forget it when its processes are gone."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    await on.cluster.delete(record.id, by=caller.name)
+
+
+@router.post("/{project}/{name}/suspend")
+async def suspend(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Take a job out of the queue, stopping it if it runs."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    return await _detail(on, caller, await on.cluster.suspend(record.id, by=caller.name))
+
+
+@router.post("/{project}/{name}/resume")
+async def resume(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Put a suspended job back into its place in the queue."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    return await _detail(on, caller, await on.cluster.resume(record.id, by=caller.name))
+
+
+@router.put("/{project}/{name}/process")
+async def attach(
+    project: str, name: str, report: ProcessReport, on: On, caller: Caller
+) -> WorkloadDetail:
+    """Learn which process a granted session is."""
+    record = await on.allowed(caller, Action.ATTACH, workload_id(project, name))
+    process = Process(report.pid, report.created)
+    return await _detail(on, caller, await on.cluster.attach(record.id, process))
+
+
+@router.get("/{project}/{name}/environment")
+async def environment(
+    project: str, name: str, on: On, caller: Caller, worker: Annotated[int, Query(ge=0)] = 0
+) -> EnvironmentView:
+    """Hand out the environment that gives a worker its devices."""
+    record = await on.allowed(caller, Action.READ_ENVIRONMENT, workload_id(project, name))
+    handed = await on.cluster.environment(record.id, worker)
+    return EnvironmentView(environment=dict(handed.variables), workdir=handed.workdir)
+
+
+@router.get("/{project}/{name}/logs", response_class=StreamingResponse)
+async def logs(
+    project: str,
+    name: str,
+    on: On,
+    caller: Caller,
+    worker: Annotated[int | None, Query(ge=0)] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    *,
+    follow: bool = False,
+) -> StreamingResponse:
+    """Stream what the workers wrote, one JSON object for each line."""
+    record = await on.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name))
+    if worker is not None and worker >= record.spec.workers:
+        raise NotFound(
+            f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
+        )
+    chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow)
+    body = with_signs_of_life(_log_lines(chunks), b"\n")
+    return StreamingResponse(body, media_type="application/x-ndjson")
+
+
+async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        lines = chunk.lines.removesuffix(b"\n").split(b"\n")
+        yield b"".join(
+            LogLine(worker=chunk.worker, attempt=chunk.attempt, text=line.decode(errors="replace"))
+            .model_dump_json()
+            .encode()
+            + b"\n"
+            for line in lines
+        )
+
+
+async def _changed(
+    on: Platform, record: WorkloadRecord, seen: str, within_s: float
+) -> WorkloadRecord:
+    try:
+        async with asyncio.timeout(within_s):
+            while version_of(record) == seen:
+                record = await on.cluster.wait(record.id, record)
+    except TimeoutError:
+        pass
+    return record
+
+
+async def _detail(on: Platform, caller: Caller, record: WorkloadRecord) -> WorkloadDetail:
+    viewer = await on.viewer(caller)
+    return viewer.detail(record, await on.cluster.history(record.id))

@@ -1,0 +1,52 @@
+"""Apply what somebody gives of a project (API, command line, projects.yaml) to its specification.
+
+Pure. Knows which fields there are, what null means for each, and what cannot be meant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from decimal import Decimal
+from typing import Any
+
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu, gpu_text
+
+__all__ = ["changed_project"]
+
+_DEFAULTS = {field.name: field.default for field in fields(ProjectSpec)}
+_NULL_SAYS_SOMETHING = frozenset(
+    {"parent", "quota", "build_quota", "limit", "weight", "node_types_build", "node_types_train"}
+)
+"""Null is unlimited (quota, limit), derived (build quota, weight), any (types) or none."""
+
+
+def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
+    """Return the project with the given fields; null means the default where it says nothing else.
+
+    Raises:
+        InvalidRequest: the result cannot be meant.
+    """
+    changed = replace(spec, **{name: _value(name, value) for name, value in given.items()})
+    if (
+        changed.build_quota is not None
+        and changed.quota is not None
+        and changed.build_quota > changed.quota
+    ):
+        raise InvalidRequest(
+            f"The build quota of {gpu_text(changed.build_quota)} is above the quota of"
+            f" {gpu_text(changed.quota)} of project {changed.name}.",
+            hint="It is the part of the quota that sessions may use.",
+            code="build_quota_above_quota",
+        )
+    return changed
+
+
+def _value(name: str, value: Any) -> Any:  # noqa: ANN401  of any field
+    if value is None:
+        return None if name in _NULL_SAYS_SOMETHING else _DEFAULTS[name]
+    if isinstance(value, Decimal):
+        return MilliGpu(int(value * WHOLE_GPU))
+    if isinstance(value, list):
+        return tuple(value)
+    return value

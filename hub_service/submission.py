@@ -1,0 +1,219 @@
+"""From what somebody asks for to what the cluster stores: defaults, limits and sentences.
+
+Pure: knows requests, projects and quantities; no cluster, no HTTP. Refuses what can never run and
+what cannot be meant; what merely has to wait is accepted. Called by the API's submit.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.errors import InvalidRequest, NotFound
+from runai.hub_service.scheduler.quantity import (
+    WHOLE_GPU,
+    MilliGpu,
+    count_text,
+    fraction_of_memory,
+    gpu_text,
+)
+
+__all__ = ["Site", "build_quota", "choose_project", "known_project", "workload_specs"]
+
+PRIORITIES = {"low": 25, "normal": 50, "high": 75}
+SESSION_PRIORITY = 100
+LONGEST_NAME = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a submission is checked against."""
+
+    projects: Mapping[str, ProjectSpec]
+    taken: Collection[str]
+    """Ids of all workloads."""
+    largest_device_mib: int
+
+
+def known_project(
+    name: str, projects: Mapping[str, ProjectSpec], yours: Sequence[str]
+) -> ProjectSpec:
+    """Return the project of that name.
+
+    Raises:
+        NotFound: there is none; names those of the caller.
+    """
+    if name not in projects:
+        raise NotFound(f"There is no project {name}.", hint=_yours(yours), code="unknown_project")
+    return projects[name]
+
+
+def choose_project(
+    request: SubmitRequest, projects: Mapping[str, ProjectSpec], yours: Sequence[str]
+) -> ProjectSpec:
+    """Return the project that is asked for, or the caller's only one.
+
+    Raises:
+        NotFound: the named one does not exist.
+        InvalidRequest: none is named and there are none or several to choose from.
+    """
+    if request.project is not None:
+        return known_project(request.project, projects, yours)
+    if len(yours) == 1:
+        return projects[yours[0]]
+    if not yours:
+        raise InvalidRequest(
+            "You are not a member of any project.",
+            hint="Ask a project's admin to add you.",
+            code="no_project",
+        )
+    raise InvalidRequest(
+        f"You are in {len(yours)} projects: {', '.join(yours)}.",
+        hint="Name one (--project), or choose your default: runai project use NAME.",
+        code="which_project",
+    )
+
+
+def build_quota(project: ProjectSpec) -> MilliGpu | None:
+    """Return what its sessions may use: the build quota, never above the quota; None: unlimited."""
+    if project.build_quota is None or project.quota is None:
+        return project.quota if project.build_quota is None else project.build_quota
+    return min(project.build_quota, project.quota)
+
+
+def workload_specs(
+    request: SubmitRequest, *, user: str, project: ProjectSpec, site: Site
+) -> list[WorkloadSpec]:
+    """Return what to store: one workload, or one for each index of an array.
+
+    Raises:
+        InvalidRequest: it cannot be meant, or can never run in this project.
+    """
+    _check_shape(request)
+    gpus = _gpus(request)
+    preemptible = request.kind == "job" if request.preemptible is None else request.preemptible
+    min_workers = request.workers if request.min_workers is None else request.min_workers
+    _check_fits_project(request, gpus, min_workers, preemptible, project, site)
+    return [
+        WorkloadSpec(
+            project=project.name,
+            name=name,
+            user=user,
+            kind=request.kind,
+            command=None if request.command is None else tuple(request.command),
+            workdir=request.workdir,
+            env=dict(request.env),
+            gpus=gpus,
+            gpu_memory_mib=request.gpu_memory_mib or 0,
+            workers=request.workers,
+            min_workers=min_workers,
+            preemptible=preemptible,
+            priority=_priority(request),
+            backoff_limit=request.backoff_limit,
+            grace_seconds=request.grace_seconds,
+            array_index=index,
+            source=request.source,
+            server=request.server,
+        )
+        for name, index in _names(request, project.name, site.taken)
+    ]
+
+
+def _check_shape(request: SubmitRequest) -> None:
+    if request.command is None and request.kind == "job":
+        raise InvalidRequest(
+            "A job needs a command.", hint="For example: runai submit exp1 -- python train.py."
+        )
+    if request.gpus and request.gpu_memory_mib:
+        raise InvalidRequest(
+            "Both GPUs and GPU memory are given.", hint="Give one of them: --gpus or --gpu-memory."
+        )
+    if request.min_workers is not None and request.min_workers > request.workers:
+        raise InvalidRequest(
+            f"{request.min_workers} workers cannot be the least of {request.workers}.",
+            hint="Give more --workers or a smaller --min-workers.",
+        )
+    if request.kind == "session" and (request.workers > 1 or request.array is not None):
+        raise InvalidRequest(
+            "A session is one process.", hint="Submit a job for several workers or an array."
+        )
+
+
+def _gpus(request: SubmitRequest) -> MilliGpu:
+    milli = MilliGpu(int((request.gpus or 0) * WHOLE_GPU))
+    if milli > WHOLE_GPU and milli % WHOLE_GPU:
+        raise InvalidRequest(
+            f"{gpu_text(milli)} GPUs are not possible: above one GPU only whole ones are.",
+            hint=f"Ask for {milli // WHOLE_GPU} or {milli // WHOLE_GPU + 1}, or for less than 1.",
+            code="not_whole",
+        )
+    return milli
+
+
+def _check_fits_project(
+    request: SubmitRequest,
+    gpus: MilliGpu,
+    min_workers: int,
+    preemptible: bool,  # noqa: FBT001  one of several facts
+    project: ProjectSpec,
+    site: Site,
+) -> None:
+    """Refuse what could never start, however long it waited."""
+    each = gpus
+    if request.gpu_memory_mib and site.largest_device_mib:
+        each = fraction_of_memory(request.gpu_memory_mib, site.largest_device_mib)
+    asked = MilliGpu(each * min_workers)
+    above: ProjectSpec | None = project
+    while above is not None:
+        if above.limit is not None and asked > above.limit:
+            raise InvalidRequest(
+                f"{count_text(asked)} are more than project {above.name} may ever hold:"
+                f" its limit is {gpu_text(above.limit)}.",
+                hint="Ask for fewer, or ask an admin for a higher limit.",
+                code="over_limit",
+            )
+        above = site.projects.get(above.parent) if above.parent else None
+    room = build_quota(project)
+    if not preemptible and room is not None and asked > room:
+        raise InvalidRequest(
+            f"{count_text(asked)} for a session are more than project {project.name} may ever give"
+            f" to sessions: its build quota is {gpu_text(room)}.",
+            hint="Ask for fewer, submit a job, or let it be stopped for others (--preemptible).",
+            code="over_build_quota",
+        )
+
+
+def _priority(request: SubmitRequest) -> int:
+    if request.kind == "session" and "priority" not in request.model_fields_set:
+        return SESSION_PRIORITY
+    if isinstance(request.priority, int):
+        return request.priority
+    return PRIORITIES[request.priority]
+
+
+def _names(
+    request: SubmitRequest, project: str, taken: Collection[str]
+) -> list[tuple[str, int | None]]:
+    name = request.name
+    if name is None:
+        free = (n for n in count(1) if not _is_taken(f"{project}/{request.kind}-{n}", taken))
+        name = f"{request.kind}-{next(free)}"
+    if request.array is None:
+        return [(name, None)]
+    if len(name) + 1 + len(str(request.array - 1)) > LONGEST_NAME:
+        raise InvalidRequest(
+            f"The name {name} is too long for an array of {request.array}.",
+            hint=f"With its index it must have at most {LONGEST_NAME} characters.",
+        )
+    return [(f"{name}-{index}", index) for index in range(request.array)]
+
+
+def _is_taken(workload: str, taken: Collection[str]) -> bool:
+    return workload in taken or f"{workload}-0" in taken
+
+
+def _yours(yours: Sequence[str]) -> str:
+    if not yours:
+        return "You are not a member of any project: ask a project's admin to add you."
+    return f"Yours: {', '.join(yours)}."
