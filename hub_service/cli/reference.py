@@ -56,6 +56,8 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
 
 
 def _usage(command: click.Command, path: str) -> str:
+    if isinstance(command, click.Group):
+        return f"{path} [OPTIONS] COMMAND ..."
     context = click.Context(command, info_name=path)
     return " ".join([path, *command.collect_usage_pieces(context)])
 

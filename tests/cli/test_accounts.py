@@ -1,0 +1,105 @@
+"""`runai user` on a real data directory: what it changes, the login accepts."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from runai.embedded.accounts import Accounts
+from runai.embedded.directory import DataDirectory
+
+
+@pytest.fixture
+def directory(tmp_path):
+    made = DataDirectory(tmp_path / "platform")
+    made.prepare(system_users=False)
+    Accounts(made).make_first()
+    return made
+
+
+@pytest.fixture
+def user(directory, runai):
+    def run(*arguments, **options):
+        return runai("user", "--data-dir", str(directory.root), *arguments, **options)
+
+    return run
+
+
+def test_accounts_are_listed_with_who_is_admin(user):
+    assert user("list").stdout.splitlines() == [
+        "NAME   ADMIN",
+        "admin  yes",
+        "bob    -",
+        "patty  -",
+    ]
+
+
+def test_an_account_gets_a_generated_password_that_works(user, directory):
+    result = user("add", "ana")
+
+    password = result.stdout.splitlines()[1].removeprefix("password: ")
+    assert Accounts(directory).check("ana", password) is not None
+    assert "runai project set PROJECT --add-member ana" in result.stderr
+
+
+def test_an_admin_is_made_by_a_flag(user, directory):
+    user("add", "root2", "--admin")
+
+    assert Accounts(directory).all()["root2"].admin
+
+
+def test_a_given_password_is_never_printed(user, directory):
+    result = user("passwd", "bob", "--password-stdin", stdin="correct horse battery\n")
+
+    assert Accounts(directory).check("bob", "correct horse battery") is not None
+    assert "correct horse" not in result.output
+
+
+def test_a_password_is_asked_for_twice(user, directory):
+    result = user("passwd", "bob", stdin="correct horse battery\ncorrect horse battery\n")
+
+    assert result.exit_code == 0
+    assert Accounts(directory).check("bob", "correct horse battery") is not None
+    assert "correct horse" not in result.output
+
+
+def test_a_removed_account_cannot_log_in(user, directory):
+    password = directory.passwords.read_text().split("bob ")[1].split()[0]
+
+    user("remove", "bob")
+
+    assert Accounts(directory).check("bob", password) is None
+
+
+def test_accounts_as_json(user):
+    assert {"name": "admin", "admin": True} in json.loads(user("list", "-o", "json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        pytest.param(["add", "bob"], "There is a user bob already.", id="name-taken"),
+        pytest.param(["add", "B O"], "'B O' cannot be a user name.", id="impossible-name"),
+        pytest.param(["remove", "eve"], "There is no user eve.", id="unknown"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_with_a_way_out(user, arguments, sentence):
+    result = user(*arguments)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {sentence}\nHint: ")
+
+
+def test_a_directory_without_a_platform_is_named(runai, tmp_path):
+    result = runai("user", "--data-dir", str(tmp_path), "list")
+
+    assert result.exit_code == 1
+    assert f"There are no accounts in {tmp_path}." in result.stderr
+
+
+def test_the_accounts_stay_private(user, directory):
+    user("add", "ana")
+
+    assert stat.S_IMODE(directory.accounts.stat().st_mode) == 0o600
