@@ -231,5 +231,5 @@ def _seconds(start: float, end: float) -> Iterator[tuple[int, float]]:
     """
     second = int(start)
     while second < end:
-        yield second, min(end, second + 1) - max(start, second)
+        yield second, min(end, second + 1.0) - max(start, second)
         second += 1

@@ -1,11 +1,15 @@
-"""Run the revisions on the connection that `store` hands over; alembic loads this file."""
+"""Run the revisions on the connection that `store` hands over.
+
+Alembic loads this file, under a name of its own; as a plain import it does nothing.
+"""
 
 from alembic import context
 
-context.configure(
-    connection=context.config.attributes["connection"],
-    # SQLite cannot alter most things in place: alembic copies the table then.
-    render_as_batch=True,
-)
-with context.begin_transaction():
-    context.run_migrations()
+if __name__ == "env_py":
+    context.configure(
+        connection=context.config.attributes["connection"],
+        # SQLite cannot alter most things in place: alembic copies the table then.
+        render_as_batch=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
