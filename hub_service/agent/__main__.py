@@ -1,0 +1,101 @@
+"""Start the agent of one node: `python -m runai.hub_service.agent`, configured by environment.
+
+RUNAI_API_URL (the service's root), RUNAI_AGENT_TOKEN, RUNAI_NODE; devices as the service has them:
+RUNAI_GPUS ("auto" or a number), RUNAI_SIMULATE (a number wins). Leaves at SIGTERM and when its
+parent is gone (RUNAI_AGENT_PARENT, its PID, if given). Started by the service, or by a DaemonSet.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from runai.hub_service.agent.devices import open_devices
+from runai.hub_service.agent.loop import Agent
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.errors import InvalidRequest, RunaiError
+
+__all__ = ["Settings", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says."""
+
+    url: str
+    node: str
+    gpus: int | Literal["auto"]
+    simulate: int | None
+    parent: int | None
+    token: str = field(repr=False)
+
+    @classmethod
+    def parse(cls, environ: Mapping[str, str]) -> "Settings":
+        """Read the environment.
+
+        Raises:
+            InvalidRequest: something is missing or no number; names it, never a token.
+        """
+        gpus = environ.get("RUNAI_GPUS") or "auto"
+        simulate = environ.get("RUNAI_SIMULATE")
+        parent = environ.get("RUNAI_AGENT_PARENT")
+        return cls(
+            url=_needed(environ, "RUNAI_API_URL"),
+            node=_needed(environ, "RUNAI_NODE"),
+            gpus="auto" if gpus == "auto" else _number("RUNAI_GPUS", gpus),
+            simulate=_number("RUNAI_SIMULATE", simulate) if simulate else None,
+            parent=_number("RUNAI_AGENT_PARENT", parent) if parent else None,
+            token=_needed(environ, "RUNAI_AGENT_TOKEN"),
+        )
+
+
+def _needed(environ: Mapping[str, str], name: str) -> str:
+    if value := environ.get(name, ""):
+        return value
+    raise InvalidRequest(f"{name} is not set.", hint="The service sets it when it starts an agent.")
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidRequest(f"{name} is {text!r}.", hint="Give a number.") from None
+
+
+async def _run(settings: Settings) -> None:
+    # Given by the parent, it also tells that the parent went before we could look.
+    parent = settings.parent or os.getppid()
+    source = open_devices(settings.gpus, settings.simulate, node=settings.node)
+    client = AsyncClient(settings.url, settings.token)
+    agent = Agent(settings.node, source, client, wanted=lambda: os.getppid() == parent)
+    me = asyncio.current_task()
+    assert me is not None
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(stop, me.cancel)
+    try:
+        await agent.run()
+    finally:
+        source.close()
+        await client.close()
+
+
+def main() -> int:
+    """Run the agent; return its exit status."""
+    logging.basicConfig(level=logging.WARNING, format="agent: %(message)s")
+    try:
+        settings = Settings.parse(os.environ)
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(_run(settings))
+    except RunaiError as error:
+        sys.stderr.write(f"agent: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""The agent: each second measure, report, and learn what to measure next.
+
+Slows down while nothing is allocated, buffers while the service is away, and outlives neither its
+parent nor a cancellation. Knows no transport and no driver: it is handed both. Started by
+`__main__`; the one loop of the agent that may catch everything.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from runai.hub_service.agent import usage
+from runai.hub_service.agent.devices import DeviceSource
+from runai.hub_service.api.schemas import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.errors import RunaiError, Unavailable
+
+__all__ = ["Agent", "Reporter"]
+
+log = logging.getLogger(__name__)
+
+BUSY_S = 1.0
+"""Between two polls while anything is allocated."""
+
+IDLE_S = 2.0
+"""Between two polls while nothing is: an allocation is noticed within this time."""
+
+KEPT_REPORTS = 600
+"""How many reports wait for the service at most; the oldest go first."""
+
+MAX_DELAY_S = 10.0
+
+
+class Reporter(Protocol):
+    """What the agent needs of `AsyncClient`."""
+
+    async def report(self, report: AgentReport) -> AgentReply:
+        """Deliver one report.
+
+        Raises:
+            Unavailable: not now; the same report may be given again.
+        """
+
+
+class Agent:
+    """Measures one node for as long as `run` runs."""
+
+    def __init__(
+        self,
+        node: str,
+        source: DeviceSource,
+        reporter: Reporter,
+        *,
+        wanted: Callable[[], bool] = lambda: True,
+        busy_s: float = BUSY_S,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        """Measure `source` and tell `reporter`, while `wanted` says so."""
+        self._node = node
+        self._source = source
+        self._reporter = reporter
+        self._wanted = wanted
+        self._busy_s, self._idle_s = busy_s, idle_s
+        self._allocations: list[AgentAllocation] = []
+        self._waiting: deque[AgentReport] = deque(maxlen=KEPT_REPORTS)
+        self._to_send = asyncio.Event()
+        self._allocated = asyncio.Event()
+
+    async def run(self) -> None:
+        """Measure and report until cancelled, or until nobody wants it any more."""
+        async with asyncio.TaskGroup() as tasks:
+            sender = tasks.create_task(self._send())
+            await self._measure()
+            sender.cancel()
+
+    async def _measure(self) -> None:
+        failures = 0
+        while self._wanted():
+            started = time.monotonic()
+            try:
+                await self._poll()
+                failures = 0
+            except Exception:
+                failures += 1
+                log.exception("measuring failed %d times; the gap shows in the charts", failures)
+            if failures:
+                await asyncio.sleep(_delay(failures))
+            elif self._allocations:
+                await asyncio.sleep(max(0.0, started + self._busy_s - time.monotonic()))
+            else:
+                self._allocated.clear()
+                try:
+                    async with asyncio.timeout(self._idle_s):
+                        await self._allocated.wait()
+                except TimeoutError:
+                    continue
+
+    async def _poll(self) -> None:
+        allocations = self._allocations
+        # A thread: a driver that hangs must not stop the reports.
+        poll = await asyncio.to_thread(self._source.poll, allocations)
+        self._waiting.append(usage.report(self._node, poll, allocations))
+        self._to_send.set()
+
+    async def _send(self) -> None:
+        failures = 0
+        while True:
+            await self._to_send.wait()
+            if not self._waiting:
+                self._to_send.clear()
+                continue
+            report = self._waiting.popleft()
+            try:
+                reply = await self._reporter.report(report)
+            except Unavailable as away:
+                if failures == 0:
+                    log.warning("the service is away, reports wait: %s", away)
+                failures += 1
+                if len(self._waiting) < KEPT_REPORTS:
+                    self._waiting.appendleft(report)
+            except RunaiError as refused:
+                # The same report would be refused again; the next one perhaps not.
+                failures += 1
+                log.warning("the service refused a report: %s", refused)
+            except Exception:
+                failures += 1
+                log.exception("reporting failed %d times", failures)
+            else:
+                if failures:
+                    log.warning("the service is back")
+                failures = 0
+                self._learn(reply.allocations)
+                continue
+            await asyncio.sleep(_delay(failures))
+
+    def _learn(self, allocations: list[AgentAllocation]) -> None:
+        self._allocations = allocations
+        if allocations:
+            self._allocated.set()
+
+
+def _delay(failures: int) -> float:
+    return min(MAX_DELAY_S, 0.5 * 2.0 ** min(failures, 10))
