@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from runai.hub_service.api.schemas import ProjectName, ProjectPut
 from runai.hub_service.api.validation import invalid_request
 from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.errors import InvalidRequest, RunaiError
+from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.project_changes import changed_project
 
 __all__ = ["read_projects"]
@@ -83,12 +83,22 @@ class _Reader:
                 f"{name.value!r} is no name for a project",
                 "Use small letters, digits and '-', at most 24.",
             ) from None
-        spec = ProjectSpec(name.value)
-        for key, value in self._pairs(fields, f"project {name.value}"):
-            spec = self._with(spec, key, value)
-        return spec
+        given = {
+            key.value: self._value(name.value, key, value)
+            for key, value in self._pairs(fields, f"project {name.value}")
+        }
+        try:
+            return changed_project(ProjectSpec(name.value), given)
+        except InvalidRequest as wrong:
+            raise self._wrong(name, wrong.message.rstrip("."), wrong.hint) from wrong
 
-    def _with(self, spec: ProjectSpec, key: yaml.ScalarNode, node: yaml.Node) -> ProjectSpec:
+    def _value(self, project: str, key: yaml.ScalarNode, node: yaml.Node) -> object:
+        if key.value not in ProjectPut.model_fields:
+            raise self._wrong(
+                key,
+                f"project {project} has a field {key.value!r}, which means nothing",
+                f"Fields: {', '.join(ProjectPut.model_fields)}.",
+            )
         value = _plain(node)
         if value is None and key.value in _MAY_BE_UNLIMITED and _is_empty(node):
             # An empty value is a slip of the keyboard far more often than "no bound".
@@ -97,12 +107,11 @@ class _Reader:
             value = None
         try:
             put = ProjectPut.model_validate({key.value: value})
-            return changed_project(spec, {key.value: getattr(put, key.value)})
         except ValidationError as wrong:
-            error: RunaiError = invalid_request([dict(e) for e in wrong.errors()])
-        except InvalidRequest as wrong:
-            error = wrong
-        raise self._wrong(key, f"project {spec.name}: {error.message.rstrip('.')}", error.hint)
+            error = invalid_request([dict(e) for e in wrong.errors()])
+            text = f"project {project}: {error.message.rstrip('.')}"
+            raise self._wrong(key, text, error.hint) from None
+        return getattr(put, key.value)
 
     def _pairs(self, node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
         if _is_empty(node):

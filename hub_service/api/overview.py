@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.auth import XSRF_HEADER
-from runai.hub_service.api.permissions import Action, Actor, authorise, is_member
-from runai.hub_service.api.platform import Caller, On, Platform
+from runai.hub_service.api.permissions import Action, authorise, is_member
+from runai.hub_service.api.platform import Caller, On, Platform, Watcher, Watching
 from runai.hub_service.api.schemas import NodeView, Overview, WhoAmI
 from runai.hub_service.api.streams import with_signs_of_life
 from runai.hub_service.api.views import Viewer
@@ -20,8 +21,8 @@ __all__ = ["router"]
 router = APIRouter(tags=["cluster"])
 
 AT_MOST_EVERY_S = 0.5
-MEASURED_EVERY_S = 2.0
-"""Utilization changes without any event: while anything is allocated it is sent this often."""
+LOOK_EVERY_S = 2.0
+"""Utilization changes without any event; so does what no cycle is needed for."""
 
 
 @router.get("/whoami")
@@ -49,10 +50,10 @@ async def overview(on: On, caller: Caller) -> Overview:
 
 
 @router.get("/events", response_class=StreamingResponse)
-async def events(on: On, caller: Caller) -> StreamingResponse:
-    """Stream an overview at once, after every change, and while anything is measured."""
-    authorise(caller, Action.SEE_CLUSTER)
-    body = with_signs_of_life(_overviews(on, caller), b":\n\n")
+async def events(on: On, watching: Watching) -> StreamingResponse:
+    """Stream an overview at once and whenever it differs, at most twice a second."""
+    authorise(watching.actor, Action.SEE_CLUSTER)
+    body = with_signs_of_life(_overviews(on, watching), b":\n\n", watching.check)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
@@ -74,21 +75,17 @@ async def plan(on: On, caller: Caller) -> dict[str, Any]:
     return {**whole, "decisions": [d for d in whole["decisions"] if d["workload"] in seen]}
 
 
-async def _overviews(on: Platform, actor: Actor) -> AsyncIterator[bytes]:
+async def _overviews(on: Platform, watching: Watcher) -> AsyncIterator[bytes]:
     sent = b""
     while True:
         version = on.controller.changes.version
-        world = await on.world_of_last_cycle()
-        shown = Viewer(world, actor).overview()
+        shown = Viewer(await on.shared_world(), watching.actor).overview()
         # The time alone is no news.
         news = shown.model_dump_json(exclude={"at"}).encode()
         if news != sent:
             yield b"event: overview\ndata: " + shown.model_dump_json().encode() + b"\n\n"
             sent = news
         await asyncio.sleep(AT_MOST_EVERY_S)
-        measured = any(record.allocated for record in world.workloads)
-        try:
-            async with asyncio.timeout(MEASURED_EVERY_S - AT_MOST_EVERY_S if measured else None):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):
                 await on.controller.changes.after(version)
-        except TimeoutError:
-            continue

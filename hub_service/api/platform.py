@@ -6,7 +6,7 @@ gather a `World`; leaves what of it is shown to `views`. Made by the composition
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -19,7 +19,9 @@ from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, Workload
 from runai.hub_service.controller import Controller
 from runai.hub_service.ledger import Ledger
 
-__all__ = ["Caller", "On", "Platform"]
+__all__ = ["Caller", "On", "Platform", "Watcher", "Watching"]
+
+SHARED_FOR_S = 0.4
 
 
 @dataclass
@@ -36,7 +38,8 @@ class Platform:
     workdir_exists: Callable[[str], bool]
     """Whether jobs could begin in a directory; always true where only their user could tell."""
     clock: Callable[[], float] = time.time
-    _gathered: tuple[int, World] | None = None
+    _shared: World | None = None
+    _shared_version: int = -1
 
     async def world(self) -> World:
         """Gather everything there is to show, now."""
@@ -49,12 +52,16 @@ class Platform:
             meter=self.ledger,
         )
 
-    async def world_of_last_cycle(self) -> World:
-        """Gather once per cycle, however many streams show it; measurements are always fresh."""
-        version = self.controller.changes.version
-        if self._gathered is None or self._gathered[0] != version:
-            self._gathered = (version, await self.world())
-        return replace(self._gathered[1], at=self.clock())
+    async def shared_world(self) -> World:
+        """Gather once for all streams, anew after each cycle and twice a second."""
+        now, version = self.clock(), self.controller.changes.version
+        if (
+            self._shared is None
+            or self._shared_version != version
+            or not 0 <= now - self._shared.at < SHARED_FOR_S
+        ):
+            self._shared, self._shared_version = await self.world(), version
+        return self._shared
 
     async def viewer(self, actor: Actor) -> Viewer:
         """Return the present as the actor may see it."""
@@ -82,9 +89,33 @@ def _platform(request: Request) -> Platform:
     return platform
 
 
+class Watcher:
+    """Who reads a stream; asked again now and then, so that a revoked token does not read on."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._platform = _platform(request)
+        self.actor = Actor("", "agent")
+
+    async def check(self) -> None:
+        """Find out who it is now.
+
+        Raises:
+            Unauthenticated, Forbidden: nobody who may read on.
+        """
+        self.actor = await self._platform.authenticator.actor(self._request)
+
+
 async def _caller(request: Request) -> Actor:
     return await _platform(request).authenticator.actor(request)
 
 
+async def _watcher(request: Request) -> Watcher:
+    watcher = Watcher(request)
+    await watcher.check()
+    return watcher
+
+
 On = Annotated[Platform, Depends(_platform)]
 Caller = Annotated[Actor, Depends(_caller)]
+Watching = Annotated[Watcher, Depends(_watcher)]

@@ -4,29 +4,47 @@ Knows bytes and time only. Used by the event stream and by followed logs.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from runai.hub_service.errors import RunaiError
 
 __all__ = ["SIGN_OF_LIFE_S", "with_signs_of_life"]
 
 SIGN_OF_LIFE_S = 15.0
 """Clients take three missed ones for a broken connection."""
+CHECK_EVERY_S = 20.0
 
 
 async def with_signs_of_life(
-    body: AsyncIterator[bytes], sign: bytes, every_s: float = SIGN_OF_LIFE_S
+    body: AsyncIterator[bytes],
+    sign: bytes,
+    check: Callable[[], Awaitable[None]],
+    every_s: float = SIGN_OF_LIFE_S,
 ) -> AsyncIterator[bytes]:
-    """Pass a stream on, adding `sign` whenever it is silent for so long."""
+    """Pass a stream on, adding `sign` whenever it is silent for so long.
+
+    It ends when `check`, called now and then, raises a RunaiError: the reader may no longer read.
+    """
     source = aiter(body)
+    checked = time.monotonic()
     while True:
         # No TaskGroup: a generator may be closed by another task than the one that began it.
         piece = asyncio.ensure_future(_next(source))
         try:
-            while not (await asyncio.wait({piece}, timeout=every_s))[0]:
-                yield sign
+            arrived = False
+            while not arrived:
+                arrived = bool((await asyncio.wait({piece}, timeout=every_s))[0])
+                if time.monotonic() - checked > CHECK_EVERY_S:
+                    await check()
+                    checked = time.monotonic()
+                if not arrived:
+                    yield sign
+        except RunaiError:
+            return
         finally:
             piece.cancel()
-        result = piece.result()
-        if result is None:
+        if (result := piece.result()) is None:
             return
         yield result
 

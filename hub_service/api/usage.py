@@ -86,7 +86,7 @@ async def _authorise(
 
 
 async def _series(on: Platform, found: Usage) -> UsageSeries:
-    world = await on.world_of_last_cycle()
+    world = await on.shared_world()
     return UsageSeries(
         since=_time(found.since),
         until=_time(found.until),

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.permissions import Action
-from runai.hub_service.api.platform import Caller, On, Platform
+from runai.hub_service.api.platform import Caller, On, Platform, Watching
 from runai.hub_service.api.schemas import (
     EnvironmentView,
     LogLine,
@@ -121,20 +121,20 @@ async def logs(
     project: str,
     name: str,
     on: On,
-    caller: Caller,
+    watching: Watching,
     worker: Annotated[int | None, Query(ge=0)] = None,
     tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
     *,
     follow: bool = False,
 ) -> StreamingResponse:
     """Stream what the workers wrote, one JSON object for each line."""
-    record = await on.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name))
+    record = await on.allowed(watching.actor, Action.READ_WORKLOAD, workload_id(project, name))
     if worker is not None and worker >= record.spec.workers:
         raise NotFound(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
         )
     chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow)
-    body = with_signs_of_life(_log_lines(chunks), b"\n")
+    body = with_signs_of_life(_log_lines(chunks), b"\n", watching.check)
     return StreamingResponse(body, media_type="application/x-ndjson")
 
 

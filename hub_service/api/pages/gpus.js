@@ -1,0 +1,171 @@
+// @ts-check
+// The page "GPUs": draws each overview of the event stream; buttons call the API with the login cookie.
+// Everything that users have typed becomes text nodes, never markup.
+
+const root = document.documentElement;
+const prefix = root.dataset.prefix ?? "/";
+const user = root.dataset.user ?? "";
+
+/** @param {string} id */
+const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+/**
+ * @param {string} tag
+ * @param {string} [className]
+ * @param {...(Node | string)} children
+ */
+function make(tag, className = "", ...children) {
+  const element = document.createElement(tag);
+  element.className = className;
+  element.append(...children);
+  return element;
+}
+
+/** @param {number | null | undefined} amount */
+const gpus = (amount) => (amount == null ? "∞" : String(Math.round(amount * 100) / 100));
+
+/** @param {number | null | undefined} amount */
+const measured = (amount) => (amount == null ? "–" : amount.toFixed(2));
+
+/** @param {HTMLElement} bar @param {string} kind @param {number} part */
+function fill(bar, kind, part) {
+  const piece = make("span", kind);
+  piece.style.width = `${Math.max(0, Math.min(1, part)) * 100}%`;
+  bar.append(piece);
+}
+
+/** @param {any} project @param {number} capacity */
+function drawProject(project, capacity) {
+  const scale = Math.max(capacity, project.quota ?? 0, project.allocated, 0.001);
+  const quota = project.quota ?? capacity;
+  const over = Math.max(0, project.allocated - quota);
+  const train = project.allocated - project.build_allocated - over;
+  const bar = make("div", "bar");
+  bar.setAttribute("role", "img");
+  bar.setAttribute("aria-label", `${gpus(project.allocated)} of ${gpus(project.quota)} GPUs`);
+  fill(bar, "build", project.build_allocated / scale);
+  fill(bar, "train", train / scale);
+  fill(bar, "over", over / scale);
+  const mark = make("span", "quota");
+  mark.style.left = `calc(${Math.min(1, quota / scale) * 100}% - 2px)`;
+  bar.append(mark);
+  const waiting = project.waiting ? ` · ${project.waiting} waiting` : "";
+  const busy = project.utilized == null ? "" : ` · ${measured(project.utilized)} busy`;
+  return make(
+    "div", "project",
+    make("span", "name", project.name),
+    bar,
+    make("span", "figures", `${gpus(project.allocated)} of ${gpus(project.quota)}${busy}${waiting}`),
+  );
+}
+
+/** @param {any} workload */
+function drawWorkload(workload) {
+  const row = make("tr", workload.user === user ? "" : "others");
+  const name = make("td", "", make("span", "project-of", `${workload.project}/`), workload.name);
+  const why = make("td", "why", workload.reason?.text ?? "");
+  const state = make("span", `state state-${workload.state}`, workload.state);
+  row.append(
+    name,
+    make("td", "", workload.user),
+    make("td", "", state),
+    make("td", "number", `${gpus(workload.allocated)} of ${gpus(workload.gpus)}`),
+    make("td", "number", measured(workload.utilized)),
+    why,
+    make("td", "actions", ...actions(workload)),
+  );
+  return row;
+}
+
+/** @param {any} workload */
+function actions(workload) {
+  if (!workload.mine) return [];
+  const finished = ["succeeded", "failed", "ended"].includes(workload.state);
+  const buttons = [];
+  if (workload.kind === "job" && !finished) {
+    const verb = workload.state === "suspended" ? "resume" : "suspend";
+    buttons.push(button(verb === "resume" ? "Resume" : "Pause", "POST", `${workload.id}/${verb}`));
+  }
+  buttons.push(button(finished ? "Delete" : "Stop", "DELETE", workload.id));
+  return buttons;
+}
+
+/** @param {string} label @param {string} method @param {string} path */
+function button(label, method, path) {
+  const element = /** @type {HTMLButtonElement} */ (make("button", "", label));
+  element.type = "button";
+  element.addEventListener("click", async () => {
+    element.disabled = true;
+    try {
+      await call(method, path);
+    } catch (error) {
+      say(error instanceof Error ? error.message : String(error));
+      element.disabled = false;
+    }
+  });
+  return element;
+}
+
+/** @param {string} method @param {string} path */
+async function call(method, path) {
+  const xsrf = document.cookie.match(/(?:^|; )_xsrf=([^;]+)/)?.[1] ?? "";
+  const reply = await fetch(`${prefix}api/v1/workloads/${path}`, {
+    method, credentials: "same-origin", headers: { "X-XSRFToken": xsrf },
+  });
+  if (reply.ok) return;
+  const problem = await reply.json().catch(() => ({}));
+  throw new Error(`${problem.detail ?? "The service is away."} ${problem.hint ?? ""}`);
+}
+
+let hiding = 0;
+/** @param {string} text */
+function say(text) {
+  const message = byId("message");
+  message.textContent = text;
+  message.hidden = false;
+  clearTimeout(hiding);
+  hiding = window.setTimeout(() => { message.hidden = true; }, 8000);
+}
+
+/** @param {any} device */
+function drawDevice(device) {
+  const bar = make("div", "bar");
+  fill(bar, "train", device.allocated);
+  const users = device.allocations.map((/** @type {any} */ a) =>
+    `${a.user || "another project"} ${gpus(a.gpus)}`);
+  const memory = device.memory_used_mib == null ? "" :
+    ` · ${(device.memory_used_mib / 1024).toFixed(1)} of ${Math.round(device.memory_mib / 1024)} GiB`;
+  const busy = device.utilized == null ? "not measured" : `${Math.round(device.utilized * 100)} % busy`;
+  return make(
+    "div", "device",
+    make("p", "title", `GPU ${device.device}${device.simulated ? " (simulated)" : ""}`),
+    bar,
+    make("p", "", `${gpus(device.allocated)} allocated · ${busy}${memory}`),
+    make("p", "", users.join(", ") || "free"),
+  );
+}
+
+/** @param {any} overview */
+function draw(overview) {
+  const devices = overview.nodes.flatMap((/** @type {any} */ node) => node.devices);
+  const allocated = devices.reduce((/** @type {number} */ s, /** @type {any} */ d) => s + d.allocated, 0);
+  const simulated = devices.some((/** @type {any} */ d) => d.simulated) ? " simulated" : "";
+  byId("summary").textContent = `${gpus(allocated)} of ${devices.length}${simulated} GPUs allocated`;
+  byId("notes").replaceChildren(...overview.notes.map((/** @type {string} */ n) => make("li", "", n)));
+  byId("notes").hidden = overview.notes.length === 0;
+  byId("projects").replaceChildren(
+    ...overview.projects.map((/** @type {any} */ p) => drawProject(p, devices.length)));
+  const own = (/** @type {any} */ w) => (w.user === user ? 0 : 1);
+  const sorted = [...overview.workloads].sort((a, b) => own(a) - own(b));
+  byId("workloads").replaceChildren(...sorted.map(drawWorkload));
+  byId("nothing").hidden = sorted.length > 0;
+  byId("devices").replaceChildren(...devices.map(drawDevice));
+}
+
+const events = new EventSource(`${prefix}api/v1/events`);
+events.addEventListener("overview", (event) => draw(JSON.parse(event.data)));
+events.addEventListener("error", () => {
+  byId("summary").textContent = "The service is away, trying again …";
+  // A refused stream is not tried again by the browser: the login has ended, or a proxy answered.
+  if (events.readyState === EventSource.CLOSED) window.setTimeout(() => location.reload(), 3000);
+});

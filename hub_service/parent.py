@@ -1,0 +1,27 @@
+"""End with whoever started this process, even if they are killed.
+
+Linux tells a process of its parent's death by a signal (prctl PR_SET_PDEATHSIG), so nothing polls.
+Used by the service (its hub) and by the agent (its service).
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+__all__ = ["end_with_parent"]
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def end_with_parent() -> None:
+    """Ask for SIGTERM when the parent dies; elsewhere than on Linux nothing happens."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        # It died in between, and nobody will tell.
+        os.kill(os.getpid(), signal.SIGTERM)
