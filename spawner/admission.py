@@ -1,0 +1,181 @@
+"""From "may I?" to "here is your GPU": submit a session, wait with a reason, attach, release.
+
+Talks to the service only, through its typed client; starts no process. What it waits for is told in
+sentences as they change. Both spawners drive it; the order of calls is theirs.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from runai.hub_service.api.schemas import ProcessReport, SubmitRequest, WorkloadDetail
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.errors import Conflict, NotFound, RunaiError, Unavailable
+from runai.spawner.refusal import SessionRefused
+
+__all__ = ["Admission"]
+
+T = TypeVar("T")
+
+POLL_SECONDS: Final = 25.0
+# A service that is being restarted answers again within seconds.
+RESTART_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 0.5
+STALE_SECONDS: Final = 60.0
+_GRANTED: Final = frozenset({"starting", "running"})
+_OVER: Final = frozenset({"ended", "failed", "succeeded"})
+
+
+class Admission:
+    """The dealings of one server with the service; `say` takes each new sentence.
+
+    `workload` is what was submitted, "" before; whoever fails or is cancelled has to `release` it.
+    """
+
+    def __init__(self, client: AsyncClient, say: Callable[[str], None], workload: str = "") -> None:
+        self._client = client
+        self._say = say
+        self.workload = workload
+
+    async def admit(self, request: SubmitRequest, *, within_s: float) -> WorkloadDetail:
+        """Submit and return once devices are granted.
+
+        Raises:
+            SessionRefused: it cannot be, was deleted meanwhile, or was not granted in time.
+        """
+        try:
+            self.workload = await self._submit(request)
+        except RunaiError as error:
+            raise SessionRefused.of(error) from error
+        last_reason = ""
+        try:
+            async with asyncio.timeout(within_s):
+                detail = await self._patiently(lambda: self._client.workload(self.workload))
+                while detail.state not in _GRANTED:
+                    if detail.state in _OVER:
+                        raise SessionRefused(
+                            f"The session ended while it waited{_why(detail)}.", reason="ended"
+                        )
+                    last_reason = self._tell(detail, last_reason)
+                    detail = await self._next(detail)
+        except NotFound as gone:
+            raise SessionRefused(
+                "The session was deleted while it waited.", reason="deleted"
+            ) from gone
+        except RunaiError as error:
+            raise SessionRefused.of(error) from error
+        except TimeoutError as late:
+            raise SessionRefused(
+                f"No GPU was granted within {_minutes(within_s)}"
+                f"{': ' + last_reason if last_reason else ''}. Ask for less, or try again later.",
+                reason="queue_timeout",
+            ) from late
+        self._say(_granted(detail))
+        return detail
+
+    async def environment(self) -> dict[str, str]:
+        """Return the variables that hand the session its devices."""
+        try:
+            view = await self._patiently(lambda: self._client.environment(self.workload))
+        except RunaiError as error:
+            raise SessionRefused.of(error) from error
+        return view.environment
+
+    async def attach(self, process: ProcessReport) -> None:
+        """Tell which process holds the allocation from now on.
+
+        Raises:
+            SessionRefused: the allocation is gone; the process must end.
+        """
+        try:
+            await self._patiently(lambda: self._client.attach(self.workload, process))
+        except RunaiError as error:
+            raise SessionRefused.of(error) from error
+
+    async def release(self) -> bool:
+        """Give everything back; return whether the service heard it (if not, it will notice)."""
+        try:
+            await self._client.delete(self.workload)
+        except NotFound:
+            return True
+        except RunaiError:
+            return False
+        return True
+
+    async def _submit(self, request: SubmitRequest) -> str:
+        """Submit; whatever an earlier life of this server left behind makes room first."""
+        deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
+        while True:
+            try:
+                reply = await self._client.submit(request)
+                return reply.workloads[0].id
+            except Conflict:
+                stale = f"{request.project}/{request.name}"
+                await self._remove_stale(stale, request.owner or "")
+            except Unavailable:
+                # It may have been stored all the same: then the next try finds it, as stale.
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                self._say("The GPU service does not answer; trying again.")
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _remove_stale(self, workload: str, owner: str) -> None:
+        """Delete what has this server's name: the server does not run, so nobody needs it."""
+        try:
+            detail = await self._client.workload(workload)
+            if detail.user != owner or detail.kind != "session":
+                raise Conflict(
+                    f"The name {detail.name} is taken by a {detail.kind} of {detail.user}.",
+                    hint=f"Ask {detail.user} to delete it, or choose another project.",
+                )
+            await self._client.delete(workload)
+            async with asyncio.timeout(STALE_SECONDS):
+                while True:
+                    detail = await self._next(detail)
+        except NotFound:
+            return
+        except TimeoutError:
+            raise Unavailable(
+                f"The earlier session {workload} has not ended yet.", hint="Try again in a minute."
+            ) from None
+
+    async def _next(self, seen: WorkloadDetail) -> WorkloadDetail:
+        """Return the workload when something about it changed (or, at the latest, after a poll)."""
+        return await self._patiently(lambda: self._client.wait(seen.id, seen.version, POLL_SECONDS))
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Try again while the service is being restarted."""
+        deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
+        while True:
+            try:
+                return await call()
+            except Unavailable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                self._say("The GPU service does not answer; trying again.")
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _tell(self, detail: WorkloadDetail, last: str) -> str:
+        reason = detail.reason.text if detail.reason else ""
+        if reason and reason != last:
+            self._say(f"Waiting: {reason}")
+        return reason or last
+
+
+def _granted(detail: WorkloadDetail) -> str:
+    shares = [
+        f"{share.gpus:g} of GPU {share.device}" for w in detail.workers for share in w.devices
+    ]
+    where = next((w.node for w in detail.workers if w.node), "")
+    if not shares:
+        return "Starting without a GPU"
+    return f"Granted: {', '.join(shares)}{' on ' + where if where else ''}"
+
+
+def _why(detail: WorkloadDetail) -> str:
+    return f": {detail.reason.text}" if detail.reason else ""
+
+
+def _minutes(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes} minutes" if minutes > 1 else f"{seconds:g} seconds"

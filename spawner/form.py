@@ -1,0 +1,243 @@
+"""The spawn form: what a user may ask for, what is free now, what would have to wait and why.
+
+Asks the service once per page, for a second at most; the scheduler itself says what would wait (a
+dry run for each amount on offer). The form's fields become user options here too, and are parsed
+again at the start: the REST API has no form. Called by the spawners.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
+
+from runai.hub_service.api.schemas import NodeView, Overview, ProjectView, SubmitRequest
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.errors import InvalidRequest, RunaiError
+from runai.spawner.amount import NO_GPU, Amount
+from runai.spawner.session import SessionRequest
+
+__all__ = ["Choice", "Person", "ProjectChoices", "form_choices", "offers", "options_of", "render"]
+
+ANSWER_SECONDS: Final = 1.0
+FRACTIONS: Final = (250, 500, 1000)  # a quarter, a half, one: enough to choose from at a glance
+OTHER: Final = "other"
+_LABELS: Final = {0: "Without a GPU", 250: "¼ GPU", 500: "½ GPU", 750: "¾ GPU", 1000: "1 GPU"}
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """For whom the form is."""
+
+    name: str
+    groups: frozenset[str] = frozenset()
+    server: str = ""
+
+    def is_member(self, project: ProjectView) -> bool:
+        """Say whether they may start sessions in a project: its members and admins may."""
+        return (
+            self.name in project.members
+            or self.name in project.admins
+            or not self.groups.isdisjoint([*project.groups, *project.admin_groups])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One amount on offer; `waits` is why it would not start at once, "" if it would."""
+
+    amount: Amount
+    label: str
+    detail: str = ""
+    waits: str = ""
+    refused: str = ""
+    is_known: bool = True
+
+    @property
+    def value(self) -> str:
+        """Return what the form sends."""
+        return self.amount.text()
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectChoices:
+    """What one project offers."""
+
+    name: str
+    summary: str
+    choices: Sequence[Choice] = field(default=())
+
+
+def offers(project: ProjectView, nodes: Sequence[NodeView]) -> list[Amount]:
+    """Return the amounts that a project's sessions could ever get: ¼, ½, 1, 2, 4 … GPUs."""
+    most = max((len(node.devices) for node in nodes), default=0) * 1000
+    room = build_room(project)
+    if room is not None:
+        most = min(most, room)
+    doubled = (1000 * 2**power for power in range(1, 11))
+    return [Amount(milli_gpus=milli) for milli in (*FRACTIONS, *doubled) if milli <= most]
+
+
+def build_room(project: ProjectView) -> int | None:
+    """Return the milli-GPU that sessions may use in all, None without a bound."""
+    bounds = [gpus for gpus in (project.build_quota, project.quota) if gpus is not None]
+    return round(min(bounds) * 1000) if bounds else None
+
+
+async def form_choices(client: AsyncClient, person: Person) -> list[ProjectChoices]:
+    """Ask the service what it would say to each amount; what it does not say in time stays open.
+
+    Raises:
+        RunaiError, TimeoutError: the service does not answer at all.
+    """
+    async with asyncio.timeout(ANSWER_SECONDS):
+        overview = await client.overview()
+    asked = [
+        (project, amount)
+        for project in overview.projects
+        if person.is_member(project)
+        for amount in offers(project, overview.nodes)
+    ]
+    answers: dict[tuple[str, Amount], Choice] = {}
+
+    async def ask(project: ProjectView, amount: Amount) -> None:
+        answers[project.name, amount] = await _asked(client, person, project, amount, overview)
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_SECONDS), asyncio.TaskGroup() as group:
+            for project, amount in asked:
+                group.create_task(ask(project, amount))
+    return [
+        ProjectChoices(
+            project.name,
+            _summary(project),
+            [
+                *(
+                    answers.get((project.name, amount)) or _choice(amount, overview, is_known=False)
+                    for amount in offers(project, overview.nodes)
+                ),
+                _choice(NO_GPU, overview),
+            ],
+        )
+        for project in overview.projects
+        if person.is_member(project)
+    ]
+
+
+def render(
+    projects: Sequence[ProjectChoices], *, last: Mapping[str, Any], trouble: str = ""
+) -> str:
+    """Return the form's HTML, the last choice marked; `trouble` says what could not be asked."""
+    with suppress(InvalidRequest):
+        request = SessionRequest.parse(last)
+        return _rendered(projects, request, trouble)
+    return _rendered(projects, None, trouble)
+
+
+def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Turn the form's fields into user options.
+
+    Raises:
+        InvalidRequest: a field cannot be meant.
+    """
+    first = {name: values[0] for name, values in fields.items() if values}
+    first.pop("_xsrf", None)
+    amount = first.pop("amount", "")
+    gpus = first.pop("gpus", "0")
+    if gpus == OTHER:
+        if not amount.strip():
+            raise InvalidRequest(
+                "The other amount is empty.", hint="Write for example 0.35 or 8 GiB."
+            )
+        gpus = amount
+    return SessionRequest.parse({**first, "gpus": gpus}).options()
+
+
+async def _asked(
+    client: AsyncClient, person: Person, project: ProjectView, amount: Amount, overview: Overview
+) -> Choice:
+    request = SubmitRequest(
+        project=project.name,
+        kind="session",
+        owner=person.name,
+        server=person.server,
+        gpus=amount.gpus,
+    )
+    try:
+        reply = await client.submit(request, dry_run=True)
+    except RunaiError as error:
+        return _choice(amount, overview, refused=error.message)
+    reason = reply.workloads[0].reason
+    return _choice(amount, overview, waits=reason.text if reason else "")
+
+
+def _choice(
+    amount: Amount,
+    overview: Overview,
+    *,
+    waits: str = "",
+    refused: str = "",
+    is_known: bool = True,
+) -> Choice:
+    milli = amount.milli_gpus
+    return Choice(
+        amount,
+        label=_LABELS.get(milli, f"{amount.text()} GPUs"),
+        detail=_memory(milli, overview.nodes),
+        waits=waits,
+        refused=refused,
+        is_known=is_known,
+    )
+
+
+def _memory(milli: int, nodes: Sequence[NodeView]) -> str:
+    """Say how much memory comes with an amount, where all devices have the same."""
+    sizes = {device.memory_mib for node in nodes for device in node.devices}
+    simulated = any(device.simulated for node in nodes for device in node.devices)
+    if not milli or len(sizes) != 1:
+        return ""
+    return f"{milli * sizes.pop() / 1000 / 1024:.0f} GiB{' (simulated)' if simulated else ''}"
+
+
+def _summary(project: ProjectView) -> str:
+    room = build_room(project)
+    used = f"{project.build_allocated:g}"
+    if room is None:
+        return f"sessions use {used} GPUs"
+    return f"sessions use {used} of {room / 1000:g} GPUs"
+
+
+@cache
+def _template() -> Template:
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=select_autoescape())
+    return environment.get_template("form.html")
+
+
+def _rendered(projects: Sequence[ProjectChoices], last: SessionRequest | None, trouble: str) -> str:
+    names = [project.name for project in projects]
+    chosen = last.project if last and last.project in names else next(iter(names), "")
+    marked: Callable[[ProjectChoices], str] = lambda project: _marked(project, last)  # noqa: E731
+    return _template().render(
+        projects=projects,
+        chosen=chosen,
+        marks={project.name: marked(project) for project in projects},
+        written=last.amount.text() if last else "",
+        trouble=trouble,
+        other=OTHER,
+    )
+
+
+def _marked(project: ProjectChoices, last: SessionRequest | None) -> str:
+    """Return the value that is marked at first: the last choice, else the first that is free."""
+    possible = [choice for choice in project.choices if not choice.refused]
+    if last is not None:
+        if any(choice.amount == last.amount for choice in possible):
+            return last.amount.text()
+        return OTHER
+    free = [choice for choice in possible if not choice.waits]
+    return next((choice.value for choice in (*free, *possible)), OTHER)

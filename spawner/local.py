@@ -1,0 +1,288 @@
+"""`c.JupyterHub.spawner_class = "runai-local"`: servers as processes here, with their GPUs.
+
+The order of a start: options → admission by the service → environment → process → attach. The
+service owns the allocation, JupyterHub the process. With system users it runs as the user's Unix
+account, else its home is a folder of the data directory.
+"""
+
+import asyncio
+import os
+import pwd
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from jupyterhub.spawner import LocalProcessSpawner
+from traitlets import Bool, Float, Unicode, default
+
+from runai.hub_service.api.schemas import ProcessReport
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.errors import RunaiError
+from runai.spawner import form
+from runai.spawner.admission import Admission
+from runai.spawner.progress import Progress
+from runai.spawner.refusal import SessionRefused
+from runai.spawner.session import SessionRequest, folder_name
+
+__all__ = ["RunaiLocalSpawner"]
+
+USUAL_UMASK = 0o022  # the hub's own is stricter
+RELEASE_PATIENCE_SECONDS = 1.0  # a service that is away notices by itself that the process is gone
+NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+class RunaiLocalSpawner(LocalProcessSpawner):
+    """Start JupyterLab with a part of a GPU, once the scheduler grants it."""
+
+    service_url = Unicode(help="Root of the GPU service as this process reaches it.").tag(
+        config=True
+    )
+    service_token = Unicode(help="Secret shared with the service: who has it is the spawner.").tag(
+        config=True
+    )
+    api_url = Unicode(help="Root of the GPU service as sessions reach it.").tag(config=True)
+    system_users = Bool(
+        False, help="Run servers as the Unix accounts of their users (the hub must be root)."
+    ).tag(config=True)
+    users_directory = Unicode(help="Where homes are made without system_users.").tag(config=True)
+    queue_timeout = Float(
+        600, help="Seconds that a session may wait for its GPU before the start is given up."
+    ).tag(config=True)
+    launch_timeout = Float(
+        60, help="Seconds that the process may take to start once its GPU is granted."
+    ).tag(config=True)
+
+    pid: int
+    workload: str
+
+    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traitlets' own signature
+        super().__init__(**kwargs)
+        self.workload = ""
+        self._created = 0.0
+        self._handed: Mapping[str, str] = {}
+        self._progress = Progress()
+
+    # -- options ---------------------------------------------------------------------------------
+
+    @default("start_timeout")
+    def _default_start_timeout(self) -> int:
+        return int(self.queue_timeout + self.launch_timeout)
+
+    @default("options_form")
+    def _default_options_form(self) -> Callable[..., Any]:
+        return type(self)._form  # noqa: SLF001 - JupyterHub calls it with the spawner
+
+    @default("options_from_form")
+    def _default_options_from_form(self) -> Callable[..., Any]:
+        return _options_from_form
+
+    @default("apply_user_options")
+    def _default_apply_user_options(self) -> Callable[..., Any]:
+        return _leave_to_start
+
+    async def _form(self) -> str:
+        person = form.Person(
+            self.user.name, frozenset(group.name for group in self.user.groups), self.name
+        )
+        projects: Sequence[form.ProjectChoices] = ()
+        trouble = ""
+        try:
+            async with self._client(patience_s=0) as client:
+                projects = await form.form_choices(client, person)
+        except (RunaiError, TimeoutError) as away:
+            self.log.warning("The spawn form could not ask the service: %s", away)
+            trouble = (
+                "The GPU service does not answer at the moment: only a session without a GPU can"
+                " start. Load this page again in a few seconds for the others."
+            )
+        return form.render(projects, last=self.user_options or {}, trouble=trouble)
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> tuple[str, int]:
+        """Wait for the GPU, start the process, tell the service which one it is."""
+        progress = self._progress = Progress()
+        try:
+            request = _request(self.user_options)
+            if not self.system_users:
+                await asyncio.to_thread(self._make_home)
+            async with self._client() as client:
+                admission = Admission(client, progress.say)
+                try:
+                    if request.is_workload:
+                        await self._admit(admission, request)
+                    progress.say("Starting JupyterLab")
+                    address: tuple[str, int] = await super().start()
+                    self._created = psutil.Process(self.pid).create_time()
+                    if admission.workload:
+                        await admission.attach(ProcessReport(pid=self.pid, created=self._created))
+                except BaseException:
+                    # Also when the start was cancelled: nothing half-made may stay.
+                    await asyncio.shield(self._undo(admission))
+                    raise
+        finally:
+            progress.close()
+        return address
+
+    async def stop(self, now: bool = False) -> None:  # noqa: FBT001, FBT002 - JupyterHub's signature
+        """Stop the process, then give its GPU back."""
+        workload = self.workload
+        await super().stop(now=now)
+        await self._release(workload if self.workload else "")
+
+    async def poll(self) -> int | None:
+        """Say whether it runs; a process that died gives its GPU back here."""
+        if self.proc is None and not self.pid:
+            return 0  # not started yet; the base class would forget the workload that it waits for
+        if self.proc is None and not self._is_ours():
+            self.pid = 0  # it ended while no hub ran, and its number may be somebody else's now
+        workload = self.workload
+        status: int | None = await super().poll()  # forgets the workload with the process
+        if status is not None:
+            await self._release(workload)
+        return status
+
+    async def progress(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield what the start waits for, in sentences, as they change."""
+        async for event in self._progress.events():
+            yield event
+
+    def get_state(self) -> dict[str, Any]:
+        """Remember the process by number and start time, and the workload that it is."""
+        state: dict[str, Any] = super().get_state()
+        if self.pid:
+            state.update(created=self._created, workload=self.workload)
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over a server that an earlier hub started."""
+        super().load_state(state)
+        self._created = state.get("created", 0.0)
+        self.workload = state.get("workload", "")
+
+    def clear_state(self) -> None:
+        """Forget the process and its workload."""
+        super().clear_state()
+        self._created = 0.0
+        self.workload = ""
+        self._handed = {}
+
+    # -- environment -----------------------------------------------------------------------------
+
+    def get_env(self) -> dict[str, str]:
+        """Return the environment of the server: the user's, then what the allocation hands over."""
+        env: dict[str, str] = super().get_env()
+        if self.api_url:
+            env["RUNAI_API_URL"] = self.api_url
+        env.update(self._handed or NO_DEVICES)
+        return env
+
+    def user_env(self, env: dict[str, str]) -> dict[str, str]:
+        """Add who and where the user is."""
+        if self.system_users:
+            return dict(super().user_env(env))
+        env["USER"] = self.user.name
+        env["HOME"] = str(self._home)
+        env["SHELL"] = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+        return env
+
+    def get_args(self) -> list[str]:
+        """Return the server's arguments; as root, in a container, it must be allowed to be root."""
+        args: list[str] = super().get_args()
+        runs_as_root = (
+            pwd.getpwnam(self.user.name).pw_uid == 0 if self.system_users else os.geteuid() == 0
+        )
+        return [*args, "--allow-root"] if runs_as_root else args
+
+    def make_preexec_fn(self, name: str) -> Callable[[], None]:
+        """Return what the new process does first: become the user, go home."""
+        become_user = super().make_preexec_fn(name) if self.system_users else None
+        home = self._home
+
+        def before_exec() -> None:
+            os.umask(USUAL_UMASK)
+            if become_user is not None:
+                become_user()
+            else:
+                os.chdir(home)
+
+        return before_exec
+
+    def move_certs(self, paths: dict[str, str]) -> Any:  # noqa: ANN401 - the base class's
+        """Leave certificates where the hub made them, unless another account must read them."""
+        return super().move_certs(paths) if self.system_users else paths
+
+    # -- parts of a life -------------------------------------------------------------------------
+
+    @property
+    def _home(self) -> Path:
+        if self.system_users:
+            return Path(pwd.getpwnam(self.user.name).pw_dir)
+        return Path(self.users_directory) / folder_name(self.user.name)
+
+    def _make_home(self) -> None:
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _client(self, patience_s: float = RELEASE_PATIENCE_SECONDS) -> AsyncClient:
+        return AsyncClient(self.service_url, self.service_token, patience_s=patience_s)
+
+    async def _admit(self, admission: Admission, request: SessionRequest) -> None:
+        """Hold the allocation and its environment."""
+        self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
+        submission = request.submission(
+            owner=self.user.name, server=self.name, workdir=str(self._home)
+        )
+        detail = await admission.admit(submission, within_s=self.queue_timeout)
+        self.workload = detail.id
+        self._handed = await admission.environment()
+
+    async def _undo(self, admission: Admission) -> None:
+        if self.pid:
+            await super().stop(now=True)
+        if admission.workload and not await admission.release():
+            self.log.warning("%s could not be released; the service notices.", admission.workload)
+        self.workload = ""
+        self._handed = {}
+
+    async def _release(self, workload: str) -> None:
+        """Give the allocation back; the service notices by itself if it cannot hear us now."""
+        self.workload = ""
+        self._handed = {}
+        if not workload:
+            return
+        async with self._client() as client:
+            if not await Admission(client, self._progress.say, workload).release():
+                self.log.warning("%s could not be released; the service notices.", workload)
+
+    async def _signal(self, sig: int) -> bool:
+        """Send a signal to the process; without one there is nobody to be hit instead."""
+        return bool(self.pid) and bool(await super()._signal(sig))
+
+    def _is_ours(self) -> bool:
+        """Say whether the process that we remember is still the same one, and alive."""
+        try:
+            process = psutil.Process(self.pid)
+            same = not self._created or abs(process.create_time() - self._created) < 1
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+
+def _options_from_form(form_data: dict[str, list[str]]) -> dict[str, str]:
+    """Read the form; JupyterHub shows a refusal above it."""
+    try:
+        return form.options_of(form_data)
+    except RunaiError as error:
+        raise SessionRefused.of(error) from error
+
+
+def _leave_to_start(_spawner: LocalProcessSpawner, _user_options: dict[str, Any]) -> None:
+    """Let `start` check the options: a refusal from here would be logged with a traceback."""
+
+
+def _request(user_options: Mapping[str, Any] | None) -> SessionRequest:
+    try:
+        return SessionRequest.parse(user_options or {})
+    except RunaiError as error:
+        raise SessionRefused.of(error) from error
