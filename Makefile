@@ -36,6 +36,7 @@ check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the f
 	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-incomplete-defs tests
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/write_reference.py --check
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadgroup -m 'not slow and not hub and not browser' $(ARGS)
 
 fix: $(VENV)/.installed-dev ## let ruff repair what it can
