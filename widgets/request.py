@@ -4,6 +4,7 @@ Knows scripts, commands, cells, and how people write amounts. Leaves to the serv
 know (projects, limits, names taken). Used by `jobs.submit` and the magics.
 """
 
+import math
 import os
 import re
 import shlex
@@ -35,6 +36,7 @@ Amount = int | float | str | Decimal
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([mgt])(?:i?b?)\s*", re.IGNORECASE)
 _MIB = {"m": Decimal(1), "g": Decimal(1024), "t": Decimal(1024 * 1024)}
 _SCRIPTS = (".py", ".sh", ".ipynb")
+_SECRET = {"command", "env", "source"}
 _PRIORITIES = ("low", "normal", "high")
 _HINTS = {
     "name": "Use lower-case letters, digits and hyphens, at most 38, such as exp-1.",
@@ -211,7 +213,7 @@ def _gpus(amount: Amount) -> Decimal:
 def _memory_mib(amount: str) -> int:
     """Read a size with its unit, a rest rounded up, as the command line does."""
     found = _MEMORY.fullmatch(amount)
-    mib = int(-(-Decimal(found[1]) * _MIB[found[2].lower()] // 1)) if found else 0
+    mib = math.ceil(Decimal(found[1]) * _MIB[found[2].lower()]) if found else 0
     if mib < 1:
         raise InvalidRequest(f"{amount} is no amount of GPU memory.", hint=_HINTS["gpu_memory_mib"])
     return mib
@@ -237,7 +239,7 @@ def _sentence(wrong: ValidationError) -> InvalidRequest:
     """Name the first wrong field; the value only where it is no secret."""
     error = wrong.errors(include_url=False, include_context=False)[0]
     field = str(error["loc"][0]) if error["loc"] else ""
-    value = f" {error['input']!r}" if field in {"name", "project", "workers", "array"} else ""
+    value = "" if field in _SECRET else f" {str(error['input'])!r}"
     what = field.replace("gpu_memory_mib", "gpu_memory").replace("_", " ")
     return InvalidRequest(
         f"The {what}{value} is not possible.", hint=_HINTS.get(field, error["msg"] + ".")

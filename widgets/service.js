@@ -17,10 +17,11 @@ export async function request(service, verb, workload, net) {
   try {
     let reply = tokens.has(service) ? await ask() : null;
     if (reply === null || reply.status === 401 || reply.status === 403) {
-      // The login at the hub is enough to get one here: the service's page asks nothing.
-      const page = await net(service, { credentials: "same-origin" });
-      const token = /name="xsrf" content="([^"]+)"/.exec(await page.text())?.[1];
-      if (!page.ok || !token) return null;
+      // Being logged in at the hub is enough: the service's page logs in by itself, without a question.
+      await net(service, { credentials: "same-origin" });
+      const who = await net(`${service}api/v1/whoami`, { credentials: "same-origin" });
+      const token = who.headers.get("X-XSRFToken");
+      if (!who.ok || !token) return null;
       tokens.set(service, token);
       reply = await ask();
     }
@@ -32,5 +33,5 @@ export async function request(service, verb, workload, net) {
   }
 }
 
-/** @type {Map<string, string>} The token that each service's page shows beside its login cookie. */
+/** @type {Map<string, string>} What each service wants to see beside its login cookie. */
 const tokens = new Map();

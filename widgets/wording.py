@@ -50,5 +50,5 @@ def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     >>> did_you_mean("x", ["train.py"])
     ''
     """
-    near = difflib.get_close_matches(wrong, list(known), n=1)
+    near = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.7)
     return f"Did you mean {near[0]}?" if near else ""

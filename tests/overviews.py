@@ -1,0 +1,52 @@
+"""Overviews as the service sends them, one line for each thing that matters in a test."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from runai.hub_service.api.schemas import (
+    DeviceView,
+    NodeView,
+    Overview,
+    ProjectView,
+    WorkloadView,
+)
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+def workload(name: str, state: str = "running", **given: Any) -> WorkloadView:
+    """Make a job of bob's in project vision that asks for one GPU."""
+    project = given.pop("project", "vision")
+    usual = {
+        "id": f"{project}/{name}",
+        "project": project,
+        "name": name,
+        "user": "bob",
+        "kind": "job",
+        "state": state,
+        "preemptible": True,
+        "priority": 50,
+        "gpus": 1,
+        "submitted": NOON,
+        "mine": True,
+        "version": "1",
+    }
+    return WorkloadView.model_validate({**usual, **given})
+
+
+def project(name: str, **given: Any) -> ProjectView:
+    """Make a project of quota 2.5."""
+    return ProjectView.model_validate({"name": name, "quota": 2.5, "build_quota": 2.5, **given})
+
+
+def overview(
+    *workloads: WorkloadView, projects: tuple[ProjectView, ...] = (), simulated: bool = True
+) -> Overview:
+    """Make an overview of one node with one device."""
+    device = DeviceView(device=0, uuid="GPU-0", name="GPU", memory_mib=1024, simulated=simulated)
+    node = NodeView(name="box", devices=[device])
+    return Overview(
+        at=NOON, projects=list(projects), workloads=list(workloads), nodes=[node], notes=[]
+    )

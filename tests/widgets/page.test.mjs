@@ -1,0 +1,279 @@
+// What the page draws and what its buttons do: `node --test tests/widgets`, no packages.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { gpus, measured, percent } from "../../widgets/amounts.js";
+import { chartLegend, chartPicture, pieces, roundScale } from "../../widgets/chart.js";
+import { patch } from "../../widgets/nodes.js";
+import panel from "../../widgets/panel.js";
+import { request } from "../../widgets/service.js";
+import { view } from "../../widgets/views.js";
+import { install } from "./dom.mjs";
+
+const row = (given = {}) => ({
+  id: "vision/a", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
+  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, simulated: true, version: "1",
+  actions: [{ verb: "suspend", label: "Pause" }, { verb: "delete", label: "Stop" }], ...given,
+});
+const bar = (given = {}) => ({
+  name: "vision", quota: 2.5, allocated: 3.5, sessions: 0.5, over_quota: 1, utilized: 2, waiting: 1, ...given,
+});
+const chart = (given = {}) => ({
+  since: 0, until: 600, step_s: 4, points: [[596, 4, 2], [600, 4, 3]], quota: 2.5, ...given,
+});
+const state = (given = {}) => ({
+  view: "panel", lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], ...given,
+});
+const clicks = (given = {}) => ({ confirming: "", busy: new Map(), errors: new Map(), ...given });
+
+/** All nodes below, in order. */
+const all = (nodes) => nodes.flatMap((node) => (typeof node === "string" ? [] : [node, ...all(node.children)]));
+const text = (node) => (typeof node === "string" ? node : node.children.map(text).join(" "));
+const drawn = (given, clicked = clicks()) => all(view(state(given), clicked, () => {}));
+const find = (nodes, role, value) => nodes.find((node) => node.props[role] === value);
+const labels = (nodes) => nodes.filter((node) => node.tag === "button").map((node) => node.props["aria-label"]);
+
+test("amounts read as in the sentences of the service", () => {
+  assert.deepEqual([gpus(2), gpus(0.35), gpus(1 / 3), gpus(null)], ["2", "0.35", "0.333", "∞"]);
+  assert.deepEqual([measured(1.6254), percent(0.25, 0.5), percent(null, 1), percent(0, 0)], ["1.63", "50 %", "-", "-"]);
+});
+
+test("a quota bar tells its parts in words, for those who do not see them", () => {
+  const track = find(drawn(), "role", "progressbar");
+  assert.equal(track.props["aria-valuetext"], "3.5 of 2.5 GPUs allocated · 1 over quota · 2 utilized · 1 waiting");
+  assert.deepEqual([track.props["aria-valuenow"], track.props["aria-valuemax"]], [3.5, 3.5]);
+});
+
+test("the parts of all quota bars have one scale", () => {
+  const tracks = drawn({ projects: [bar(), bar({ name: "nlp", allocated: 0, sessions: 0, over_quota: 0 })] })
+    .filter((node) => node.props.role === "progressbar");
+  const widths = tracks.map((track) => track.children.map((part) => part.props.style));
+  assert.deepEqual(widths[1], ["width:0%", "width:0%", "width:0%", `width:${250 / 3.5}%`, `left:${250 / 3.5}%`]);
+  assert.equal(widths[0][4], widths[1][4]);
+});
+
+test("an unlimited quota has no mark", () => {
+  const nodes = drawn({ projects: [bar({ quota: null })] });
+  assert.equal(find(nodes, "class", "runai-mark"), undefined);
+  assert.match(text(find(nodes, "class", "runai-words")), /^3\.5 of ∞ GPUs/);
+});
+
+test("each button is labelled with what it does and to whom", () => {
+  assert.deepEqual(labels(drawn()), ["Pause a", "Stop a"]);
+  assert.deepEqual(labels(drawn({}, clicks({ confirming: "vision/a" }))), ["Pause a", "Really stop a"]);
+});
+
+test("a click that has begun stands where the buttons were, an error below", () => {
+  const nodes = drawn({}, clicks({ busy: new Map([["vision/a", "Pausing…"]]), errors: new Map([["vision/a", "No."]]) }));
+  assert.deepEqual(labels(nodes), []);
+  assert.equal(text(find(nodes, "role", "status")), "Pausing…");
+  assert.equal(text(find(nodes, "role", "alert")), "No.");
+});
+
+for (const [name, given, words] of [
+  ["a reason and pauses", { reason: "It waits.", pauses: 2 }, "It waits. · paused 2 times"],
+  ["an exit code without a reason", { state: "failed", exit_code: 3 }, "exit code 3"],
+  ["an exit code that the reason tells", { state: "failed", exit_code: 3, reason: "Exit code 3." }, "Exit code 3."],
+]) {
+  test(`below a workload stands ${name}`, () => {
+    assert.equal(text(find(drawn({ workloads: [row(given)] }), "class", "runai-reason")), words);
+  });
+}
+
+test("simulated devices are marked at the bars, in the picture and at the workloads", () => {
+  const marks = (simulated) => drawn({ simulated }).filter((node) => text(node) === "simulated GPUs" && node.tag !== "p");
+  assert.deepEqual(marks(true).map((node) => node.tag), ["span", "text", "span"]);
+  assert.deepEqual(marks(false), []);
+});
+
+test("a picture that is out of date says so", () => {
+  assert.equal(text(find(drawn({ lost: "It is away." }), "class", "runai-lost")), "Not up to date: It is away.");
+});
+
+test("nothing is drawn of what a view does not show", () => {
+  const sections = (given) => drawn(given).filter((node) => node.tag === "section").map((node) => node.props["aria-label"]);
+  assert.deepEqual(sections(), ["Quota", "Allocated and utilized", "Workloads"]);
+  assert.deepEqual(sections({ view: "quota", chart: null }), ["Quota"]);
+  assert.deepEqual(sections({ view: "jobs", chart: null }), ["Workloads"]);
+});
+
+for (const [highest, scale] of [[0.5, [0.5, 0.25]], [1, [1, 0.25]], [2.5, [2.5, 0.5]], [4.5, [5, 1]], [8, [8, 2]], [20, [20, 5]], [70, [80, 20]]]) {
+  test(`an axis up to ${highest} ends at ${scale[0]} in steps of ${scale[1]}`, () => {
+    assert.deepEqual(roundScale(highest), scale);
+  });
+}
+
+test("a gap in knowledge is a gap in the picture", () => {
+  const points = [[4, 1, 1], [8, 1, null], [12, null, null], [16, 1, 1]];
+  assert.deepEqual(pieces(points, 1, 0).map((piece) => piece.length), [2, 1]);
+  assert.deepEqual(pieces(points, 2, 0).map((piece) => piece.length), [1, 1]);
+  assert.deepEqual(pieces(points, 1, 12), [[[16, 1, 1]]]);
+});
+
+test("the picture is told in words and stays within its frame", () => {
+  const picture = chartPicture(chart(), true);
+  assert.equal(picture.props["aria-label"], "My GPUs over the last 10 minutes: now 4 GPUs allocated, 3 utilized (simulated)");
+  for (const path of all([picture]).filter((node) => node.tag === "path")) {
+    const numbers = path.props.d.match(/-?\d+(\.\d+)?/g).map(Number);
+    assert.ok(numbers.every((number, index) => number >= 0 && number <= (index % 2 ? 150 : 720)), path.props.d);
+  }
+});
+
+test("the legend tells allocated and utilized together, and the average of what was measured", () => {
+  assert.equal(text(chartLegend(chart())).replace(/ +/g, " ").trim(), "4 allocated 3 utilized average 63 % quota 2.5");
+});
+
+test("an empty chart has nothing to tell and does not break", () => {
+  assert.match(chartPicture(chart({ points: [], quota: null }), false).props["aria-label"], /nothing yet$/);
+});
+
+// -- into the page -----------------------------------------------------------------------------
+
+const node = (tag, props = {}, ...children) => ({ tag, props, children });
+
+test("elements go on existing while what they show changes", () => {
+  const page = install();
+  const el = page.createElement("div");
+  patch(el, [node("p", { key: "a", class: "x" }, "one"), node("p", { key: "b" }, "two")]);
+  const [a, b] = el.childNodes;
+  patch(el, [node("p", { key: "b" }, "zwei"), node("p", { key: "c" }, "three"), node("p", { key: "a" }, "one")]);
+  assert.equal(el.childNodes[0], b);
+  assert.equal(el.childNodes[2], a);
+  assert.equal(el.textContent, "zweithreeone");
+  assert.equal(a.getAttribute("class"), null);
+  patch(el, [node("p", { key: "a" })]);
+  assert.deepEqual(el.childNodes, [a]);
+  assert.equal(el.textContent, "");
+});
+
+test("text and elements may take each other's place", () => {
+  const page = install();
+  const el = page.createElement("div");
+  patch(el, ["a", node("b"), "c"]);
+  patch(el, [node("b"), "d"]);
+  patch(el, ["e"]);
+  assert.equal(el.textContent, "e");
+});
+
+test("a button does what the latest state says", () => {
+  const page = install();
+  const el = page.createElement("div");
+  const done = [];
+  patch(el, [node("button", { onclick: () => done.push(1) })]);
+  patch(el, [node("button", { onclick: () => done.push(2) })]);
+  el.childNodes[0].onclick();
+  assert.deepEqual(done, [2]);
+});
+
+// -- the service -------------------------------------------------------------------------------
+
+const reply = (status, body = {}, headers = {}) =>
+  ({ ok: status < 400, status, json: async () => body, headers: new Headers(headers) });
+const PAGE = reply(200), WHO = reply(200, {}, { "X-XSRFToken": "t0ken" });
+
+/** A network of prepared answers that remembers what it was asked. */
+function network(...answers) {
+  const asked = [];
+  const net = async (url, options) => {
+    asked.push(`${options.method ?? "GET"} ${url} ${options.headers?.["X-XSRFToken"] ?? ""}`.trim());
+    const answer = answers.shift();
+    if (!answer) throw new TypeError("Failed to fetch");
+    return answer;
+  };
+  return { net, asked };
+}
+
+test("the first click signs in at the service, later ones need not", async () => {
+  const { net, asked } = network(PAGE, WHO, reply(200), reply(202));
+  assert.equal(await request("/one/", "suspend", "vision/a", net), "");
+  assert.equal(await request("/one/", "delete", "vision/a", net), "");
+  assert.deepEqual(asked, [
+    "GET /one/", "GET /one/api/v1/whoami",
+    "POST /one/api/v1/workloads/vision/a/suspend t0ken", "DELETE /one/api/v1/workloads/vision/a t0ken",
+  ]);
+});
+
+test("a login that has ended is begun anew, once", async () => {
+  const { net, asked } = network(PAGE, WHO, reply(200), reply(403), PAGE, WHO, reply(200));
+  await request("/two/", "suspend", "vision/a", net);
+  assert.equal(await request("/two/", "resume", "vision/a", net), "");
+  assert.equal(asked.length, 7);
+});
+
+test("a refusal is told by the service's own sentence", async () => {
+  const { net } = network(PAGE, WHO, reply(409, { detail: "It is finished.", hint: "Delete it." }));
+  assert.equal(await request("/three/", "suspend", "vision/a", net), "It is finished. Delete it.");
+});
+
+for (const [name, answers] of [
+  ["nothing answers", []],
+  ["nobody is logged in", [reply(200), reply(401)]],
+  ["another site answers", [reply(200), reply(200)]],
+  ["there is no such page", [reply(404), reply(404)]],
+]) {
+  test(`the kernel is asked instead where ${name}`, async () => {
+    assert.equal(await request(`/${name}/`, "suspend", "vision/a", network(...answers).net), null);
+  });
+}
+
+// -- the widget --------------------------------------------------------------------------------
+
+/** A model as anywidget gives it, and what was sent to the kernel. */
+function model(values) {
+  const listeners = new Map(), sent = [];
+  return {
+    listeners, sent, values,
+    get: (name) => values[name],
+    on: (event, listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
+    off: (event, listener) => listeners.set(event, listeners.get(event).filter((each) => each !== listener)),
+    send: (content) => sent.push(content),
+    tell: (event, ...news) => listeners.get(event).forEach((listener) => listener(...news)),
+  };
+}
+
+const button = (el, label) => el.all().find((each) => each.getAttribute?.("aria-label") === label);
+
+test("outside JupyterHub a click goes to the kernel, and its answer is shown", () => {
+  const el = install().createElement("div");
+  const here = model({ state: state(), service: "" });
+  const leave = panel.render({ model: here, el });
+  button(el, "Pause a").onclick();
+  return Promise.resolve().then(() => {
+    assert.deepEqual(here.sent, [{ verb: "suspend", workload: "vision/a" }]);
+    assert.match(el.textContent, /Pausing…/);
+    here.tell("msg:custom", { workload: "vision/a", error: "It is finished." });
+    assert.match(el.textContent, /It is finished\./);
+    leave();
+  });
+});
+
+test("what was begun is over when the workload has changed", () => {
+  const el = install().createElement("div");
+  const here = model({ state: state(), service: "" });
+  const leave = panel.render({ model: here, el });
+  button(el, "Pause a").onclick();
+  here.values.state = state({ workloads: [row({ version: "2", state: "stopping", actions: [] })] });
+  here.tell("change:state");
+  assert.doesNotMatch(el.textContent, /Pausing…/);
+  leave();
+});
+
+test("stopping is asked twice", () => {
+  const el = install().createElement("div");
+  const here = model({ state: state(), service: "" });
+  const leave = panel.render({ model: here, el });
+  button(el, "Stop a").onclick();
+  assert.deepEqual(here.sent, []);
+  button(el, "Really stop a").onclick();
+  return Promise.resolve().then(() => {
+    assert.deepEqual(here.sent, [{ verb: "delete", workload: "vision/a" }]);
+    leave();
+  });
+});
+
+test("a view that is gone listens to nothing", () => {
+  const el = install().createElement("div");
+  const here = model({ state: state(), service: "" });
+  panel.render({ model: here, el })();
+  assert.deepEqual([...here.listeners.values()].flat(), []);
+});

@@ -1,0 +1,62 @@
+"""The page's scripts: their own tests under node, and the one module made of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runai.widgets.panel import Panel
+from runai.widgets.script import FILES, page_script
+
+ROOT = Path(__file__).parents[2]
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="no node found")
+
+
+@needs_node
+def test_the_page_draws_and_acts_as_specified(tmp_path):
+    for folder, pattern in (("widgets", "*.js"), ("tests/widgets", "*.mjs")):
+        (tmp_path / folder).mkdir(parents=True)
+        for file in (ROOT / folder).glob(pattern):
+            shutil.copy(file, tmp_path / folder)
+    # Without it, older versions of node take `.js` for another kind of module.
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+
+    ran = subprocess.run(
+        [str(NODE), "--test", str(tmp_path / "tests/widgets/page.test.mjs")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@needs_node
+def test_the_one_module_that_a_front_end_loads_renders_and_needs_no_other(tmp_path):
+    module = tmp_path / "panel.mjs"
+    module.write_text(page_script(ROOT / "widgets"))
+
+    ran = subprocess.run(
+        [str(NODE), "--eval", f"import('{module}').then((m) => console.log(Object.keys(m), m))"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.stderr == ""
+    assert re.sub(r"\s+", " ", ran.stdout).startswith("[ 'default' ]")
+    assert "[Function: render]" in ran.stdout
+
+
+def test_every_script_is_part_of_the_module():
+    assert sorted(path.name for path in (ROOT / "widgets").glob("*.js")) == sorted(FILES)
+
+
+def test_the_widget_carries_script_and_style():
+    assert Panel._esm == page_script(ROOT / "widgets")
+    assert "runai" in str(Panel._css)

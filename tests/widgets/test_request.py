@@ -1,0 +1,218 @@
+"""What a user writes in a notebook, and what is said when it cannot be meant."""
+
+from __future__ import annotations
+
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.cli.values import parse_memory_mib
+from runai.hub_service.clusters.records import SOURCE_PLACEHOLDER
+from runai.hub_service.errors import InvalidRequest
+from runai.widgets import request
+
+PYTHON = sys.executable
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with a few programs."""
+    (tmp_path / "train.py").write_text("print('training')")
+    (tmp_path / "my train.py").write_text("print('training')")
+    (tmp_path / "run.sh").write_text("echo running")
+    (tmp_path / "notes.txt").write_text("notes")
+    (tmp_path / "story.ipynb").write_text("{}")
+    (tmp_path / "tool").write_text("#!/bin/sh\n")
+    (tmp_path / "tool").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("program", "args", "command"),
+    [
+        pytest.param("train.py", [], [PYTHON, "-u", "train.py"], id="a script"),
+        pytest.param(
+            "train.py", ["-n", "3"], [PYTHON, "-u", "train.py", "-n", "3"], id="arguments"
+        ),
+        pytest.param("my train.py", [], [PYTHON, "-u", "my train.py"], id="a space in its name"),
+        pytest.param("train.py --lr 1", [], [PYTHON, "-u", "train.py", "--lr", "1"], id="a line"),
+        pytest.param("run.sh", [], ["sh", "run.sh"], id="a shell script"),
+        pytest.param(
+            "env A='b c' true", [], ["env", "A=b c", "true"], id="a program of the system"
+        ),
+        pytest.param(["a", "b c"], ["d"], ["a", "b c", "d"], id="a list is taken as it is"),
+    ],
+)
+def test_a_program_becomes_a_command(program, args, command):
+    assert request.program_command(program, args) == command
+
+
+def test_an_executable_is_named_by_its_whole_path(folder):
+    assert request.program_command("./tool") == [str(folder / "tool")]
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        pytest.param(
+            "trian.py", "There is no file trian.py in {}. Did you mean train.py?", id="a near miss"
+        ),
+        pytest.param(
+            "other.py",
+            "There is no file other.py in {}. Save it first, or name it by its path.",
+            id="missing",
+        ),
+        pytest.param(
+            "notes.txt",
+            "notes.txt is neither a Python script nor executable. Run chmod +x notes.txt",
+            id="not a program",
+        ),
+        pytest.param(
+            "story.ipynb",
+            "story.ipynb is a notebook, not a program. Put %%runai_submit atop the cell to submit,"
+            " or export it as a script.",
+            id="a notebook",
+        ),
+        pytest.param("", "There is nothing to run. Name a script or a command.", id="nothing"),
+        pytest.param(
+            "echo 'a",
+            "The command cannot be read: no closing quotation. Check its quotation marks.",
+            id="an open quotation",
+        ),
+    ],
+)
+def test_a_program_that_is_not_there_is_told_in_one_sentence(program, sentence, folder):
+    with pytest.raises(InvalidRequest) as refused:
+        request.program_command(program)
+
+    assert str(refused.value) == sentence.format(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        pytest.param(
+            {"gpus": -1},
+            "-1 GPUs are not possible. Ask for 0 or more, such as 0.5 or 2.",
+            id="negative",
+        ),
+        pytest.param(
+            {"gpus": "many"},
+            "many is no number of GPUs. Ask for a number with at most three decimals, such as 0.5"
+            " or 2.",
+            id="no number",
+        ),
+        pytest.param(
+            {"gpus": "0.0001"},
+            "The gpus '0.0001' is not possible. Ask for a number with at most three decimals,"
+            " such as 0.5 or 2.",
+            id="too fine",
+        ),
+        pytest.param(
+            {"gpus": 1, "gpu_memory": "4G"},
+            "GPUs and GPU memory were both asked for. Give one of gpus and gpu_memory.",
+            id="both",
+        ),
+        pytest.param(
+            {"gpu_memory": "lots"},
+            "lots is no amount of GPU memory. Ask for memory as 4G or 500M.",
+            id="no memory",
+        ),
+        pytest.param(
+            {"name": "Exp 1"},
+            "The name 'Exp 1' is not possible. Use lower-case letters, digits and hyphens, at most"
+            " 38, such as exp-1.",
+            id="a name that cannot be",
+        ),
+        pytest.param(
+            {"workers": 0},
+            "The workers '0' is not possible. Ask for 1 worker or more.",
+            id="no worker",
+        ),
+        pytest.param(
+            {"priority": "urgent"},
+            "urgent is no priority. Use low, normal, high, or a number from 0 to 1000.",
+            id="no priority",
+        ),
+        pytest.param(
+            {"workdir": "/nowhere"},
+            "There is no directory /nowhere. Name one that exists.",
+            id="no directory",
+        ),
+        pytest.param(
+            {"env": ["NOT_SET_ANYWHERE"]},
+            "NOT_SET_ANYWHERE is not set here. Give it as NOT_SET_ANYWHERE=VALUE.",
+            id="a variable without a value",
+        ),
+        pytest.param(
+            {"env": {"not a name": "secret"}},
+            "The env is not possible. Give it as NAME=VALUE.",
+            id="the value of a variable is not told",
+        ),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_told_in_one_sentence(options, sentence):
+    with pytest.raises(InvalidRequest) as refused:
+        request.submit_request(["true"], **options)
+
+    assert str(refused.value) == sentence
+
+
+def test_without_an_amount_one_gpu_is_asked_for():
+    made = request.submit_request(["true"])
+
+    assert (made.gpus, made.gpu_memory_mib, made.kind) == (Decimal(1), None, "job")
+
+
+def test_options_arrive_as_they_were_given(folder, monkeypatch):
+    monkeypatch.setenv("MY_OWN", "handed on")
+
+    made = request.submit_request(
+        ["true"], gpu_memory="1.5 GiB", priority="75", env=["A=b=c", "MY_OWN"], interactive=True
+    )
+
+    assert (made.kind, made.gpus, made.gpu_memory_mib, made.priority) == ("session", None, 1536, 75)
+    assert made.env == {"A": "b=c", "MY_OWN": "handed on"}
+    assert made.workdir == str(folder)
+
+
+@pytest.mark.parametrize("size", ["4G", "4GiB", "0.3G", "500M", "1 T", "2gb"])
+def test_sizes_mean_the_same_as_on_the_command_line(size):
+    made = request.submit_request(["true"], gpu_memory=size)
+
+    assert made.gpu_memory_mib == parse_memory_mib(size)
+
+
+def test_a_cell_is_run_by_the_notebooks_interpreter_from_a_file_that_the_cluster_keeps():
+    command = request.cell_command("print(1)", ["--lr", "1"])
+
+    assert command == [PYTHON, "-u", SOURCE_PLACEHOLDER, "--lr", "1"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        pytest.param("  \n", "The cell has no program. Write it below %%runai_submit.", id="empty"),
+        pytest.param(
+            "x = 1\n!ls",
+            "The cell is not a Python program: invalid syntax in line 2. Magics (%, !) work in"
+            " notebooks only; leave them out.",
+            id="a magic",
+        ),
+    ],
+)
+def test_a_cell_that_is_no_program_is_not_submitted(cell, sentence):
+    with pytest.raises(InvalidRequest) as refused:
+        request.cell_command(cell)
+
+    assert str(refused.value) == sentence
+
+
+def test_a_cells_program_imports_what_lies_beside_its_notebook(folder, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+
+    assert request.with_module_path({}, None) == {"PYTHONPATH": f"{folder}:/somewhere"}
+    assert request.with_module_path({"PYTHONPATH": "/mine"}, None) == {"PYTHONPATH": "/mine"}

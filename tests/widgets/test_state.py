@@ -1,0 +1,151 @@
+"""What the page is given to draw: tables from overviews to states."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from overviews import NOON, overview, project, workload
+from runai.hub_service.api.schemas import ReasonView
+from runai.widgets import state
+
+
+def panel_of(*workloads, projects=(), simulated=True):
+    seen = overview(*workloads, projects=tuple(projects), simulated=simulated)
+    return state.panel_state(seen, user="bob", projects=["vision"], chart=None)
+
+
+@pytest.mark.parametrize(
+    ("given", "labels"),
+    [
+        pytest.param(workload("a", "queued"), ["Pause", "Stop"], id="a queued job"),
+        pytest.param(workload("a", "starting"), ["Pause", "Stop"], id="a starting job"),
+        pytest.param(workload("a", "running"), ["Pause", "Stop"], id="a running job"),
+        pytest.param(workload("a", "paused"), ["Pause", "Stop"], id="paused by the scheduler"),
+        pytest.param(workload("a", "retrying"), ["Pause", "Stop"], id="waiting for a retry"),
+        pytest.param(workload("a", "suspended"), ["Resume", "Stop"], id="paused by its user"),
+        pytest.param(workload("a", "stopping"), ["Stop"], id="already on its way out"),
+        pytest.param(workload("a", "succeeded"), ["Remove"], id="a finished job"),
+        pytest.param(workload("a", "failed"), ["Remove"], id="a failed job"),
+        pytest.param(workload("a", kind="session"), ["Stop"], id="a session is never paused"),
+        pytest.param(workload("a", "ended", kind="session"), ["Remove"], id="an ended session"),
+        pytest.param(workload("a", mine=False), [], id="somebody else's"),
+    ],
+)
+def test_buttons_are_what_the_service_would_accept(given, labels):
+    rows = panel_of(given)["workloads"]
+
+    assert [action["label"] for action in rows[0]["actions"]] == labels
+
+
+def test_the_panel_shows_only_my_workloads_in_their_order_and_the_latest_ends_last():
+    ended = [
+        workload(f"end-{n}", "succeeded", finished=NOON + timedelta(minutes=n)) for n in range(7)
+    ]
+
+    rows = panel_of(*ended, workload("b"), workload("c", "queued"), workload("x", user="patty"))
+
+    assert [row["name"] for row in rows["workloads"]] == [
+        *("b", "c"),
+        *("end-6", "end-5", "end-4", "end-3", "end-2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("why", "sentence"),
+    [
+        pytest.param(None, "", id="no reason"),
+        pytest.param(ReasonView(code="x", text="It waits."), "It waits.", id="a reason"),
+        pytest.param(
+            ReasonView(code="x", text="It waits.", position=2),
+            "It waits; number 2 in the queue",
+            id="a reason and a place",
+        ),
+    ],
+)
+def test_a_reason_is_told_with_the_place_in_the_queue(why, sentence):
+    assert panel_of(workload("a", "queued", reason=why))["workloads"][0]["reason"] == sentence
+
+
+@pytest.mark.parametrize(
+    ("mine", "shown"),
+    [
+        pytest.param(["vision"], ["vision"], id="a member sees theirs"),
+        pytest.param(["nlp", "vision"], ["vision", "nlp"], id="in the platform's order"),
+        pytest.param([], ["vision", "nlp"], id="an admin of no project sees all"),
+        pytest.param(["gone"], [], id="a project that is no more is not replaced by all"),
+    ],
+)
+def test_quota_bars_are_of_my_projects(mine, shown):
+    seen = overview(projects=(project("vision"), project("nlp")))
+
+    bars = state.quota_state(seen, projects=mine)["projects"]
+
+    assert [bar["name"] for bar in bars] == shown
+
+
+def test_a_quota_bar_tells_sessions_over_quota_and_what_is_utilized():
+    vision = project(
+        "vision", allocated=3.5, build_allocated=0.5, over_quota=1, utilized=2.25, waiting=2
+    )
+
+    bars = panel_of(projects=[vision])["projects"]
+
+    assert bars == [
+        {
+            "name": "vision",
+            "quota": 2.5,
+            "allocated": 3.5,
+            "sessions": 0.5,
+            "over_quota": 1.0,
+            "utilized": 2.25,
+            "waiting": 2,
+        }
+    ]
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_simulated_devices_are_marked(simulated):
+    assert panel_of(simulated=simulated)["simulated"] is simulated
+
+
+@pytest.mark.parametrize(
+    ("workloads", "usage"),
+    [
+        pytest.param([], (0, 0), id="nothing runs: nothing is busy"),
+        pytest.param([workload("a", allocated=1)], (1, None), id="not measured is not zero"),
+        pytest.param(
+            [workload("a", allocated=1, utilized=0.5), workload("b", allocated=0.5, utilized=0.25)],
+            (1.5, 0.75),
+            id="sums of mine",
+        ),
+        pytest.param(
+            [workload("a", allocated=1, utilized=0.5), workload("x", user="patty", allocated=1)],
+            (1, 0.5),
+            id="others' do not count",
+        ),
+    ],
+)
+def test_my_usage_adds_up_what_i_hold(workloads, usage):
+    assert state.my_usage(overview(*workloads), "bob") == usage
+
+
+def test_a_job_that_was_there_and_is_no_more_is_shown_as_deleted():
+    first = state.jobs_state(overview(workload("a")), ["vision/a"], before=[], notes=[])
+
+    then = state.jobs_state(overview(), ["vision/a"], before=first["workloads"], notes=[])
+
+    assert [(row["state"], row["actions"]) for row in then["workloads"]] == [("deleted", [])]
+
+
+def test_a_job_that_is_not_there_yet_is_not_deleted():
+    assert state.jobs_state(overview(), ["vision/a"], before=[], notes=[])["workloads"] == []
+
+
+def test_notes_of_the_submission_are_shown_while_it_waits():
+    def notes(now):
+        seen = overview(workload("a", now))
+        return state.jobs_state(seen, ["vision/a"], before=[], notes=["No node has 8."])["notes"]
+
+    assert (notes("queued"), notes("running")) == (["No node has 8."], [])

@@ -1,0 +1,77 @@
+"""The same in text, for terminals and wherever no live view can be shown."""
+
+from __future__ import annotations
+
+from overviews import NOON, project, workload
+from runai.hub_service.api.schemas import HistoryView, ReasonView, WorkloadDetail
+from runai.widgets import text
+
+
+def test_quota_bars_show_sessions_jobs_over_quota_and_what_is_free():
+    bars = text.quota_bars(
+        [
+            project("vision", allocated=4, build_allocated=0.5, over_quota=1.5, utilized=3.1),
+            project("nlp", allocated=0.5, build_allocated=0.5, waiting=1),
+        ],
+        simulated=True,
+    )
+
+    assert bars.splitlines() == [
+        "vision ██▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒ 4 allocated of 2.5 quota, 1.5 over quota, 3.1 utilized",
+        "nlp    ██··········         0.5 allocated of 2.5 quota, 1 workload waiting",
+        "█ sessions  ▓ jobs  ▒ over quota  · free quota   (simulated GPUs)",
+    ]
+
+
+def test_a_user_without_a_project_is_told_the_way_out():
+    assert text.quota_bars([]) == "You are in no project. Ask an admin to add you to one."
+
+
+def test_a_table_of_workloads_tells_allocated_and_utilized_and_why_one_waits():
+    why = ReasonView(code="no_room", text="All 5 GPUs are allocated.", position=1)
+    waits = "All 5 GPUs are allocated; number 1 in the queue"
+
+    table = text.workload_table(
+        [
+            workload("a", allocated=1, utilized=0.5, utilized_average=0.75, simulated=True),
+            workload("b", "queued", reason=why),
+        ]
+    )
+
+    assert table.splitlines() == [
+        "NAME  PROJECT  USER  KIND  STATE    GPUS  UTILIZED  AVERAGE  REASON",
+        "a     vision   bob   job   running  1/1   50 %      75 %",
+        f"b     vision   bob   job   queued   0/1   -         -        {waits}",
+        "",
+        "(simulated GPUs)",
+    ]
+
+
+def test_describe_shows_request_history_and_source():
+    view = workload("a", allocated=1, utilized=0.5, simulated=True, pauses=1, attempts=2)
+    detail = WorkloadDetail.model_validate(
+        {
+            **view.model_dump(),
+            "command": ["python", "train.py"],
+            "workdir": "/home/bob",
+            "source": "print(1)\nprint(2)",
+            "history": [HistoryView(at=NOON, kind="queued", text="Submitted by bob.")],
+        }
+    )
+
+    shown = text.describe(detail).splitlines()
+
+    assert [
+        line for line in shown if line.split(":")[0] in {"Utilized", "Attempts", "Command"}
+    ] == [
+        "Utilized:    0.5 GPUs now, simulated GPUs",
+        "Attempts:    2, 1 pause, 0 failures of 1 allowed",
+        "Command:     python train.py",
+    ]
+    assert shown[-5:] == [
+        "History:",
+        "  2026-05-04 12:00:00  queued      Submitted by bob.",
+        "Source:",
+        "  print(1)",
+        "  print(2)",
+    ]

@@ -1,0 +1,67 @@
+"""The averages behind the chart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.widgets.timeline import Timeline
+
+
+def timeline_of(*news, window_s=60, step_s=4):
+    timeline = Timeline(window_s, step_s)
+    for at, allocated, utilized in news:
+        timeline.push(at, allocated, utilized)
+    return timeline.points()
+
+
+@pytest.mark.parametrize(
+    ("news", "points"),
+    [
+        pytest.param([(0, 1, 0.5)], [], id="one value has held for no time yet"),
+        pytest.param([(0, 1, 0.5), (4, 0, 0)], [(4, 1, 0.5)], id="a value holds until the next"),
+        pytest.param([(0, 1, 1), (1, 0, 0), (4, 0, 0)], [(4, 0.25, 0.25)], id="weighted by time"),
+        pytest.param(
+            [(2, 2, 1), (6, 2, 1)], [(4, 2, 1), (8, 2, 1)], id="a value may span two steps"
+        ),
+        pytest.param([(0, 1, None), (4, 1, None)], [(4, 1, None)], id="not measured is not zero"),
+        pytest.param(
+            [(0, 1, 0), (4, 1, 0), (40, 1, 0), (44, 1, 0)],
+            [(4, 1, 0), (8, None, None), (44, 1, 0)],
+            id="a long silence is a gap",
+        ),
+        pytest.param(
+            [(0, 1, 0), (4, 1, 0), (64, 1, 0), (68, 2, 0), (72, 2, 0)],
+            [(68, 1, 0), (72, 2, 0)],
+            id="what is older than the window is forgotten",
+        ),
+        pytest.param([(4, 1, 1), (4, 2, 2), (3, 1, 1)], [], id="no time passes backwards"),
+    ],
+)
+def test_points_are_averages_over_steps(news, points):
+    assert timeline_of(*news) == points
+
+
+def test_it_goes_on_where_the_record_ends():
+    timeline = Timeline(60, 4)
+    timeline.load([(4, 1.0, 0.5), (8, 1.0, None)])
+    timeline.push(8, 2, 1)
+    timeline.push(12, 2, 1)
+
+    assert timeline.points() == [(4, 1, 0.5), (8, 1, None), (12, 2, 1)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 8)), min_size=2, max_size=30))
+def test_allocated_gpu_seconds_are_kept_whatever_the_rhythm_of_the_news(beats):
+    timeline = Timeline(window_s=10_000, step_s=4)
+    at, expected = 0.0, 0.0
+    for tenths, allocated in beats:
+        timeline.push(at, allocated, None)
+        at += tenths / 10
+        expected += allocated * tenths / 10
+    timeline.push(at, 0, None)
+
+    kept = sum(step.allocated.gpu_seconds for step in timeline._steps.values())
+
+    assert kept == pytest.approx(expected)

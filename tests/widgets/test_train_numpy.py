@@ -1,0 +1,91 @@
+"""The example training: a pause changes nothing of its result. Real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+TRAINING = Path(__file__).parents[2] / "examples" / "train_numpy.py"
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-u", str(TRAINING), "--epochs", "6", *options],
+        env={**os.environ, "RUNAI_CHECKPOINT_DIR": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def run(folder: Path, *options: str) -> str:
+    with start(folder, "--seconds", "0", *options) as training:
+        told, _ = training.communicate()
+    assert training.returncode == 0
+    return told
+
+
+def stop_after(line_begins: str, with_signal: signal.Signals, folder: Path) -> int:
+    with start(folder, "--seconds", "0.5") as training:
+        assert training.stdout is not None
+        for line in training.stdout:
+            if line.startswith(line_begins):
+                training.send_signal(with_signal)
+    return training.returncode
+
+
+def test_a_training_that_was_paused_twice_ends_as_an_undisturbed_one(tmp_path):
+    undisturbed, paused = tmp_path / "undisturbed", tmp_path / "paused"
+    assert run(undisturbed).splitlines()[-1].startswith("Done: ")
+
+    exit_codes = [stop_after(f"epoch   {n}", signal.SIGTERM, paused) for n in (1, 3)]
+    assert exit_codes == [143, 143]
+    assert not (paused / "result.json").exists()
+    assert run(paused).startswith("Going on at epoch ")
+
+    assert result(paused) == result(undisturbed)
+
+
+def test_a_training_that_is_killed_goes_on_from_its_last_whole_checkpoint(tmp_path):
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    run(undisturbed)
+
+    assert stop_after("epoch   3", signal.SIGKILL, killed) == -signal.SIGKILL
+    run(killed)
+
+    assert result(killed) == result(undisturbed)
+
+
+def test_arrays_train_with_different_seeds(tmp_path):
+    run(tmp_path / "0", "--seed", "0")
+    run(tmp_path / "1", "--seed", "1")
+
+    assert result(tmp_path / "0")["weights"] != result(tmp_path / "1")["weights"]
+
+
+def test_a_checkpoint_between_any_two_batches_keeps_everything(tmp_path):
+    example = runpy.run_path(str(TRAINING))
+    points, labels = example["make_samples"](0)
+    points, labels = points[:256], labels[:256]
+    on, broken = example["Training"](0), example["Training"](0)
+    for training in (on, broken):
+        training.order %= 256
+
+    for _ in range(7):
+        on.step(points, labels)
+        broken.step(points, labels)
+        broken.save(tmp_path / "checkpoint.npz")
+        broken = example["Training"](1)
+        broken.load(tmp_path / "checkpoint.npz")
+
+    assert (broken.fingerprint(), broken.loss_sum) == (on.fingerprint(), on.loss_sum)
+    assert broken.random.random() == on.random.random()
