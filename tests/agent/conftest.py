@@ -1,0 +1,242 @@
+"""Fixtures of the agent's tests: processes that really run, and devices that they hold.
+
+start         start a process: start(busy=True, mib=50, how="detached", env={...}) -> its Process
+hold          an allocation: hold("vision/a", 0, process=p)
+nvml          the fake NVML library, compiled here; nvml.write(...) scripts it (needs `cc`)
+world         devices of one kind with a way to make processes use them; world.kind names it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pynvml
+import pytest
+
+from runai.hub_service.agent import usage
+from runai.hub_service.agent.devices import DeviceSource, Poll
+from runai.hub_service.agent.nvml import NvmlDevices
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.api.schemas import AgentAllocation, AgentReport, DeviceShareView
+from waiting import eventually
+
+# Tells its PID, and for "grandchild" and "detached" runs itself once more below.
+PROGRAM = """
+import os, signal, subprocess, sys
+how, busy, mib = sys.argv[1], sys.argv[2] == "busy", int(sys.argv[3])
+if how != "child":
+    again = [sys.executable, __file__, "child", *sys.argv[2:]]
+    below = subprocess.Popen(again, start_new_session=how == "detached")
+    if how == "detached":
+        os._exit(0)
+    sys.exit(below.wait())
+ballast = b"x" * (mib << 20)
+print(os.getpid(), flush=True)
+while busy:
+    pass
+while True:
+    signal.pause()
+"""
+
+Start = Callable[..., psutil.Process]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Return a function that starts a process; all of them end with the test."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    started: list[psutil.Process] = []
+
+    def run(
+        *, busy: bool = False, mib: int = 0, how: str = "child", env: dict[str, str] | None = None
+    ) -> psutil.Process:
+        first = subprocess.Popen(
+            [sys.executable, str(program), how, "busy" if busy else "idle", str(mib)],
+            env=os.environ | (env or {}),
+            stdout=subprocess.PIPE,
+        )
+        assert first.stdout is not None
+        last = psutil.Process(int(first.stdout.readline()))
+        first.stdout.close()
+        started.append(last)
+        if last.pid != first.pid:
+            if how == "detached":
+                first.wait()
+            else:
+                started.append(psutil.Process(first.pid))
+        processes.append(first)
+        return last
+
+    processes: list[subprocess.Popen[bytes]] = []
+    yield run
+    for process in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    for child in processes:
+        child.wait()
+
+
+@pytest.fixture
+def hold() -> Callable[..., AgentAllocation]:
+    """Return a function that makes an allocation of devices of the world or of UUIDs."""
+
+    def make(
+        workload: str,
+        *devices: str,
+        process: psutil.Process | None = None,
+        gpus: float = 1.0,
+        worker: int = 0,
+    ) -> AgentAllocation:
+        return AgentAllocation(
+            workload=workload,
+            worker=f"{workload}-{worker}",
+            project=workload.partition("/")[0],
+            user="ana",
+            shares=[DeviceShareView(device=0, uuid=uuid, gpus=gpus) for uuid in devices],
+            pid=process.pid if process else None,
+            created=process.create_time() if process else None,
+        )
+
+    return make
+
+
+@dataclass
+class FakeNvml:
+    """The state file of the fake library."""
+
+    path: Path
+    clock_us: int = 1_000_000_000
+
+    def write(self, *lines: str) -> None:
+        self.path.write_text("\n".join(lines) + "\n")
+
+    def next_us(self) -> int:
+        """Return a time stamp newer than all before."""
+        self.clock_us += 1_000_000
+        return self.clock_us
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the fake library."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) to make the fake NVML library with")
+    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    source = Path(__file__).with_name("fake_nvml.c")
+    options = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
+    subprocess.run([compiler, *options, "-o", str(library), str(source)], check=True)
+    return library
+
+
+@pytest.fixture
+def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+    """Make the binding use the fake library, whatever the machine has."""
+    fake = FakeNvml(tmp_path / "nvml.state")
+    fake.write()
+    monkeypatch.setenv("FAKE_NVML_STATE", str(fake.path))
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(nvml_library)))
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    yield fake
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+@dataclass
+class World:
+    """Devices of one kind, and real processes that use them."""
+
+    kind: str
+    start_process: Start
+    open: Callable[[], DeviceSource]
+    users: list[tuple[psutil.Process, int, bool, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.source = self.open()
+        self.uuids = [device.uuid for device in self.source.devices()]
+
+    def use(self, device: int, *, busy: bool = True, mib: int = 0, **how: Any) -> psutil.Process:
+        """Start a process that uses a device."""
+        process = self.start_process(busy=busy and self.kind == "simulated", mib=mib, **how)
+        self.users.append((process, device, busy, mib))
+        return process
+
+    def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
+        """Poll after every busy process had time to do something."""
+        self._work()
+        return self.source.poll(allocations)
+
+    def report(self, allocations: Sequence[AgentAllocation]) -> AgentReport:
+        """Return what would be sent; the first poll of anything may only take note."""
+        self.poll(allocations)
+        return usage.report("here", self.poll(allocations), allocations)
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+
+class SimulatedWorld(World):
+    """Processes that burn processor time."""
+
+    def _work(self) -> None:
+        before = [(p, _cpu(p)) for p, _, busy, _ in self.users if busy and _lives(p)]
+        for process, had in before:
+            eventually(
+                lambda process=process, had=had: _cpu(process) >= had + 0.05,
+                what="a process gets processor time",
+            )
+
+
+class NvmlWorld(World):
+    """Processes that exist, with a load that the fake library tells."""
+
+    fake: FakeNvml
+
+    def _work(self) -> None:
+        users = [user for user in self.users if _lives(user[0])]
+        lines = [f"gpu GPU-{n} 1000 100 {self._used(users, n)} 50 Fake" for n in range(3)]
+        for process, device, busy, mib in users:
+            lines.append(f"proc {device} {process.pid} {mib} C")
+            if busy:
+                sharers = sum(1 for _, d, b, _ in users if d == device and b)
+                stamp = self.fake.next_us()
+                lines.append(f"sample {device} {process.pid} {stamp} {100 // sharers}")
+        self.fake.write(*lines)
+
+    @staticmethod
+    def _used(users: Sequence[tuple[psutil.Process, int, bool, int]], device: int) -> int:
+        return sum(mib for _, d, _, mib in users if d == device)
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+@pytest.fixture(params=["simulated", "nvml"])
+def world(request: pytest.FixtureRequest, start: Start) -> Iterator[World]:
+    """Three devices, of each kind in turn."""
+    made: World
+    if request.param == "simulated":
+        made = SimulatedWorld("simulated", start, lambda: SimulatedDevices(3, node="here"))
+    else:
+        fake = request.getfixturevalue("nvml")
+        fake.write(*(f"gpu GPU-{n} 1000 100 0 0 Fake" for n in range(3)))
+        made = NvmlWorld("nvml", start, NvmlDevices)
+        made.fake = fake
+    yield made
+    made.source.close()

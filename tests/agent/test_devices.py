@@ -1,0 +1,194 @@
+"""One contract for real and simulated devices: what is there, and who uses it how much."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.agent.devices import open_devices
+from runai.hub_service.errors import InvalidRequest, Unavailable
+
+
+def by_workload(report, device):
+    return {s.workload: s for s in report.samples if s.device == device}
+
+
+def test_devices_are_numbered_from_zero_and_distinct(world):
+    devices = world.source.devices()
+
+    assert [d.index for d in devices] == [0, 1, 2]
+    assert len({d.uuid for d in devices}) == 3
+    assert all(d.memory_mib > 0 and d.healthy and d.name for d in devices)
+
+
+def test_simulated_devices_are_marked_and_real_ones_are_not(world):
+    assert {world.kind == "simulated"} == {d.simulated for d in world.source.devices()}
+
+
+def test_the_same_devices_are_found_at_the_next_start(world):
+    again = world.open()
+
+    assert world.source.devices() == again.devices()
+    again.close()
+
+
+def test_nothing_is_allocated_and_nothing_runs(world):
+    report = world.report([])
+
+    assert report.samples == []
+    assert world.uuids == [d.device for d in report.devices]
+    assert report.interval > 0
+
+
+def test_a_busy_process_counts_for_the_workload_whose_process_it_is(world, hold):
+    process = world.use(0, mib=50)
+
+    samples = by_workload(
+        world.report([hold("vision/a", world.uuids[0], process=process)]), world.uuids[0]
+    )
+
+    assert list(samples) == ["vision/a"]
+    assert 0 < samples["vision/a"].utilization <= 1
+    assert samples["vision/a"].memory_mib >= 50
+
+
+def test_an_idle_holder_is_a_zero(world, hold):
+    process = world.use(0, busy=False)
+
+    (sample,) = world.report([hold("vision/a", world.uuids[0], process=process)]).samples
+
+    assert sample.utilization == pytest.approx(0, abs=0.05)
+
+
+def test_a_holder_without_a_process_is_a_zero(world, hold):
+    (sample,) = world.report([hold("vision/a", world.uuids[1])]).samples
+
+    assert ("vision/a", world.uuids[1], 0.0, 0) == (
+        sample.workload, sample.device, sample.utilization, sample.memory_mib,
+    )  # fmt: skip
+
+
+def test_processes_below_the_workloads_process_count_too(world, hold):
+    grandchild = world.use(0, how="grandchild")
+    allocation = hold("vision/a", world.uuids[0], process=grandchild.parent())
+
+    (sample,) = world.report([allocation]).samples
+
+    assert sample.utilization > 0
+
+
+@pytest.mark.parametrize("name", ["RUNAI_WORKER", "RUNAI_WORKLOAD"])
+def test_a_process_that_detached_itself_is_known_by_its_environment(world, hold, name):
+    value = {"RUNAI_WORKER": "vision/a-0", "RUNAI_WORKLOAD": "vision/a"}[name]
+    root = world.use(0, busy=False)
+    world.use(0, how="detached", env={name: value})
+
+    samples = by_workload(
+        world.report([hold("vision/a", world.uuids[0], process=root)]), world.uuids[0]
+    )
+
+    assert samples["vision/a"].utilization > 0
+
+
+def test_sharers_of_a_device_are_told_apart_and_never_exceed_it(world, hold):
+    first, second = world.use(0), world.use(0)
+    idle = world.use(1, busy=False)
+    report = world.report(
+        [
+            hold("vision/a", world.uuids[0], process=first, gpus=0.5),
+            hold("nlp/b", world.uuids[0], process=second, gpus=0.5),
+            hold("nlp/c", world.uuids[1], process=idle),
+        ]
+    )
+
+    shared = by_workload(report, world.uuids[0])
+    assert {"vision/a", "nlp/b"} == set(shared)
+    assert all(s.utilization > 0 for s in shared.values())
+    assert sum(s.utilization for s in shared.values()) <= 1.0 + 1e-9
+    assert by_workload(report, world.uuids[1])["nlp/c"].utilization == pytest.approx(0, abs=0.05)
+
+
+def test_a_process_that_ended_leaves_a_zero(world, hold, eventually):
+    process = world.use(0)
+    allocation = hold("vision/a", world.uuids[0], process=process)
+    world.report([allocation])
+
+    process.kill()
+    eventually(lambda: not process.is_running() or process.status() == "zombie")
+    world.poll([allocation])
+    (sample,) = world.report([allocation]).samples
+
+    assert (sample.utilization, sample.memory_mib) == (0.0, 0)
+
+
+def test_a_number_that_another_process_has_now_is_not_the_workloads(world, hold):
+    process = world.use(0)
+    allocation = hold("vision/a", world.uuids[0], process=process)
+    earlier = allocation.model_copy(update={"created": allocation.created - 1000})
+
+    samples = by_workload(world.report([earlier]), world.uuids[0])
+
+    assert samples["vision/a"].utilization == 0.0
+
+
+def test_closing_twice_does_nothing(world):
+    world.source.close()
+
+    world.source.close()
+
+
+# -- choosing ------------------------------------------------------------------------------------
+
+
+def test_simulated_devices_win_when_asked_for(nvml):
+    nvml.write("gpu GPU-0 1000 0 0 0 Fake")
+
+    assert [d.simulated for d in open_devices("auto", 2).devices()] == [True] * 2
+
+
+def test_auto_takes_all_real_devices(nvml):
+    nvml.write("gpu GPU-0 1000 0 0 0 Fake", "gpu GPU-1 1000 0 0 0 Fake")
+
+    assert [d.uuid for d in open_devices().devices()] == ["GPU-0", "GPU-1"]
+
+
+@pytest.mark.parametrize(
+    "state", ["", "fault -1 nvmlInitWithFlags 9", "fault -1 nvmlDeviceGetCount_v2 999"]
+)
+def test_auto_simulates_five_devices_where_no_real_one_answers(nvml, state):
+    nvml.write(state)
+
+    assert [d.simulated for d in open_devices("auto").devices()] == [True] * 5
+
+
+def test_a_number_takes_the_first_devices(nvml):
+    nvml.write("gpu GPU-0 1000 0 0 0 Fake", "gpu GPU-1 1000 0 0 0 Fake")
+
+    assert [d.uuid for d in open_devices(1).devices()] == ["GPU-0"]
+
+
+def test_fewer_devices_than_asked_for_is_an_error_with_the_way_out(nvml):
+    nvml.write("gpu GPU-0 1000 0 0 0 Fake")
+
+    with pytest.raises(Unavailable) as error:
+        open_devices(2)
+
+    assert str(error.value) == (
+        "2 GPUs were asked for with --gpus, but NVML finds 1."
+        " Use --simulate 2 to try the platform without them."
+    )
+
+
+def test_no_devices_can_be_asked_for():
+    assert open_devices(0).devices() == []
+
+
+@pytest.mark.parametrize("wrong", [{"gpus": -1}, {"simulate": -1}])
+def test_a_negative_number_is_refused(wrong):
+    with pytest.raises(InvalidRequest, match="-1 is not a number of GPUs"):
+        open_devices(**wrong)
+
+
+def test_simulated_devices_differ_from_node_to_node():
+    here, there = open_devices(simulate=2, node="here"), open_devices(simulate=2, node="there")
+
+    assert not {d.uuid for d in here.devices()} & {d.uuid for d in there.devices()}
