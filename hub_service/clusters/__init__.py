@@ -1,1 +1,1 @@
-"""Where workloads really run: this machine, Kubernetes or a simulation, behind one contract (`base`)."""
+"""Where workloads really run: this machine, Kubernetes or a simulation, behind one contract."""

@@ -1,8 +1,9 @@
 """The contract between the controller and the place where workloads really run.
 
-Implemented by `local` (this machine, SQLite, supervised processes), `simulated` (rows only) and, later,
-`kubernetes`. The cluster is the state of record: it starts every worker and remembers everything, so the
-service may die at any instant. One contract suite (`tests/contract`) runs over all of them.
+Implemented by `local` (this machine, SQLite, supervised processes), `simulated` (rows only) and,
+later, `kubernetes`. The cluster is the state of record: it starts every worker and remembers
+everything, so the service may die at any instant. One contract suite (`tests/contract`) runs over
+all of them.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -47,14 +48,15 @@ class LogChunk:
 class Cluster(Protocol):
     """Observe, apply, and keep workloads and projects.
 
-    All methods are safe to cancel; what was acknowledged is durable. Methods that name a workload or
-    project raise NotFound when it is unknown. None of them checks who asks: the API does.
+    All methods are safe to cancel; what was acknowledged is durable. Methods that name a workload
+    or project raise NotFound when it is unknown. None of them checks who asks: the API does.
     """
 
     async def run(self) -> None:
         """Own the background work (watching processes, retries) until cancelled; call once.
 
-        On start it first adopts what runs already. It never stops a job when it is cancelled itself.
+        On start it first adopts what runs already. It never stops a job when it is cancelled
+        itself.
         """
 
     async def changed(self) -> None:
@@ -73,9 +75,9 @@ class Cluster(Protocol):
         """Carry out the decisions in the plan's order; a refused one costs only itself.
 
         Idempotent: a decision that is already true does nothing. `start` of all of a gang's minimum
-        workers starts them together. `stop` returns at once; the worker holds its devices as `stopping` until
-        its processes are gone. `reserve`, `unreserve` and `wait` are remembered with their reasons. A second
-        `apply` of the same plan after a crash leaves the same world.
+        workers starts them together. `stop` returns at once; the worker holds its devices as
+        `stopping` until its processes are gone. `reserve`, `unreserve` and `wait` are remembered
+        with their reasons. A second `apply` of the same plan after a crash leaves the same world.
         """
 
     # -- workloads -------------------------------------------------------------------------------
@@ -84,7 +86,8 @@ class Cluster(Protocol):
         """Store new workloads, all or none (an array is several specs).
 
         Raises:
-            Conflict: a name is taken in its project by a workload that is not finished, or finished but
+            Conflict: a name is taken in its project by a workload that is not finished, or finished
+            but
                 not deleted (`hint` says how to delete it); nothing is stored then.
         """
 
@@ -105,10 +108,13 @@ class Cluster(Protocol):
         """
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
-        """Put a suspended job back into the queue at its original place; a repeat changes nothing."""
+        """Put a suspended job back into the queue, in its old place; a repeat changes nothing."""
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
-        """Stop it if it holds anything and forget it when its processes are gone; a repeat changes nothing."""
+        """Stop it if it holds anything and forget it when its processes are gone.
+
+        A repeat changes nothing.
+        """
 
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
         """Tell which process is the session that somebody else started; it runs from now on.
@@ -120,7 +126,7 @@ class Cluster(Protocol):
         """
 
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
-        """Return the workload as soon as it differs from `seen` (a spawner waits for its allocation so)."""
+        """Return the workload as soon as it differs from `seen` (so a spawner waits)."""
 
     async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
         """Return what hands a worker its devices (a spawner starts the session with it).

@@ -1,7 +1,8 @@
-"""The facts a cluster keeps: what was asked (specs) and what is (records), the same on every cluster.
+"""The facts a cluster keeps: what was asked (specs) and what is (records).
 
 Plain frozen data without behaviour beyond derived properties. The API turns records into its wire
-schemas; the cluster turns them into the core's snapshot. Times are Unix seconds, GPUs milli-GPU, memory MiB.
+schemas; the cluster turns them into the core's snapshot. Times are Unix seconds, GPUs milli-GPU,
+memory MiB.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 SOURCE_PLACEHOLDER = "{source}"
-"""An argument of a command for which the cluster puts the path of the file with the job's `source`."""
+"""An argument for which the cluster puts the path of the file with the job's `source`."""
 
 WorkloadId = str
 """`project/name`: unique in the cluster and readable in sentences."""
@@ -75,9 +76,9 @@ class WorkloadState(StrEnum):
 class WorkloadSpec:
     """What was asked for, already validated; never changed after submission.
 
-    `command` is None for a session whose process somebody else starts (the spawner); the cluster then
-    only keeps its allocation. Exactly one of `gpus` (per worker) and `gpu_memory_mib` counts; both
-    zero is a workload without a GPU. `env` is the user's own addition to the environment.
+    `command` is None for a session whose process somebody else starts (the spawner); the cluster
+    then only keeps its allocation. Exactly one of `gpus` (per worker) and `gpu_memory_mib` counts;
+    both zero is a workload without a GPU. `env` is the user's own addition to the environment.
     """
 
     project: str
@@ -156,7 +157,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class StateReason:
-    """Why a workload is in its state: the core's reason for a wait or stop, or an outcome (`exit_code`)."""
+    """Why a workload is in its state: the core's reason for a wait or stop, or an outcome."""
 
     code: str
     text: str
@@ -186,7 +187,7 @@ class WorkloadRecord:
     """Why it waits, was stopped or failed: the last decision or outcome."""
     position: int | None = None
     started: float | None = None
-    """First start; `attempts` counts starts, `pauses` stops by the scheduler, `failures` own ends with an error."""
+    """First start; `attempts` counts starts, `pauses` stops by the scheduler, `failures` errors."""
     finished: float | None = None
     attempts: int = 0
     pauses: tuple[float, ...] = ()
@@ -210,7 +211,7 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProjectSpec:
-    """A project as its admins set it (`projects.yaml`, `runai project set`); defaults as in the core.
+    """A project as its admins set it (`projects.yaml`, `runai project set`).
 
     `quota` and `limit` None mean unlimited; `build_quota` and `weight` None mean "as the quota".
     """

@@ -1,0 +1,424 @@
+"""What may become of a workload: pure transitions from one row to the next, with their history.
+
+Knows states, pauses, failures, retries and the words for them. Knows no clock, processes or
+storage: `recorded` calls these functions, keeps what they return and lets the cluster act on it.
+Wishes of users (suspend, resume, delete) are in `wishes`; both end in `settle`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from runai.hub_service.clusters.records import (
+    Process,
+    StateReason,
+    WorkerRecord,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.scheduler.model import DeviceShare
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, count_text, gpu_text
+
+__all__ = [
+    "ACTIVE",
+    "ATTACH_WITHIN_S",
+    "Ending",
+    "Grant",
+    "Row",
+    "Step",
+    "attached",
+    "due",
+    "exited",
+    "next_due",
+    "running",
+    "settle",
+    "started",
+    "stopped",
+]
+
+ACTIVE = ("starting", "running", "stopping")
+"""States of a worker that has processes, or may have."""
+
+ATTACH_WITHIN_S = 120.0
+"""How long a granted session may take until its process is attached."""
+
+BACK_OFF_S = 10.0
+LONGEST_BACK_OFF_S = 300.0
+MOST_LOSSES = 6
+"""A worker whose supervisor vanished so often in a row will not get on here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A workload's record and what else must be remembered to carry on after a restart."""
+
+    record: WorkloadRecord
+    intent: Literal["run", "suspend", "delete"] = "run"
+    halt: Literal["", "paused", "failed", "lost"] = ""
+    """Why the workload as a whole is coming to rest, if it is."""
+    resumed: bool = False
+    """Whether it was stopped before, so that its next start finds a checkpoint."""
+    losses: int = 0
+    granted: float | None = None
+    stopping_since: float | None = None
+    below_min_since: float | None = None
+    master_port: int = 0
+
+    @property
+    def id(self) -> WorkloadId:
+        """Return `project/name`."""
+        return self.record.id
+
+    @property
+    def spec(self) -> WorkloadSpec:
+        """Return what was asked for."""
+        return self.record.spec
+
+    @property
+    def active(self) -> tuple[WorkerRecord, ...]:
+        """Return the workers that have processes, or may have."""
+        return tuple(w for w in self.record.workers if w.state in ACTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A row after something happened, None if it is to be forgotten, and what to write down."""
+
+    row: Row | None
+    events: tuple[tuple[str, str], ...] = ()
+    """Kind and sentence of each line of history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Devices of a node for one worker."""
+
+    index: int
+    node: str
+    devices: tuple[DeviceShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a worker's processes ended."""
+
+    exit_code: int | None
+    """Negative for a signal; None where nobody saw it (a session's process, a lost worker)."""
+    told: bool = False
+    """Whether its supervisor had been told to stop it."""
+    lost: bool = False
+    """Whether its supervisor vanished: killed, or the machine went down."""
+    text: str = ""
+    """Why it could not be started, if it was not."""
+
+
+def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int = 0) -> Step:
+    """Give workers their devices; all of them start together, as one attempt."""
+    record = row.record
+    attempt = record.attempts + 1
+    held = {grant.index: grant for grant in grants}
+    workers = tuple(
+        replace(
+            w,
+            state="starting",
+            node=held[w.index].node,
+            devices=held[w.index].devices,
+            started=now,
+            process=None,
+            attempt=attempt,
+            exit_code=None,
+        )
+        if w.index in held
+        else w
+        for w in record.workers
+    )
+    verb = "resumes" if row.resumed else "starts"
+    text = f"{verb} on {_places(grants)}"
+    if row.spec.command is None:
+        text = f"gets {_places(grants)}; waits for its server to start"
+    record = replace(
+        record,
+        workers=workers,
+        attempts=attempt,
+        started=record.started if record.started is not None else now,
+        reason=None,
+        position=None,
+        not_before=None,
+    )
+    row = replace(row, halt="", granted=now, stopping_since=None, master_port=master_port)
+    return Step(_with_state(replace(row, record=record), now), (("starting", text),))
+
+
+def running(row: Row, index: int, process: Process, *, now: float) -> Step:
+    """Remember the process of a worker; it stays `stopping` if it was told to stop meanwhile."""
+    worker = row.record.workers[index]
+    if worker.process == process and worker.state != "starting":
+        return Step(row)
+    worker = replace(worker, process=process)
+    if worker.state == "starting":
+        worker = replace(worker, state="running")
+    row = _with_worker(row, worker)
+    return Step(
+        _with_state(row, now),
+        (("running", f"{_worker(row, index)}runs as process {process.pid}"),),
+    )
+
+
+def attached(row: Row, process: Process, *, now: float) -> Step:
+    """Remember the process of a session that somebody else started."""
+    return running(row, 0, process, now=now)
+
+
+def stopped(row: Row, indexes: Iterable[int], reason: StateReason, *, now: float) -> Step:
+    """Tell workers to stop; a session without a process has nothing to stop and ends."""
+    chosen = set(indexes)
+    workers = tuple(
+        replace(w, state="stopping")
+        if w.index in chosen and w.state in {"starting", "running"}
+        else w
+        for w in row.record.workers
+    )
+    record = replace(row.record, workers=workers, reason=reason, position=None)
+    whole = all(w.state == "stopping" for w in workers if w.state in ACTIVE)
+    halt = row.halt or ("paused" if whole else "")
+    row = replace(row, record=record, halt=halt, stopping_since=now)
+    row = _with_state(row, now)
+    step = Step(row, (("stopping", reason.text),))
+    if row.spec.command is None and row.record.workers[0].process is None:
+        return _then(step, exited(row, 0, Ending(None, told=True), now=now))
+    return step
+
+
+def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
+    """Take back a worker's devices and decide what its end means for the workload.
+
+    Exit code 0 is finished, whoever stopped it. A worker that was told to stop and ends otherwise
+    is paused. Any other end is a failure, which stops the rest of its gang.
+    """
+    worker = row.record.workers[index]
+    told = ending.told or worker.state == "stopping"
+    worker = replace(
+        worker,
+        state="finished",
+        devices=(),
+        node="",
+        process=None,
+        exit_code=ending.exit_code,
+    )
+    if told and ending.exit_code != 0 and not row.halt and len(row.active) > 1:
+        worker = replace(worker, state="pending")  # the others go on without it
+    row = _with_worker(row, worker)
+    events = [("exited", _ended(row, index, ending))]
+    if not told and ending.exit_code != 0 and row.halt in {"", "paused"}:
+        row = replace(row, halt="lost" if ending.lost else "failed")
+        row = replace(row, record=replace(row.record, reason=_failure(row, index, ending)))
+        rest = [w.index for w in row.active if w.state != "stopping"]
+        if rest:
+            why = StateReason("failed", f"{_ended(row, index, ending)}, so the others stop too")
+            step = stopped(row, rest, why, now=now)
+            assert step.row is not None
+            row = replace(step.row, record=replace(step.row.record, reason=row.record.reason))
+            events += step.events
+    if row.active:
+        return Step(_with_state(row, now), tuple(events))
+    return _then(Step(row, tuple(events)), settle(row, now=now))
+
+
+def settle(row: Row, *, now: float) -> Step:
+    """Decide what becomes of a workload of which nothing runs any more."""
+    assert not row.active
+    if row.intent == "delete":
+        return Step(None)
+    begun = [w for w in row.record.workers if w.state == "finished"]
+    if row.spec.kind == "session":
+        return _finish(row, WorkloadState.ENDED, now=now)
+    if begun and all(w.exit_code == 0 for w in begun):
+        reason = StateReason("succeeded", "finished with exit code 0")
+        return _finish(_because(row, reason), WorkloadState.SUCCEEDED, now=now)
+    if row.halt == "failed":
+        return _failed(row, now=now)
+    if row.halt == "lost":
+        return _lost(row, now=now)
+    return _paused(row, now=now)
+
+
+def due(row: Row, *, now: float) -> Step | None:
+    """Do what time alone brings: a retry that is due, a session that nobody attached to."""
+    when = next_due(row)
+    if when is None or when > now:
+        return None
+    if row.record.state is WorkloadState.RETRYING:
+        record = replace(row.record, state=WorkloadState.QUEUED, not_before=None)
+        return Step(replace(row, record=record), (("queued", "tries again"),))
+    text = f"its server did not start within {ATTACH_WITHIN_S:.0f} s, so its GPUs were given back"
+    step = stopped(row, [0], StateReason("not_attached", text), now=now)
+    return Step(step.row, (("warning", text), *step.events))
+
+
+def next_due(row: Row) -> float | None:
+    """Say when `due` has something to do, if ever."""
+    record = row.record
+    if record.state is WorkloadState.RETRYING:
+        return record.not_before
+    waits = row.spec.command is None and record.state is WorkloadState.STARTING
+    return row.granted + ATTACH_WITHIN_S if waits and row.granted is not None else None
+
+
+# -- outcomes ------------------------------------------------------------------------------------
+
+
+def _finish(row: Row, state: WorkloadState, *, now: float) -> Step:
+    record = row.record
+    codes = [w.exit_code for w in record.workers if w.exit_code is not None]
+    bad = [code for code in codes if code != 0]
+    record = replace(
+        record,
+        state=state,
+        finished=now,
+        exit_code=bad[0] if bad else (codes[0] if codes else None),
+        position=None,
+        not_before=None,
+        workers=tuple(replace(w, state="finished", devices=()) for w in record.workers),
+    )
+    text = record.reason.text if record.reason else state.value
+    row = replace(row, record=record, intent="run", below_min_since=None, stopping_since=None)
+    return Step(row, ((state.value, text),))
+
+
+def _failed(row: Row, *, now: float) -> Step:
+    record = replace(row.record, failures=row.record.failures + 1)
+    row = replace(row, record=record)
+    if record.failures > row.spec.backoff_limit:
+        return _finish(row, WorkloadState.FAILED, now=now)
+    left = row.spec.backoff_limit - record.failures
+    text = f"failed {record.failures} times, may fail {left} times more"
+    return _retry(row, record.failures, text, now=now)
+
+
+def _lost(row: Row, *, now: float) -> Step:
+    row = replace(row, losses=row.losses + 1, resumed=True)
+    if row.losses > MOST_LOSSES:
+        return _finish(row, WorkloadState.FAILED, now=now)
+    return _retry(row, row.losses, "was interrupted and will be started again", now=now)
+
+
+def _retry(row: Row, count: int, text: str, *, now: float) -> Step:
+    if row.intent == "suspend":
+        return _rest(row, WorkloadState.SUSPENDED, "suspended")
+    wait = min(BACK_OFF_S * 2 ** (count - 1), LONGEST_BACK_OFF_S)
+    step = _rest(row, WorkloadState.RETRYING, f"{text}; next try in {wait:.0f} s")
+    assert step.row is not None
+    record = replace(step.row.record, not_before=now + wait)
+    return Step(replace(step.row, record=record), step.events)
+
+
+def _paused(row: Row, *, now: float) -> Step:
+    by_scheduler = row.halt == "paused" and row.intent == "run"
+    pauses = (*row.record.pauses, now) if by_scheduler else row.record.pauses
+    row = replace(row, record=replace(row.record, pauses=pauses), resumed=True, losses=0)
+    if row.intent == "suspend":
+        return _rest(row, WorkloadState.SUSPENDED, "suspended")
+    return _rest(row, WorkloadState.PAUSED, "paused; waits in its old place of the queue")
+
+
+def _rest(row: Row, state: WorkloadState, text: str) -> Step:
+    """Put every worker back to where it waits for devices."""
+    workers = tuple(
+        WorkerRecord(w.name, w.index, "pending", exit_code=w.exit_code, attempt=w.attempt)
+        for w in row.record.workers
+    )
+    record = replace(row.record, state=state, workers=workers, position=None)
+    row = replace(row, record=record, halt="", stopping_since=None, below_min_since=None)
+    return Step(row, ((state.value, text),))
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def _then(first: Step, second: Step) -> Step:
+    return Step(second.row, (*first.events, *second.events))
+
+
+def _because(row: Row, reason: StateReason) -> Row:
+    return replace(row, record=replace(row.record, reason=reason))
+
+
+def _with_worker(row: Row, worker: WorkerRecord) -> Row:
+    workers = tuple(worker if w.index == worker.index else w for w in row.record.workers)
+    return replace(row, record=replace(row.record, workers=workers))
+
+
+def _with_state(row: Row, now: float) -> Row:
+    """Derive the state of a workload of which something runs from its workers."""
+    states = [w.state for w in row.active]
+    if not states:
+        return row
+    if all(state == "stopping" for state in states):
+        state = WorkloadState.STOPPING
+    elif "running" in states:
+        state = WorkloadState.RUNNING
+    else:
+        state = WorkloadState.STARTING
+    unfinished = sum(w.state != "finished" for w in row.record.workers)
+    up = sum(s != "stopping" for s in states)
+    below = 0 < up < min(row.spec.min_workers, unfinished)
+    since = row.below_min_since if row.below_min_since is not None else now
+    return replace(
+        row,
+        record=replace(row.record, state=state),
+        below_min_since=since if below else None,
+    )
+
+
+def _failure(row: Row, index: int, ending: Ending) -> StateReason:
+    if ending.text:
+        return StateReason("not_started", ending.text)
+    if ending.lost:
+        return StateReason("interrupted", _ended(row, index, ending))
+    return StateReason("exit_code", _ended(row, index, ending))
+
+
+def _worker(row: Row, index: int) -> str:
+    return f"worker {index} " if len(row.record.workers) > 1 else ""
+
+
+def _ended(row: Row, index: int, ending: Ending) -> str:
+    who = _worker(row, index)
+    if ending.text:
+        return ending.text
+    if ending.lost:
+        return f"{who}was interrupted: its supervisor is gone (killed, or the machine went down)"
+    if ending.exit_code is None:
+        return f"{who}ended"
+    if ending.exit_code < 0:
+        return f"{who}ended by signal {-ending.exit_code}"
+    return f"{who}ended with exit code {ending.exit_code}"
+
+
+def _places(grants: Sequence[Grant]) -> str:
+    by_node: dict[str, list[str]] = {}
+    for grant in grants:
+        by_node.setdefault(grant.node, []).extend(_share(share) for share in grant.devices)
+    return "; ".join(f"{node}: {', '.join(g) or 'no GPU'}" for node, g in by_node.items())
+
+
+def _share(share: DeviceShare) -> str:
+    part = "" if share.gpus == WHOLE_GPU else f"{gpu_text(share.gpus)} of "
+    return f"{part}GPU {share.device}"
+
+
+def request_text(spec: WorkloadSpec) -> str:
+    """Say what a workload asks for: "2 workers with 1 GPU each".
+
+    >>> request_text(WorkloadSpec("vision", "exp", "ana", "job", ("true",)))
+    'no GPU'
+    """
+    if spec.gpu_memory_mib:
+        amount = f"{spec.gpu_memory_mib} MiB of a GPU"
+    elif spec.gpus:
+        amount = count_text(spec.gpus)
+    else:
+        amount = "no GPU"
+    return amount if spec.workers == 1 else f"{spec.workers} workers with {amount} each"

@@ -1,0 +1,1 @@
+"""Schema changes of cluster.sqlite, run by `store` when there are any."""

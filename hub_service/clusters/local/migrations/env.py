@@ -1,0 +1,14 @@
+"""Run the revisions on the connection that `store` hands over.
+
+Alembic loads this file, under a name of its own; as a plain import it does nothing.
+"""
+
+from alembic import context
+
+if __name__ == "env_py":
+    context.configure(
+        connection=context.config.attributes["connection"],
+        render_as_batch=True,  # SQLite cannot alter most things in place: alembic copies the table
+    )
+    with context.begin_transaction():
+        context.run_migrations()

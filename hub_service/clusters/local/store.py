@@ -1,0 +1,234 @@
+"""Keep rows and projects in `cluster.sqlite`, the local cluster's truth.
+
+Knows SQLite, the tables and how rows become JSON. One process at a time writes it: the service
+holds `cluster.lock`, a second one waits. What `save` has returned from survives a power cut (WAL,
+synchronous=FULL). Schema changes are alembic's (`migrations`), run only when there are any.
+"""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pydantic import TypeAdapter
+from sqlalchemy import (
+    Column,
+    Connection,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    inspect,
+    select,
+)
+from sqlalchemy.dialects.sqlite import insert
+
+from runai.hub_service.clusters.lifecycle import Row
+from runai.hub_service.clusters.records import (
+    HistoryEvent,
+    ProjectRecord,
+    ProjectSpec,
+    WorkloadId,
+    WorkloadSpec,
+)
+
+__all__ = ["LATEST", "SqliteStore", "metadata", "sole_owner"]
+
+LATEST = "0001"
+"""The newest revision in `migrations/versions`."""
+
+WAIT_FOR_LOCK_S = 0.2
+
+metadata = MetaData()
+
+workloads = Table(
+    "workloads",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("spec", Text, nullable=False),  # never changes; may hold a large source
+    Column("row", Text, nullable=False),
+)
+history = Table(
+    "history",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("workload", String, nullable=False, index=True),
+    Column("at", Float, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("text", Text, nullable=False),
+)
+projects = Table(
+    "projects",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("name", String, nullable=False, unique=True),
+    Column("created", Float, nullable=False),
+    Column("spec", Text, nullable=False),
+)
+
+_ROW = TypeAdapter(Row)
+_SPEC = TypeAdapter(WorkloadSpec)
+_PROJECT = TypeAdapter(ProjectSpec)
+
+
+@asynccontextmanager
+async def sole_owner(path: Path) -> AsyncGenerator[None]:
+    """Hold a lock file, waiting for whoever holds it; the kernel frees it if we are killed."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(WAIT_FOR_LOCK_S)  # waiting in the kernel cannot be cancelled
+        yield
+    finally:
+        os.close(fd)
+
+
+class SqliteStore:
+    """Rows and projects in one SQLite file, written by one process."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, making it or bringing it up to date; only its owner may read it."""
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._engine = create_engine(f"sqlite:///{path}")
+        event.listen(self._engine, "connect", _durable)
+        self._connection = self._engine.connect()
+        if _revision(self._connection) != LATEST:
+            self._migrate()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+        self._engine.dispose()
+
+    def rows(self) -> Iterator[Row]:
+        """Return all workloads, oldest first."""
+        found = self._connection.execute(
+            select(workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
+        ).all()
+        self._connection.rollback()
+        for spec, row in found:
+            yield _read_row(spec, row)
+
+    def projects(self) -> Iterator[ProjectRecord]:
+        """Return all projects, oldest first."""
+        found = self._connection.execute(select(projects).order_by(projects.c.number)).all()
+        self._connection.rollback()
+        for project in found:
+            yield ProjectRecord(_PROJECT.validate_json(project.spec), project.created)
+
+    def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
+        """Return what happened to a workload, oldest first."""
+        found = self._connection.execute(
+            select(history.c.at, history.c.kind, history.c.text)
+            .where(history.c.workload == workload)
+            .order_by(history.c.number)
+        ).all()
+        self._connection.rollback()
+        return [HistoryEvent(at, kind, text) for at, kind, text in found]
+
+    def save(
+        self,
+        rows: Sequence[Row] = (),
+        *,
+        gone: Sequence[WorkloadId] = (),
+        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
+        projects: Sequence[ProjectRecord] = (),
+        gone_projects: Sequence[str] = (),
+    ) -> None:
+        """Write it all in one transaction; durable on return."""
+        with self._connection.begin():
+            self._save_rows(rows)
+            self._save_projects(projects)
+            for workload in gone:
+                self._connection.execute(workloads.delete().where(workloads.c.id == workload))
+                self._connection.execute(history.delete().where(history.c.workload == workload))
+            for name in gone_projects:
+                table = metadata.tables["projects"]
+                self._connection.execute(table.delete().where(table.c.name == name))
+            if events:
+                self._connection.execute(
+                    history.insert(),
+                    [
+                        {"workload": w, "at": line.at, "kind": line.kind, "text": line.text}
+                        for w, line in events
+                    ],
+                )
+
+    def _save_rows(self, rows: Sequence[Row]) -> None:
+        if rows:
+            upsert = insert(workloads)
+            self._connection.execute(
+                upsert.on_conflict_do_update(
+                    index_elements=["id"], set_={"row": upsert.excluded.row}
+                ),
+                [
+                    {
+                        "id": row.id,
+                        "spec": _SPEC.dump_json(row.spec).decode(),
+                        "row": _ROW.dump_json(row, exclude={"record": {"spec"}}).decode(),
+                    }
+                    for row in rows
+                ],
+            )
+
+    def _save_projects(self, records: Sequence[ProjectRecord]) -> None:
+        if records:
+            upsert = insert(projects)
+            self._connection.execute(
+                upsert.on_conflict_do_update(
+                    index_elements=["name"], set_={"spec": upsert.excluded.spec}
+                ),
+                [
+                    {
+                        "name": record.spec.name,
+                        "created": record.created,
+                        "spec": _PROJECT.dump_json(record.spec).decode(),
+                    }
+                    for record in records
+                ],
+            )
+
+    def _migrate(self) -> None:
+        # Imported here: nine starts of ten have nothing to change, and alembic takes its time.
+        from alembic import command  # noqa: PLC0415
+        from alembic.config import Config  # noqa: PLC0415
+
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        config.attributes["connection"] = self._connection
+        command.upgrade(config, "head")
+        self._connection.commit()
+
+
+def _revision(connection: Connection) -> str | None:
+    try:
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    finally:
+        connection.rollback()
+
+
+def _durable(connection: object, _record: object) -> None:
+    cursor = connection.cursor()  # type: ignore[attr-defined]  # the driver's own connection
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA busy_timeout=5000")
+    cursor.close()
+
+
+def _read_row(spec: str, row: str) -> Row:
+    # The two columns are one value; joining the texts spares parsing the row twice.
+    assert row.startswith('{"record":{')
+    return _ROW.validate_json(row.replace('{"record":{', f'{{"record":{{"spec":{spec},', 1))

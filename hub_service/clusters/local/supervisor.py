@@ -1,0 +1,322 @@
+"""Keep one worker of one attempt: start it, log its output, stop it, say how it ended.
+
+A program of its own (`python -I -S supervisor.py DIRECTORY STATUS_FD`), standard library only,
+started by `launching` and detached from it: it outlives the service. Everything it is told is in
+DIRECTORY, and so is everything it tells (`attempt.py` names the files). The lock it holds there
+makes a second start harmless. Its only input later is SIGTERM: stop the worker. If it is killed,
+the worker dies with it.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LEFTOVERS_GRACE_S = 1.0
+"""For processes that a worker leaves behind, such as Python's resource tracker."""
+HOPELESS_AFTER_S = 20.0
+"""Processes that survive SIGKILL so long (stuck in a driver) are left to the kernel."""
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def write_whole(path: str, content: dict[str, Any]) -> None:
+    """Write a file that is there with all its content, or not at all."""
+    temporary = f"{path}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123  pathlib costs memory
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, path)  # noqa: PTH104
+    folder = os.open(os.path.dirname(path), os.O_RDONLY)  # noqa: PTH120
+    os.fsync(folder)
+    os.close(folder)
+
+
+def created(pid: int) -> float:
+    """Return when a process started, in Unix seconds, as psutil computes it."""
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    with open("/proc/stat", "rb") as file:  # noqa: PTH123
+        boot = next(int(line.split()[1]) for line in file if line.startswith(b"btime"))
+    return boot + ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Log:
+    """Numbered files of bounded size; the oldest goes when there are too many."""
+
+    def __init__(self, directory: str, most_bytes: int, most_files: int) -> None:
+        """Open the first file."""
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._most_files = most_files
+        self._number = 0
+        self._size = 0
+        self._fd = -1
+        self._next_file()
+
+    def write(self, piece: bytes) -> None:
+        """Append; a full disk loses output, never the worker."""
+        while piece:
+            room = max(self._most_bytes - self._size, 0)
+            if len(piece) <= room:
+                return self._append(piece)
+            # Break between lines; a line that is longer than a file is cut.
+            end = piece.rfind(b"\n", 0, room) + 1
+            if not end and not self._size:
+                end = room
+            self._append(piece[:end])
+            piece = piece[end:]
+            self._next_file()
+        return None
+
+    def _append(self, piece: bytes) -> None:
+        self._size += len(piece)
+        with contextlib.suppress(OSError):
+            while piece:
+                piece = piece[os.write(self._fd, piece) :]
+
+    def _next_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._number += 1
+        self._size = 0
+        self._fd = os.open(self._path(self._number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(self._number - self._most_files))  # noqa: PTH108
+
+    def _path(self, number: int) -> str:
+        return f"{self._directory}/log-{number:06d}.txt"
+
+
+class Supervisor:
+    """The worker's only parent: whatever it starts ends up as its child (subreaper)."""
+
+    def __init__(self, directory: str, status_fd: int) -> None:
+        """Be ready for signals before anything else can happen."""
+        self.directory = directory
+        self.status_fd = status_fd
+        os.set_inheritable(status_fd, False)  # the worker would keep it open
+        os.chdir("/")
+        self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, lambda _number, _frame: None)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        self.worker = 0
+        self.exit_code: int | None = None
+        self.told = False
+        self.killed = False
+        self.deadline: float | None = None
+        self.alone = False
+
+    def run(self) -> None:
+        """Live as long as the worker and everything that it started."""
+        if not self._take_lock() or self._exists("supervisor.json") or self._exists("exit.json"):
+            return
+        with open(f"{self.directory}/spec.json", encoding="utf-8") as file:  # noqa: PTH123
+            spec: dict[str, Any] = json.load(file)
+        environment = self._take_environment()
+        write_whole(
+            f"{self.directory}/supervisor.json",
+            {"pid": os.getpid(), "created": created(os.getpid())},
+        )
+        log = Log(self.directory, spec["log_bytes"], spec["log_files"])
+        text = ""
+        if _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            text = "the kernel cannot adopt orphaned processes (PR_SET_CHILD_SUBREAPER)"
+        else:
+            text = self._start_and_watch(spec, environment, log)
+        write_whole(
+            f"{self.directory}/exit.json",
+            {
+                "exit_code": 127 if text else self.exit_code,
+                "told": self.told,
+                "killed": self.killed,
+                "ended": time.time(),
+                "text": text,
+            },
+        )
+
+    # -- starting --------------------------------------------------------------------------------
+
+    def _exists(self, name: str) -> bool:
+        return os.path.exists(f"{self.directory}/{name}")  # noqa: PTH110
+
+    def _take_lock(self) -> bool:
+        fd = os.open(f"{self.directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # Of this kind another process can ask who holds it, without taking it (attempt.py).
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True  # the descriptor stays open: the kernel frees the lock when this process ends
+
+    def _take_environment(self) -> dict[str, str]:
+        path = f"{self.directory}/environment.json"
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            environment: dict[str, str] = json.load(file)
+        os.unlink(path)  # noqa: PTH108  it holds secrets
+        return environment
+
+    def _start_and_watch(self, spec: dict[str, Any], environment: dict[str, str], log: Log) -> str:
+        output, output_write = os.pipe2(os.O_CLOEXEC)
+        failed, failed_write = os.pipe2(os.O_CLOEXEC)
+        parent = os.getpid()
+        self.worker = os.fork()
+        if self.worker == 0:
+            become_worker(spec, environment, output_write, failed_write, parent)
+        os.close(output_write)
+        os.close(failed_write)
+        began = created(self.worker)
+        text = b""
+        while piece := os.read(failed, 4096):  # ends when exec has closed the other end
+            text += piece
+        os.close(failed)
+        if text:
+            log.write(text + b"\n")
+        else:
+            write_whole(f"{self.directory}/process.json", {"pid": self.worker, "created": began})
+        os.close(self.status_fd)  # tells the service to look
+        self._watch(output, log, spec["grace_seconds"])
+        return text.decode(errors="replace")
+
+    # -- watching --------------------------------------------------------------------------------
+
+    def _watch(self, output: int, log: Log, grace_s: float) -> None:
+        os.set_blocking(output, False)
+        poll = select.poll()
+        poll.register(output, select.POLLIN)
+        poll.register(self.wake_read, select.POLLIN)
+        hopeless: float | None = None
+        while not self.alone:
+            wait = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+            for fd, _ in poll.poll(None if wait is None else wait * 1000 + 1):
+                if fd == self.wake_read:
+                    self._on_signals(os.read(fd, 512), grace_s)
+                elif not carry(output, log):
+                    poll.unregister(output)
+            if self.deadline is not None and time.monotonic() >= self.deadline:
+                self.killed = self.killed or self.exit_code is None
+                hopeless = hopeless or time.monotonic() + HOPELESS_AFTER_S
+                kill_all(descendants(os.getpid()), signal.SIGKILL)
+                self.deadline = time.monotonic() + 0.1  # orphans come to us: look again
+                if time.monotonic() > hopeless:
+                    break
+        carry(output, log)
+
+    def _on_signals(self, numbers: bytes, grace_s: float) -> None:
+        if signal.SIGTERM in numbers and not self.told and self.exit_code is None:
+            self.told = True
+            self._kill_group(signal.SIGTERM)
+            self.deadline = time.monotonic() + grace_s
+        if signal.SIGCHLD in numbers:
+            self._reap()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.alone = True
+                return
+            if pid == 0:
+                return
+            if pid == self.worker:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+                if not self.told:  # what a worker told to stop has started keeps the whole grace
+                    self._kill_group(signal.SIGTERM)
+                    self.deadline = time.monotonic() + LEFTOVERS_GRACE_S
+
+    def _kill_group(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self.worker, number)
+
+
+def become_worker(
+    spec: dict[str, Any], environment: dict[str, str], output: int, failed: int, parent: int
+) -> None:
+    """Turn the forked child into the worker's program; never returns."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():
+            # Python ignores SIGPIPE; programs count on it.
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.umask(spec["umask"])
+        if spec["uid"] is not None:
+            os.initgroups(spec["user"], spec["gid"])
+            os.setgid(spec["gid"])
+            os.setuid(spec["uid"])
+        # Only now: a change of user clears it.
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        for folder in spec["directories"]:
+            os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+        for path, text in spec["files"].items():
+            with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+                file.write(text)
+        os.chdir(spec["workdir"])
+        os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606
+    except OSError as wrong:
+        # Of a program that is not on the PATH, exec names the last place where it looked.
+        place = os.fsdecode(wrong.filename or spec["command"][0])
+        what = place if place in {spec["workdir"], *spec["directories"], *spec["files"]} else ""
+        what = what or spec["command"][0]
+        os.write(failed, f"cannot start {what}: {os.strerror(wrong.errno or 0)}".encode())
+    except BaseException as wrong:  # noqa: BLE001  nothing may return into the parent's code
+        os.write(failed, f"cannot start: {type(wrong).__name__}: {wrong}".encode())
+    finally:
+        os._exit(127)
+
+
+def carry(output: int, log: Log) -> bool:
+    """Move what is there from the pipe to the log; tell whether more may come."""
+    try:
+        while piece := os.read(output, 65536):
+            log.write(piece)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def descendants(root: int) -> list[int]:
+    """Return all processes below one, parents before children."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
+
+
+def kill_all(pids: list[int], number: int) -> None:
+    """Send a signal to each; one that is gone or not ours is passed over."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    Supervisor(sys.argv[1], int(sys.argv[2])).run()

@@ -1,0 +1,129 @@
+"""Draw the core's snapshot from rows, projects and devices.
+
+Knows which workloads the core needs to see, and how. Pure; called by `recorded` for `observe`, and
+to find out whether anything that a snapshot shows has changed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.lifecycle import Row
+from runai.hub_service.clusters.records import ProjectRecord, WorkerRecord, WorkloadState
+from runai.hub_service.scheduler.model import (
+    LeftOut,
+    Node,
+    NodeTypes,
+    Project,
+    Snapshot,
+    Worker,
+    WorkerState,
+    Workload,
+)
+from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+
+__all__ = ["NODE_TYPE_LABEL", "snapshot", "workload_for_core"]
+
+NODE_TYPE_LABEL = "runai/node-type"
+
+_WANTS_DEVICES = (
+    WorkloadState.QUEUED,
+    WorkloadState.PAUSED,
+    WorkloadState.STARTING,
+    WorkloadState.RUNNING,
+)
+_STATES = {
+    "pending": WorkerState.PENDING,
+    "reserved": WorkerState.RESERVED,
+    "starting": WorkerState.RUNNING,
+    "running": WorkerState.RUNNING,
+    "stopping": WorkerState.STOPPING,
+}
+
+
+def snapshot(
+    now: float,
+    nodes: Mapping[str, Sequence[Device]],
+    projects: Sequence[ProjectRecord],
+    rows: Iterable[Row],
+) -> Snapshot:
+    """Return everything that a decision may depend on."""
+    parents = {project.spec.parent for project in projects}
+    drawn = (workload_for_core(row) for row in rows)
+    return Snapshot(
+        now=int(now),
+        nodes=tuple(_node(name, devices) for name, devices in sorted(nodes.items())),
+        projects=tuple(_project(project, parents) for project in projects),
+        workloads=tuple(workload for workload in drawn if workload is not None),
+    )
+
+
+def workload_for_core(row: Row) -> Workload | None:
+    """Return a workload that wants or holds devices; None for one that does neither.
+
+    What comes to rest as a whole shows only the workers that still hold devices: the others may not
+    start before they are gone.
+    """
+    record, spec = row.record, row.spec
+    if record.state in _WANTS_DEVICES and not row.halt:
+        shown = [w for w in record.workers if w.state != "finished"]
+    else:
+        shown = list(row.active)
+    if not shown:
+        return None
+    return Workload(
+        name=record.id,
+        project=spec.project,
+        user=spec.user,
+        kind=spec.kind,
+        preemptible=spec.preemptible,
+        priority=spec.priority if spec.kind == "job" else None,
+        submitted=int(record.submitted),
+        min_workers=min(spec.min_workers, len(shown)),
+        workers=tuple(_worker(row, worker) for worker in shown),
+        pauses=tuple(int(at) for at in record.pauses),
+        below_min_since=None if row.below_min_since is None else int(row.below_min_since),
+    )
+
+
+def _worker(row: Row, worker: WorkerRecord) -> Worker:
+    spec = row.spec
+    placed = worker.state != "pending"
+    return Worker(
+        name=worker.name,
+        gpus=MilliGpu(0) if spec.gpu_memory_mib else spec.gpus,
+        gpu_memory_mib=Mib(spec.gpu_memory_mib) if spec.gpu_memory_mib else None,
+        state=_STATES[worker.state],
+        node=worker.node if placed else None,
+        devices=tuple(share.device for share in worker.devices),
+        started=int(worker.started) if placed and worker.started is not None else None,
+        node_selector={NODE_TYPE_LABEL: spec.node_type} if spec.node_type else {},
+    )
+
+
+def _node(name: str, devices: Sequence[Device]) -> Node:
+    return Node(
+        name=name,
+        devices=len(devices),
+        device_memory_mib=Mib(min((device.memory_mib for device in devices), default=0)),
+        gpu_type=devices[0].name if devices else "",
+    )
+
+
+def _project(project: ProjectRecord, parents: set[str | None]) -> Project:
+    spec = project.spec
+    # A parent without a quota of its own is worth the sum of its children (S3).
+    left_out = spec.quota == 0 and spec.name in parents
+    return Project(
+        name=spec.name,
+        parent=spec.parent,
+        quota=LeftOut.SUM_OF_CHILDREN if left_out else spec.quota,
+        build_quota=spec.build_quota,
+        limit=spec.limit,
+        weight=spec.weight,
+        priority=spec.priority,
+        created=int(project.created),
+        min_runtime=spec.min_runtime,
+        never_lent=spec.never_lent,
+        node_types=NodeTypes(build=spec.node_types_build, train=spec.node_types_train),
+        members=spec.members,
+    )

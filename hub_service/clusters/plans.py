@@ -1,0 +1,162 @@
+"""Turn a plan into steps of the workloads' rows, refusing what the world no longer allows.
+
+Knows the order in which decisions are carried out and that a repeat does nothing. Pure but for the
+port that a gang meets at, which the cluster picks. Called by `recorded` for `apply`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters import lifecycle, wishes
+from runai.hub_service.clusters.base import Refused
+from runai.hub_service.clusters.capacity import held_by, refusal_of_gang, refusal_of_place
+from runai.hub_service.clusters.lifecycle import Grant, Row, Step
+from runai.hub_service.clusters.records import StateReason, WorkloadId
+from runai.hub_service.scheduler.model import (
+    Decision,
+    Move,
+    Plan,
+    Reserve,
+    Resize,
+    Start,
+    Stop,
+    Unreserve,
+    Wait,
+)
+
+__all__ = ["PlanSteps"]
+
+
+class PlanSteps:
+    """Collect what a plan makes of each row; the rows themselves stay untouched."""
+
+    def __init__(
+        self,
+        rows: Mapping[WorkloadId, Row],
+        nodes: Mapping[str, Sequence[Device]],
+        *,
+        now: float,
+        free_port: Callable[[], int],
+    ) -> None:
+        """Begin with the world as it is."""
+        self.steps: dict[WorkloadId, Step] = {}
+        self.refused: list[Refused] = []
+        self._rows = rows
+        self._nodes = nodes
+        self._now = now
+        self._free_port = free_port
+        self._held = held_by(rows.values(), nodes)
+
+    def take(self, plan: Plan) -> None:
+        """Take the decisions in order; starts of one workload together, and so its stops."""
+        for group in _grouped(plan.decisions):
+            first = group[0]
+            row = self._row(first.workload)
+            if row is None:
+                self._refuse(first.workload, "", f"there is no workload {first.workload}")
+                continue
+            match first:
+                case Start():
+                    self._start(row, [d for d in group if isinstance(d, Start)])
+                case Stop():
+                    self._stop(row, [d for d in group if isinstance(d, Stop)])
+                case Reserve():
+                    self._reserve(row, first)
+                case Unreserve():
+                    index = _index(row, first.worker)
+                    if index >= 0 and row.record.workers[index].state == "reserved":
+                        self._put(row, wishes.unreserved(row, index))
+                case Wait():
+                    self._put(row, wishes.waiting(row, first))
+                case Move() | Resize():
+                    text = f"this cluster cannot {first.kind} a worker"
+                    self._refuse(row.id, first.worker, text)
+                case _:
+                    assert_never(first)
+
+    def _row(self, workload: WorkloadId) -> Row | None:
+        step = self.steps.get(workload)
+        return self._rows.get(workload) if step is None else step.row
+
+    def _put(self, row: Row, step: Step) -> None:
+        before = self.steps.get(row.id)
+        self.steps[row.id] = Step(step.row, (*(before.events if before else ()), *step.events))
+
+    def _refuse(self, workload: WorkloadId, worker: str, text: str) -> None:
+        self.refused.append(Refused(workload, worker, text))
+
+    def _start(self, row: Row, decisions: Sequence[Start]) -> None:
+        starts = [decision for decision in decisions if not _is_up(row, decision)]
+        if not starts:
+            return
+        refusal = refusal_of_gang(row, starts)
+        refusal = refusal or refusal_of_place(row.spec, starts, self._nodes, self._held)
+        if refusal:
+            for start in starts:
+                self._refuse(row.id, start.worker, refusal)
+            return
+        port = self._free_port() if row.spec.workers > 1 else 0
+        grants = [Grant(_index(row, s.worker), s.node, s.devices) for s in starts]
+        self._put(row, lifecycle.started(row, grants, now=self._now, master_port=port))
+
+    def _stop(self, row: Row, decisions: Sequence[Stop]) -> None:
+        named = {decision.worker for decision in decisions}
+        indexes = [
+            worker.index
+            for worker in row.record.workers
+            if worker.name in named and worker.state in {"starting", "running"}
+        ]
+        if indexes:
+            why = decisions[0].reason
+            reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
+            self._put(row, lifecycle.stopped(row, indexes, reason, now=self._now))
+
+    def _reserve(self, row: Row, decision: Reserve) -> None:
+        index = _index(row, decision.worker)
+        refusal = refusal_of_place(row.spec, [decision], self._nodes)
+        if index < 0:
+            refusal = f"{row.id} has no worker {decision.worker}"
+        elif row.record.workers[index].state not in {"pending", "reserved"}:
+            refusal = f"{decision.worker} does not wait"
+        if refusal:
+            self._refuse(row.id, decision.worker, refusal)
+        else:
+            self._put(row, wishes.reserved(row, index, decision.node, decision.devices))
+
+
+def _index(row: Row, worker: str) -> int:
+    return next((w.index for w in row.record.workers if w.name == worker), -1)
+
+
+def _is_up(row: Row, start: Start) -> bool:
+    """Tell whether a start has been carried out already."""
+    index = _index(row, start.worker)
+    worker = row.record.workers[index]
+    return (
+        index >= 0
+        and worker.state in {"starting", "running"}
+        and (worker.node, worker.devices) == (start.node, start.devices)
+    )
+
+
+def _grouped(decisions: Sequence[Decision]) -> list[Sequence[Decision]]:
+    """Put a workload's starts where its last one stands, its stops where the first one does."""
+    starts: dict[WorkloadId, list[Start]] = {}
+    stops: dict[WorkloadId, list[Stop]] = {}
+    for decision in decisions:
+        if isinstance(decision, Start):
+            starts.setdefault(decision.workload, []).append(decision)
+        elif isinstance(decision, Stop):
+            stops.setdefault(decision.workload, []).append(decision)
+    groups: list[Sequence[Decision]] = []
+    for decision in decisions:
+        if isinstance(decision, Start):
+            if starts[decision.workload][-1] is decision:
+                groups.append(starts[decision.workload])
+        elif isinstance(decision, Stop):
+            if stops[decision.workload][0] is decision:
+                groups.append(stops[decision.workload])
+        else:
+            groups.append([decision])
+    return groups

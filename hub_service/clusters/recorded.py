@@ -1,0 +1,322 @@
+"""A cluster whose truth is rows: everything of the contract that needs no process and no machine.
+
+Knows when which transition applies, keeps what comes of it in a store before anybody hears of it,
+and wakes those who wait. Every change is one synchronous read-decide-write, so nothing interleaves
+and nothing is half done when a caller is cancelled. Leaves doing to its subclasses (`act`,
+`forget`): `local` runs processes, `simulated` none.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters import lifecycle, picture, wishes
+from runai.hub_service.clusters.base import Refused
+from runai.hub_service.clusters.lifecycle import Row, Step
+from runai.hub_service.clusters.plans import PlanSteps
+from runai.hub_service.clusters.project_tree import check_deletion, check_parent
+from runai.hub_service.clusters.records import (
+    Allocation,
+    HistoryEvent,
+    Process,
+    ProjectRecord,
+    ProjectSpec,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+)
+from runai.hub_service.errors import Conflict, NotFound
+from runai.hub_service.scheduler.model import Plan, Snapshot
+
+__all__ = ["RecordedCluster", "Store"]
+
+
+class Store(Protocol):
+    """Where rows and projects outlive the process; `save` is one transaction, then durable."""
+
+    def rows(self) -> Iterable[Row]:
+        """Return all workloads, oldest first."""
+
+    def projects(self) -> Iterable[ProjectRecord]:
+        """Return all projects, oldest first."""
+
+    def save(
+        self,
+        rows: Sequence[Row] = (),
+        *,
+        gone: Sequence[WorkloadId] = (),
+        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
+        projects: Sequence[ProjectRecord] = (),
+        gone_projects: Sequence[str] = (),
+    ) -> None:
+        """Write these rows, forget those, and append to the history."""
+
+    def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
+        """Return what happened to a workload, oldest first."""
+
+
+class RecordedCluster:
+    """Keep workloads and projects, and carry out plans upon their rows."""
+
+    def __init__(
+        self,
+        store: Store,
+        nodes: Mapping[str, Sequence[Device]],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take over what the store holds."""
+        self._store = store
+        self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
+        self._clock = clock
+        self._rows: dict[WorkloadId, Row] = {row.id: row for row in store.rows()}
+        self._projects: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
+        self._changed = asyncio.Event()
+        self._changed.set()
+        self._next_change = asyncio.Event()
+
+    # -- what subclasses do ----------------------------------------------------------------------
+
+    def act(self, row: Row) -> None:
+        """Bring the world nearer to the row; called after each change of it, must be quick."""
+
+    def forget(self, row: Row) -> None:
+        """Remove what else is kept for a workload, just before its row goes."""
+
+    def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
+        """Return where the checkpoints and the logs of a workload are to be kept."""
+        del spec, now
+        return "", ""
+
+    def free_port(self) -> int:
+        """Return a port at which the workers of a gang can meet."""
+        return 29500
+
+    # -- the cycle -------------------------------------------------------------------------------
+
+    async def changed(self) -> None:
+        """Return when anything that a snapshot shows has changed since the last `observe`."""
+        await self._changed.wait()
+
+    async def observe(self) -> Snapshot:
+        """Return everything the core needs."""
+        self._changed.clear()
+        return picture.snapshot(
+            self._clock(), self._nodes, list(self._projects.values()), self._rows.values()
+        )
+
+    async def apply(self, plan: Plan) -> Sequence[Refused]:
+        """Carry out the decisions in the plan's order; a refused one costs only itself."""
+        carried = PlanSteps(self._rows, self._nodes, now=self._clock(), free_port=self.free_port)
+        carried.take(plan)
+        self._keep(carried.steps, quietly=True)
+        return carried.refused
+
+    # -- workloads -------------------------------------------------------------------------------
+
+    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
+        """Store new workloads, all or none."""
+        now = self._clock()
+        names: set[WorkloadId] = set()
+        for spec in specs:
+            taken = self._rows.get(spec.id)
+            if taken is not None or spec.id in names:
+                state = f" ({taken.record.state})" if taken is not None else ""
+                raise Conflict(
+                    f"{spec.project} already has a workload named {spec.name}{state}.",
+                    hint=f"Choose another name, or delete it: runai delete {spec.name}"
+                    f" -p {spec.project}",
+                    code="name_taken",
+                )
+            names.add(spec.id)
+        steps: dict[WorkloadId, Step] = {}
+        for spec in specs:
+            checkpoint_dir, log_dir = self.directories(spec, now)
+            steps[spec.id] = wishes.submitted(
+                spec, now=now, checkpoint_dir=checkpoint_dir, log_dir=log_dir
+            )
+        self._keep(steps)
+        return [self._rows[spec.id].record for spec in specs]
+
+    async def workloads(self) -> Sequence[WorkloadRecord]:
+        """Return all workloads, oldest first."""
+        return [row.record for row in self._rows.values()]
+
+    async def workload(self, workload: WorkloadId) -> WorkloadRecord:
+        """Return one workload."""
+        return self._row(workload).record
+
+    async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
+        """Return what happened to a workload, oldest first."""
+        self._row(workload)
+        return self._store.history(workload)
+
+    async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Take a job out of the queue and stop it if it runs."""
+        row = self._row(workload)
+        self._keep({workload: wishes.suspended(row, by=by, now=self._clock())})
+        return self._row(workload).record
+
+    async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Put a suspended job back into the queue at its original place."""
+        self._keep({workload: wishes.resumed(self._row(workload), by=by)})
+        return self._row(workload).record
+
+    async def delete(self, workload: WorkloadId, *, by: str) -> None:
+        """Stop it if it holds anything and forget it when its processes are gone."""
+        row = self._row(workload)
+        self._keep({workload: wishes.deleted(row, by=by, now=self._clock())})
+
+    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+        """Tell which process is the session that somebody else started."""
+        row = self._row(workload)
+        worker = row.record.workers[0]
+        if row.spec.command is not None:
+            raise Conflict(
+                f"{workload} is started by the cluster, not by a spawner.",
+                hint="Only a session without a command is attached to.",
+                code="not_attachable",
+            )
+        other = worker.process is not None and worker.process != process
+        if worker.state not in lifecycle.ACTIVE or other:
+            what = "runs as another process" if other else f"holds no GPUs ({row.record.state})"
+            raise Conflict(
+                f"{workload} {what}.",
+                hint="Start the session again.",
+                code="not_attachable",
+            )
+        self._keep({workload: lifecycle.attached(row, process, now=self._clock())})
+        return self._row(workload).record
+
+    async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
+        """Return the workload as soon as it differs from `seen`."""
+        while (record := self._row(workload).record) == seen:
+            await self._next_change.wait()
+        return record
+
+    # -- nodes and projects ----------------------------------------------------------------------
+
+    async def devices(self) -> dict[str, Sequence[Device]]:
+        """Return the devices of each node."""
+        return dict(self._nodes)
+
+    async def allocations(self, node: str) -> Sequence[Allocation]:
+        """Return the workers that run or stop on a node, for its agent."""
+        return [
+            Allocation(
+                row.id, w.name, row.spec.project, row.spec.user, w.devices, process=w.process
+            )
+            for row in self._rows.values()
+            for w in row.active
+            if w.node == node
+        ]
+
+    async def projects(self) -> Sequence[ProjectRecord]:
+        """Return all projects, oldest first."""
+        return list(self._projects.values())
+
+    async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
+        """Create or change a project; the next cycle uses it."""
+        check_parent(spec, [p.spec for p in self._projects.values()])
+        known = self._projects.get(spec.name)
+        record = ProjectRecord(spec, known.created if known else self._clock())
+        if record != known:
+            self._store.save(projects=[record])
+            self._projects[spec.name] = record
+            self._announce()
+        return record
+
+    async def delete_project(self, name: str) -> None:
+        """Forget a project that has neither children nor unfinished workloads."""
+        if name not in self._projects:
+            raise NotFound(
+                f"There is no project {name}.", hint="runai list projects names those there are."
+            )
+        unfinished = [
+            row.record.id
+            for row in self._rows.values()
+            if row.spec.project == name and not row.record.state.finished
+        ]
+        check_deletion(name, [p.spec for p in self._projects.values()], unfinished)
+        self._store.save(gone_projects=[name])
+        del self._projects[name]
+        self._announce()
+
+    # -- what subclasses report ------------------------------------------------------------------
+
+    def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
+        """Note that a worker's process runs."""
+        row = self._row(workload)
+        self._keep({workload: lifecycle.running(row, index, process, now=self._clock())})
+
+    def report_exit(self, workload: WorkloadId, index: int, ending: lifecycle.Ending) -> None:
+        """Note that a worker's processes are gone."""
+        row = self._row(workload)
+        self._keep({workload: lifecycle.exited(row, index, ending, now=self._clock())})
+
+    def report_time(self) -> float | None:
+        """Do what is due by now; return when the next thing is."""
+        now = self._clock()
+        steps = {row.id: lifecycle.due(row, now=now) for row in self._rows.values()}
+        self._keep({workload: step for workload, step in steps.items() if step is not None})
+        coming = (lifecycle.next_due(row) for row in self._rows.values())
+        return min((when for when in coming if when is not None), default=None)
+
+    # -- keeping ---------------------------------------------------------------------------------
+
+    def _row(self, workload: WorkloadId) -> Row:
+        row = self._rows.get(workload)
+        if row is None:
+            raise NotFound(
+                f"There is no workload {workload}.", hint="runai list names those there are."
+            )
+        return row
+
+    def _keep(self, steps: Mapping[WorkloadId, Step], *, quietly: bool = False) -> None:
+        """Make steps durable, then visible, then real.
+
+        Changes of a plan's own making (`quietly`) wake the controller only if they alter what the
+        core sees; others always do, because people watch.
+        """
+        changed = {w: s for w, s in steps.items() if s.row != self._rows.get(w) or s.events}
+        if not changed:
+            return
+        now = self._clock()
+        gone = [self._rows[w] for w, s in changed.items() if s.row is None]
+        for row in gone:
+            self.forget(row)
+        self._store.save(
+            [step.row for step in changed.values() if step.row is not None],
+            gone=[row.id for row in gone],
+            events=[
+                (workload, HistoryEvent(now, kind, text))
+                for workload, step in changed.items()
+                if step.row is not None
+                for kind, text in step.events
+            ],
+        )
+        seen_otherwise = not quietly
+        for workload, step in changed.items():
+            before = self._rows.get(workload)
+            if step.row is None:
+                del self._rows[workload]
+            else:
+                self._rows[workload] = step.row
+            if not seen_otherwise:
+                seen_otherwise = _for_core(before) != _for_core(step.row)
+        self._announce(core=seen_otherwise)
+        for step in changed.values():
+            if step.row is not None:
+                self.act(step.row)
+
+    def _announce(self, *, core: bool = True) -> None:
+        if core:
+            self._changed.set()
+        self._next_change.set()
+        self._next_change = asyncio.Event()
+
+
+def _for_core(row: Row | None) -> object:
+    return None if row is None else picture.workload_for_core(row)

@@ -1,0 +1,151 @@
+"""What a user may ask of a workload, and what a plan says of one that waits.
+
+Pure, as `lifecycle` is, whose transitions these lead to. Called by `recorded`.
+"""
+
+from dataclasses import replace
+
+from runai.hub_service.clusters.lifecycle import Row, Step, request_text, settle, stopped
+from runai.hub_service.clusters.records import (
+    StateReason,
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.errors import Conflict
+from runai.hub_service.scheduler.model import DeviceShare, Wait
+
+__all__ = ["deleted", "reserved", "resumed", "submitted", "suspended", "unreserved", "waiting"]
+
+_IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
+
+
+def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: str) -> Step:
+    """Make the row of a new workload."""
+    workers = tuple(
+        WorkerRecord(f"{spec.id}-{index}", index, "pending") for index in range(spec.workers)
+    )
+    record = WorkloadRecord(
+        spec,
+        WorkloadState.QUEUED,
+        now,
+        workers,
+        checkpoint_dir=checkpoint_dir,
+        log_dir=log_dir,
+    )
+    return Step(Row(record), (("queued", f"submitted by {spec.user}: {request_text(spec)}"),))
+
+
+def suspended(row: Row, *, by: str, now: float) -> Step:
+    """Take a job out of the queue and stop it if it runs.
+
+    Raises:
+        Conflict: it is finished, being deleted, or a session.
+    """
+    record = row.record
+    _refuse_unless_job(row, "suspended")
+    if record.state is WorkloadState.SUSPENDED or row.intent == "suspend":
+        return Step(row)
+    reason = StateReason("suspended", f"suspended by {by}")
+    if record.state in _IDLE:
+        row = _free(row)
+        record = replace(
+            row.record,
+            state=WorkloadState.SUSPENDED,
+            reason=reason,
+            position=None,
+            not_before=None,
+        )
+        return Step(replace(row, record=record), (("suspended", reason.text),))
+    row = replace(row, intent="suspend")
+    if record.state is WorkloadState.STOPPING:
+        record = replace(row.record, reason=reason)
+        return Step(replace(row, record=record), (("warning", f"{reason.text} while it stops"),))
+    return stopped(row, range(len(record.workers)), reason, now=now)
+
+
+def resumed(row: Row, *, by: str) -> Step:
+    """Put a suspended job back into the queue, at its original place.
+
+    Raises:
+        Conflict: it is finished, being deleted, or a session.
+    """
+    _refuse_unless_job(row, "resumed")
+    if row.intent == "suspend":
+        row = replace(row, intent="run")
+        return Step(row, (("warning", f"resumed by {by} while it stops"),))
+    if row.record.state is not WorkloadState.SUSPENDED:
+        return Step(row)
+    state = WorkloadState.PAUSED if row.resumed else WorkloadState.QUEUED
+    record = replace(row.record, state=state, reason=None)
+    return Step(replace(row, record=record), ((state.value, f"resumed by {by}"),))
+
+
+def deleted(row: Row, *, by: str, now: float) -> Step:
+    """Stop it if it holds anything, and forget it when nothing of it runs."""
+    if row.intent == "delete":
+        return Step(row)
+    row = replace(row, intent="delete")
+    if not row.active:
+        return settle(row, now=now)
+    reason = StateReason("deleted", f"deleted by {by}")
+    return stopped(row, range(len(row.record.workers)), reason, now=now)
+
+
+def reserved(row: Row, index: int, node: str, devices: tuple[DeviceShare, ...]) -> Step:
+    """Hold devices for a worker that waits for them (R7)."""
+    worker = replace(row.record.workers[index], state="reserved", node=node, devices=devices)
+    return Step(_with(row, worker))
+
+
+def unreserved(row: Row, index: int) -> Step:
+    """Give up what was held for a worker."""
+    worker = replace(row.record.workers[index], state="pending", node="", devices=())
+    return Step(_with(row, worker))
+
+
+def waiting(row: Row, wait: Wait) -> Step:
+    """Remember why a workload waits, and at which place; each new cause becomes history."""
+    why = wait.reason
+    reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
+    known = row.record.reason
+    row = replace(row, record=replace(row.record, reason=reason, position=wait.position))
+    if known is not None and known.code == reason.code and known.gains == reason.gains:
+        return Step(row)
+    return Step(row, (("waiting", reason.text),))
+
+
+def _with(row: Row, worker: WorkerRecord) -> Row:
+    workers = tuple(worker if w.index == worker.index else w for w in row.record.workers)
+    return replace(row, record=replace(row.record, workers=workers))
+
+
+def _free(row: Row) -> Row:
+    for worker in row.record.workers:
+        if worker.state == "reserved":
+            step = unreserved(row, worker.index)
+            assert step.row is not None
+            row = step.row
+    return row
+
+
+def _refuse_unless_job(row: Row, verb: str) -> None:
+    if row.spec.kind == "session":
+        raise Conflict(
+            f"{row.id} is a session and cannot be {verb}.",
+            hint="Stop it, or delete it.",
+            code="is_a_session",
+        )
+    if row.record.state.finished:
+        raise Conflict(
+            f"{row.id} is finished ({row.record.state}) and cannot be {verb}.",
+            hint="Delete it and submit it again.",
+            code="finished",
+        )
+    if row.intent == "delete":
+        raise Conflict(
+            f"{row.id} is being deleted and cannot be {verb}.",
+            hint="Submit it again when it is gone.",
+            code="being_deleted",
+        )
