@@ -70,7 +70,8 @@ class SharedTokens:
             if known and hmac.compare_digest(known, token):
                 return Actor(name=kind, kind="hub" if kind == "hub" else "agent")
         if self._users is None:
-            raise Unauthenticated("The token is not known.", hint="Run `runai login`.")
+            what = "The token is not known." if token else "Nobody is logged in."
+            raise Unauthenticated(what, hint="Send a token; `runai login` gets one.")
         return await self._users.actor(request)
 
     async def person(self, name: str) -> Actor:

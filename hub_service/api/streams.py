@@ -24,7 +24,8 @@ async def with_signs_of_life(
 ) -> AsyncIterator[bytes]:
     """Pass a stream on, adding `sign` whenever it is silent for so long.
 
-    It ends when `check`, called now and then, raises a RunaiError: the reader may no longer read.
+    It ends when its source or `check`, called now and then, raises a RunaiError: what it shows is
+    gone, or the reader may no longer read.
     """
     source = aiter(body)
     checked = time.monotonic()
@@ -40,11 +41,12 @@ async def with_signs_of_life(
                     checked = time.monotonic()
                 if not arrived:
                     yield sign
+            result = piece.result()
         except RunaiError:
             return
         finally:
             piece.cancel()
-        if (result := piece.result()) is None:
+        if result is None:
             return
         yield result
 

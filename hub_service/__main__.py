@@ -1,0 +1,196 @@
+"""The composition root: the one place that names concrete classes and puts the service together.
+
+`python -m runai.hub_service`, started by JupyterHub with its settings in the environment. Ends with
+its hub, or at SIGTERM; jobs go on without it, and the next service takes them over.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from runai.hub_service.agent.devices import Device, open_devices
+from runai.hub_service.agent_process import agent_environment, keep_agent_running
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.auth import SharedTokens
+from runai.hub_service.api.hub_auth import HubAuthenticator
+from runai.hub_service.api.platform import Platform
+from runai.hub_service.bookkeeping import Bookkeeping
+from runai.hub_service.clusters.base import Cluster
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.config import Config
+from runai.hub_service.controller import Controller
+from runai.hub_service.errors import RunaiError
+from runai.hub_service.first_projects import first_projects
+from runai.hub_service.forgotten_sessions import ForgottenSessions
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.metrics import Metrics
+from runai.hub_service.parent import end_with_parent
+from runai.hub_service.projects_file import read_projects
+from runai.hub_service.scheduler import decide
+from runai.hub_service.serving import Server, listen
+
+LOG = logging.getLogger("runai.service")
+
+Work = Coroutine[Any, Any, object]
+
+
+def node_name() -> str:
+    """Return this machine's name, or `localhost` where it has none that reads as one."""
+    name = socket.gethostname().partition(".")[0].lower()
+    fits = name and all(c.isascii() and (c.isalnum() or c == "-") for c in name)
+    return name[:63] if fits else "localhost"
+
+
+def devices_of(config: Config, node: str) -> list[Device]:
+    """Return the devices that the platform is to use on this machine."""
+    source = open_devices(
+        "auto" if config.gpus is None else config.gpus, config.simulate, node=node
+    )
+    try:
+        return source.devices()
+    finally:
+        source.close()
+
+
+async def set_projects(cluster: Cluster, config: Config, devices: int) -> None:
+    """Bring the projects to what the file says; without one, begin with something."""
+    if config.projects_file is not None:
+        specs = read_projects(config.projects_file)
+    else:
+        specs = [] if await cluster.projects() else first_projects(devices)
+    for spec in specs:
+        await cluster.put_project(spec)
+
+
+@asynccontextmanager
+async def hub_users(config: Config) -> AsyncGenerator[HubAuthenticator | None]:
+    """Open the connection to JupyterHub, where there is one."""
+    if config.hub is None:
+        yield None
+        return
+    users = HubAuthenticator(config.hub, prefix=config.prefix, secret=config.hub_token)
+    try:
+        yield users
+    finally:
+        await users.close()
+
+
+async def serve(config: Config) -> None:
+    """Run the service until SIGTERM or SIGINT.
+
+    Raises:
+        RunaiError: it cannot start; the sentence says why.
+    """
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    node = node_name()
+    devices = devices_of(config, node)
+    # An address that nobody chose must be known before jobs are told of it; a chosen one is free
+    # only when the service before this one has let go of the cluster.
+    listening = await listen(config.host, 0) if config.port == 0 else None
+    api_url = config.api_url or url_of(config, listening)
+    opened = LocalCluster.open(
+        config.data_dir, devices, node, system_users=config.system_users, api_url=api_url
+    )
+    async with opened as cluster, hub_users(config) as users:
+        listening = listening or await listen(config.host, config.port)
+        await set_projects(cluster, config, len(devices))
+        agent_token = secrets.token_urlsafe(32)
+        metrics = Metrics()
+        platform = Platform(
+            cluster=cluster,
+            controller=Controller(cluster, decide, on_cycle=metrics.count),
+            ledger=Ledger(config.data_dir / "ledger.sqlite"),
+            authenticator=SharedTokens(config.hub_token, agent_token, users),
+            prefix=config.prefix,
+            version=version("jupyter-runai"),
+            workdir_exists=no_opinion if config.system_users else is_directory,
+        )
+        own_url = url_of(config, listening)
+        agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
+        work: list[Work] = [
+            cluster.run(),
+            platform.controller.run(),
+            Bookkeeping(cluster, platform.ledger, platform.controller.changes).run(),
+            platform.ledger.run(),
+            keep_agent_running(agent),
+        ]
+        if users is not None:
+            work += [users.warm(), ForgottenSessions(cluster, users.servers).run()]
+        server = Server(create_app(platform, metrics=metrics, login=users))
+        LOG.info("%d GPUs on %s; listening at %s", len(devices), node, own_url)
+        try:
+            await run_until(stopped, server, listening, work)
+        finally:
+            platform.ledger.close()
+    LOG.info("stopped; jobs go on")
+
+
+async def run_until(
+    stopped: asyncio.Event, server: Server, listening: socket.socket, work: Sequence[Work]
+) -> None:
+    """Own all background work; whatever fails ends everything, and JupyterHub starts us anew."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(coroutine) for coroutine in work]
+        serving = tasks.create_task(server.serve(sockets=[listening]))
+        await stopped.wait()
+        server.stop()
+        await serving
+        for task in running:
+            task.cancel()
+
+
+def url_of(config: Config, listening: socket.socket | None) -> str:
+    """Return the service's root as processes of this machine reach it; "" before it listens."""
+    if listening is None:
+        return ""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared, not bound
+    return (
+        f"http://[{host}]:{port}{config.prefix}"
+        if ":" in host
+        else f"http://{host}:{port}{config.prefix}"
+    )
+
+
+def is_directory(path: str) -> bool:
+    """Tell whether jobs, which run under the service's account, could begin there."""
+    return Path(path).is_dir()
+
+
+def no_opinion(_path: str) -> bool:
+    """Leave it to the start of the job: only its own account can tell what it may read."""
+    return True
+
+
+def main() -> int:
+    """Run the service; return its exit status."""
+    end_with_parent()
+    try:
+        config = Config.from_environment(os.environ)
+        logging.basicConfig(
+            level=config.log_level,
+            stream=sys.stderr,
+            format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        )
+        for chatty in ("alembic", "httpx", "uvicorn.error"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
+        asyncio.run(serve(config))
+    except RunaiError as error:
+        sys.stderr.write(f"The GPU service cannot start. {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

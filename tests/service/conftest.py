@@ -1,0 +1,188 @@
+"""Fixtures of the service's tests.
+
+    platform_on   serve the API over any cluster: `async with platform_on(cluster) as served`
+    served        the API over a LocalCluster with five simulated GPUs, real processes, real HTTP
+    ana … agent   clients of the cast (below), each with its own token
+
+The cast: ana is a member of vision, vic its admin, nel a member of nlp by the group nlp-people,
+root a hub admin, out in no project, ro a member of vision whose token may only read; hub and agent
+are the platform's own processes. Projects: vision (quota 2.5, limit 4), nlp (2.5, build quota 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.auth import SharedTokens, bearer_token
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.platform import Platform
+from runai.hub_service.bookkeeping import Bookkeeping
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.clusters.base import Cluster
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.controller import Controller
+from runai.hub_service.errors import NotFound, Unauthenticated
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.metrics import Metrics
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.serving import Server, listen
+from waiting import eventually_async
+
+PREFIX = "/services/runai/"
+
+CAST = {
+    "ana": Actor("ana"),
+    "vic": Actor("vic"),
+    "nel": Actor("nel", groups=frozenset({"nlp-people"})),
+    "root": Actor("root", admin=True),
+    "out": Actor("out"),
+    "ro": Actor("ro", may_write=False),
+}
+
+PROJECTS = (
+    ProjectSpec(
+        "vision",
+        quota=MilliGpu(2500),
+        limit=MilliGpu(4000),
+        members=("ana", "ro"),
+        admins=("vic",),
+    ),
+    ProjectSpec("nlp", quota=MilliGpu(2500), build_quota=MilliGpu(1000), groups=("nlp-people",)),
+)
+
+
+class TokenTable:
+    """An authenticator that knows `<name>-token` of each actor."""
+
+    def __init__(self, actors: dict[str, Actor]) -> None:
+        self.actors = actors
+
+    async def actor(self, request: Request) -> Actor:
+        name = (bearer_token(request) or "").removesuffix("-token")
+        if name not in self.actors:
+            raise Unauthenticated("Nobody known asks.")
+        return self.actors[name]
+
+    async def person(self, name: str) -> Actor:
+        if name not in self.actors:
+            raise NotFound(f"There is no user {name}.")
+        return self.actors[name]
+
+
+@dataclass
+class Served:
+    """A running platform and how to reach it."""
+
+    platform: Platform
+    url: str
+    clients: AsyncExitStack
+
+    async def client(self, name: str) -> AsyncClient:
+        token = f"{name}-token" if name else ""
+        return await self.clients.enter_async_context(AsyncClient(self.url, token, patience_s=0.0))
+
+
+PlatformOn = Callable[[Cluster], AbstractAsyncContextManager[Served]]
+
+
+@pytest.fixture
+def platform_on(tmp_path: Path) -> PlatformOn:
+    @asynccontextmanager
+    async def serving(cluster: Cluster) -> AsyncGenerator[Served]:
+        for spec in PROJECTS:
+            await cluster.put_project(spec)
+        metrics = Metrics()
+        ledger = Ledger(tmp_path / "ledger.sqlite")
+        platform = Platform(
+            cluster=cluster,
+            controller=Controller(cluster, decide, on_cycle=metrics.count),
+            ledger=ledger,
+            authenticator=SharedTokens("hub-token", "agent-token", TokenTable(dict(CAST))),
+            prefix=PREFIX,
+            version="test",
+            workdir_exists=lambda path: Path(path).is_dir(),
+        )
+        listening = await listen("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}{PREFIX}"
+        server = Server(create_app(platform, metrics=metrics))
+        try:
+            async with asyncio.TaskGroup() as tasks, AsyncExitStack() as clients:
+                work = [
+                    tasks.create_task(cluster.run()),
+                    tasks.create_task(platform.controller.run()),
+                    tasks.create_task(
+                        Bookkeeping(cluster, ledger, platform.controller.changes).run()
+                    ),
+                    tasks.create_task(ledger.run()),
+                ]
+                answering = tasks.create_task(server.serve(sockets=[listening]))
+                try:
+                    yield Served(platform, url, clients)
+                finally:
+                    await clients.aclose()
+                    server.stop()
+                    await answering
+                    for task in work:
+                        task.cancel()
+        finally:
+            ledger.close()
+
+    return serving
+
+
+@pytest.fixture
+async def served(platform_on: PlatformOn, tmp_path: Path) -> AsyncIterator[Served]:
+    devices = SimulatedDevices(5, node="lab").devices()
+    opened = LocalCluster.open(tmp_path / "data", devices, "lab")
+    async with opened as cluster, platform_on(cluster) as running:
+        yield running
+        # Leave no process of a test behind.
+        for record in await cluster.workloads():
+            await cluster.delete(record.id, by="the test")
+        await eventually_async(partial(_is_empty, cluster))
+
+
+async def _is_empty(cluster: Cluster) -> bool:
+    return not await cluster.workloads()
+
+
+@pytest.fixture
+async def ana(served: Served) -> AsyncClient:
+    return await served.client("ana")
+
+
+@pytest.fixture
+async def vic(served: Served) -> AsyncClient:
+    return await served.client("vic")
+
+
+@pytest.fixture
+async def nel(served: Served) -> AsyncClient:
+    return await served.client("nel")
+
+
+@pytest.fixture
+async def root(served: Served) -> AsyncClient:
+    return await served.client("root")
+
+
+@pytest.fixture
+async def hub(served: Served) -> AsyncClient:
+    return await served.client("hub")
+
+
+@pytest.fixture
+async def agent(served: Served) -> AsyncClient:
+    return await served.client("agent")
