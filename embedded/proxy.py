@@ -116,7 +116,8 @@ class EmbeddedProxy(Proxy):
             self.log.debug("499 %s %s", request.method, request.path)
             return web.Response(status=499)
         except aiohttp.ClientError as wrong:
-            self.log.warning("502 %s %s: %s", request.method, request.path, wrong)
+            # Not the error's text: it may quote what the server sent.
+            self.log.warning("502 %s %s: %s", request.method, request.path, type(wrong).__name__)
             return web.Response(status=502, text="The server's answer could not be read.\n")
 
     async def _forward(

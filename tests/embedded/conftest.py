@@ -1,0 +1,54 @@
+"""A real proxy in front of real servers.
+
+| fixture | what it gives |
+|---|---|
+| `upstream` | an aiohttp server on a free port that answers as each test needs |
+| `proxy` | an EmbeddedProxy listening on a free port, with the route `/user/ana/` to `upstream` |
+| `browser` | a client session that decodes nothing and has no time limit |
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from runai.embedded.proxy import EmbeddedProxy
+from upstream_server import PREFIX, Upstream
+
+
+@pytest.fixture
+async def upstream(free_port: Callable[[], int]) -> AsyncIterator[Upstream]:
+    upstream = Upstream()
+    runner = web.AppRunner(
+        upstream.app(), handler_cancellation=True, shutdown_timeout=0.1, max_field_size=65536
+    )
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    upstream.url = f"http://127.0.0.1:{port}"
+    yield upstream
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def proxy(free_port: Callable[[], int], upstream: Upstream) -> AsyncIterator[EmbeddedProxy]:
+    hub = SimpleNamespace(url=f"{upstream.url}/hub/")
+    proxy = EmbeddedProxy(public_url=f"http://127.0.0.1:{free_port()}", hub=hub)
+    await proxy.start()
+    await proxy.add_route(PREFIX, upstream.url, {"user": "ana", "server_name": ""})
+    yield proxy
+    await proxy.stop()
+
+
+@pytest.fixture
+async def browser(proxy: EmbeddedProxy) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(
+        base_url=proxy.public_url,
+        auto_decompress=False,
+        timeout=aiohttp.ClientTimeout(total=None),
+    ) as session:
+        yield session

@@ -1,0 +1,272 @@
+"""The in-process proxy between a real server and a real client: plain requests and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from runai.embedded.proxy import EmbeddedProxy
+from upstream_server import Upstream
+
+MIB = 1024 * 1024
+MEMORY_MIB = 8  # buffers of both directions, far below what passes through
+
+
+def headers_of(answer: dict[str, Any], name: str) -> list[str]:
+    return [value for header, value in answer["headers"] if header.lower() == name.lower()]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"])
+async def test_a_request_arrives_as_it_was_sent(browser: aiohttp.ClientSession, method: str):
+    path = "/user/ana/api/contents/caf%C3%A9%20%26%2Fx?type=file&format="
+    async with browser.request(method, URL(path, encoded=True), data="text") as reply:
+        answer = await reply.json()
+
+    assert (answer["method"], answer["path"], answer["body"]) == (method, path, "text")
+
+
+@pytest.mark.parametrize("status", [200, 201, 302, 404, 500])
+async def test_the_answer_arrives_as_it_was_given(browser: aiohttp.ClientSession, status: int):
+    url = f"/user/ana/?status={status}"
+    async with browser.get(url, allow_redirects=False) as reply:
+        await reply.read()
+
+    assert reply.status == status
+    assert reply.headers.getall("Set-Cookie") == [
+        "a=1; Path=/user/ana/",
+        "b=2; Path=/user/ana/",
+    ]
+
+
+async def test_headers_that_concern_one_connection_end_at_the_proxy(browser: aiohttp.ClientSession):
+    sent = {"Connection": "X-Mine", "X-Mine": "1", "Keep-Alive": "5", "X-Kept": "yes"}
+    async with browser.get("/user/ana/", headers=sent) as reply:
+        answer = await reply.json()
+
+    assert "X-Private" not in reply.headers
+    assert headers_of(answer, "X-Mine") == []
+    assert headers_of(answer, "Keep-Alive") == []
+    assert headers_of(answer, "X-Kept") == ["yes"]
+
+
+async def test_the_server_learns_who_asked_and_where(
+    browser: aiohttp.ClientSession, proxy: EmbeddedProxy
+):
+    host = proxy.public_url.removeprefix("http://")
+    async with browser.get("/user/ana/") as reply:
+        answer = await reply.json()
+
+    assert headers_of(answer, "Host") == [host]
+    assert headers_of(answer, "X-Forwarded-Host") == [host]
+    assert headers_of(answer, "X-Forwarded-For") == ["127.0.0.1"]
+    assert headers_of(answer, "X-Forwarded-Proto") == ["http"]
+    assert headers_of(answer, "X-Forwarded-Port") == [host.partition(":")[2]]
+
+
+async def test_what_a_proxy_before_us_said_comes_first(browser: aiohttp.ClientSession):
+    sent = {
+        "X-Forwarded-For": "10.1.2.3",
+        "X-Forwarded-Proto": "https",
+        "X-Forwarded-Host": "gpu.example.org",
+        "X-Forwarded-Port": "443",
+    }
+    async with browser.get("/user/ana/", headers=sent) as reply:
+        answer = await reply.json()
+
+    assert headers_of(answer, "X-Forwarded-For") == ["10.1.2.3,127.0.0.1"]
+    assert headers_of(answer, "X-Forwarded-Proto") == ["https,http"]
+    assert headers_of(answer, "X-Forwarded-Host") == ["gpu.example.org"]
+
+
+async def test_the_proxy_invents_no_headers(browser: aiohttp.ClientSession):
+    skipped = ("User-Agent", "Accept", "Accept-Encoding")
+    async with browser.get("/user/ana/", skip_auto_headers=skipped) as reply:
+        answer = await reply.json()
+
+    assert {name for name, _ in answer["headers"] if not name.startswith("X-Forwarded-")} == {
+        "Host"
+    }
+
+
+async def test_a_compressed_body_is_left_as_it_is(
+    browser: aiohttp.ClientSession, upstream: Upstream
+):
+    packed = gzip.compress(b"x" * 1000)
+    headers = {"Content-Encoding": "gzip"}
+    async with browser.post("/user/ana/checksum", data=packed, headers=headers) as reply:
+        await reply.read()
+
+    assert upstream.seen[-1].headers["Content-Encoding"] == "gzip"
+    assert upstream.seen[-1].headers["Content-Length"] == str(len(packed))
+
+
+async def test_cookies_of_one_browser_never_reach_another(browser: aiohttp.ClientSession):
+    async with browser.get("/user/ana/"):
+        pass
+    browser.cookie_jar.clear()
+    async with browser.get("/user/ana/") as reply:
+        answer = await reply.json()
+
+    assert headers_of(answer, "Cookie") == []
+
+
+async def test_large_cookies_pass(browser: aiohttp.ClientSession):
+    cookie = "c=" + "x" * 30_000
+    async with browser.get("/user/ana/", headers={"Cookie": cookie}) as reply:
+        answer = await reply.json()
+
+    assert headers_of(answer, "Cookie") == [cookie]
+
+
+async def test_an_event_arrives_before_the_stream_ends(
+    browser: aiohttp.ClientSession, upstream: Upstream
+):
+    async with browser.get("/user/ana/events") as reply:
+        first = await reply.content.readuntil(b"\n\n")
+        upstream.go_on.set()  # the second event is not even made before the first was received
+        second = await reply.content.readuntil(b"\n\n")
+
+    assert (first, second) == (b"data: first\n\n", b"data: second\n\n")
+
+
+async def test_a_browser_that_leaves_ends_the_stream_behind(
+    browser: aiohttp.ClientSession, upstream: Upstream
+):
+    async with browser.get("/user/ana/events") as reply:
+        await reply.content.readuntil(b"\n\n")
+        reply.close()
+        async with asyncio.timeout(10):
+            await upstream.left.wait()
+
+
+async def test_a_browser_that_leaves_makes_no_noise(
+    browser: aiohttp.ClientSession, upstream: Upstream, caplog: pytest.LogCaptureFixture
+):
+    async with browser.get("/user/ana/large?mib=64") as reply:
+        await reply.content.read(100)
+        reply.close()
+    async with browser.get("/user/ana/") as reply:
+        await reply.read()
+
+    assert [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == []
+
+
+@pytest.mark.parametrize("mib", [64])
+async def test_a_large_upload_is_whole_and_never_held_in_memory(
+    browser: aiohttp.ClientSession, mib: int
+):
+    sent = hashlib.sha256()
+
+    async def body() -> AsyncIterator[bytes]:
+        for number in range(mib):
+            chunk = number.to_bytes(4, "big") * (MIB // 4)
+            sent.update(chunk)
+            yield chunk
+
+    tracemalloc.start()
+    try:
+        async with browser.post("/user/ana/checksum", data=body()) as reply:
+            received = await reply.text()
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert received == sent.hexdigest()
+    assert peak < MEMORY_MIB * MIB
+
+
+@pytest.mark.parametrize("mib", [64])
+async def test_a_large_download_is_whole_and_never_held_in_memory(
+    browser: aiohttp.ClientSession, mib: int
+):
+    wanted, received = hashlib.sha256(), hashlib.sha256()
+    for number in range(mib):
+        wanted.update(number.to_bytes(4, "big") * (MIB // 4))
+    tracemalloc.start()
+    try:
+        async with browser.get(f"/user/ana/large?mib={mib}") as reply:
+            length = reply.headers["Content-Length"]
+            async for chunk in reply.content.iter_any():
+                received.update(chunk)
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert length == str(mib * MIB)
+    assert received.hexdigest() == wanted.hexdigest()
+    assert peak < MEMORY_MIB * MIB
+
+
+async def test_a_client_that_asks_first_is_told_to_send(browser: aiohttp.ClientSession):
+    async with browser.post("/user/ana/x", data=b"text", expect100=True) as reply:
+        answer = await reply.json()
+
+    assert answer["body"] == "text"
+    assert headers_of(answer, "Expect") == []
+
+
+async def test_half_an_answer_does_not_look_like_a_whole_one(browser: aiohttp.ClientSession):
+    with pytest.raises(aiohttp.ClientError):
+        async with browser.get("/user/ana/broken") as reply:
+            await reply.read()
+
+
+async def test_head_has_the_length_and_no_body(browser: aiohttp.ClientSession):
+    async with browser.head("/user/ana/large?mib=1") as reply:
+        body = await reply.read()
+
+    assert (reply.headers["Content-Length"], body) == (str(MIB), b"")
+
+
+async def test_a_server_that_is_gone_is_a_503_with_the_hubs_page(
+    browser: aiohttp.ClientSession, proxy: EmbeddedProxy, free_port: Callable[[], int]
+):
+    await proxy.add_route("/user/bo/", f"http://127.0.0.1:{free_port()}", {})
+    async with browser.get("/user/bo/lab") as reply:
+        page = await reply.json(content_type=None)
+
+    assert (reply.status, reply.content_type) == (503, "text/html")
+    assert page["path"] == "/hub/error/503?url=/user/bo/lab"
+
+
+async def test_before_there_are_routes_the_page_says_that_it_starts(
+    browser: aiohttp.ClientSession, proxy: EmbeddedProxy
+):
+    await proxy.delete_route("/user/ana/")
+    async with browser.get("/hub/login") as reply:
+        page = await reply.text()
+
+    assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+    assert "starting" in page
+
+
+async def test_jupyterhub_reads_routes_with_their_last_activity(
+    browser: aiohttp.ClientSession, proxy: EmbeddedProxy
+):
+    before = (await proxy.get_all_routes())["/user/ana/"]
+    async with browser.get("/user/ana/"):
+        pass
+    after = await proxy.get_route("/user/ana/")
+
+    assert before["data"].keys() == {"user", "server_name", "last_activity"}
+    assert after["data"]["last_activity"] > before["data"]["last_activity"]
+
+
+async def test_a_route_with_a_host_needs_host_routing(proxy: EmbeddedProxy):
+    with pytest.raises(ValueError, match="not using host-routing"):
+        await proxy.add_route("host.name/path/", "http://127.0.0.1:1", {})
+
+
+async def test_deleting_a_route_twice_is_no_error(proxy: EmbeddedProxy):
+    await proxy.delete_route("/user/ana/")
+    await proxy.delete_route("/user/ana/")
+
+    assert await proxy.get_all_routes() == {}

@@ -1,0 +1,146 @@
+"""Websockets through the in-process proxy: kernels, terminals."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+from aiohttp import WSMsgType
+
+from runai.embedded.proxy import EmbeddedProxy
+from upstream_server import Upstream
+
+KERNEL_PROTOCOL = "v1.kernel.websocket.jupyter.org"
+SOCKET = "/user/ana/ws"
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        pytest.param(["other", KERNEL_PROTOCOL], KERNEL_PROTOCOL, id="the server's choice"),
+        pytest.param(["other"], None, id="none that it knows"),
+        pytest.param([], None, id="none offered"),
+    ],
+)
+async def test_the_server_chooses_the_subprotocol(
+    browser: aiohttp.ClientSession, offered: list[str], chosen: str | None
+):
+    async with browser.ws_connect(SOCKET, protocols=offered) as socket:
+        assert socket.protocol == chosen
+
+
+async def test_messages_pass_both_ways_in_order(browser: aiohttp.ClientSession):
+    async with browser.ws_connect(SOCKET) as socket:
+        await socket.send_str("text ü")
+        await socket.send_bytes(b"\x00\xff")
+        received = [await socket.receive(), await socket.receive()]
+
+    assert [(message.type, message.data) for message in received] == [
+        (WSMsgType.TEXT, "text ü"),
+        (WSMsgType.BINARY, b"\x00\xff"),
+    ]
+
+
+async def test_a_message_of_20_mib_passes(browser: aiohttp.ClientSession):
+    large = b"x" * (20 * 1024 * 1024)
+    async with browser.ws_connect(SOCKET, max_msg_size=0) as socket:
+        await socket.send_bytes(large)
+        received = await socket.receive()
+
+    assert received.data == large
+
+
+async def test_a_ping_is_answered_by_the_server_itself(browser: aiohttp.ClientSession):
+    async with browser.ws_connect(SOCKET, autoping=False) as socket:
+        await socket.ping(b"there?")
+        received = await socket.receive()
+
+    assert (received.type, received.data) == (WSMsgType.PONG, b"there?")
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 1011, 4001])
+async def test_the_servers_close_code_reaches_the_browser(
+    browser: aiohttp.ClientSession, code: int
+):
+    async with browser.ws_connect(SOCKET, autoclose=False) as socket:
+        await socket.send_str(f"close {code}")
+        received = await socket.receive()
+
+    assert (received.type, received.data, received.extra) == (
+        WSMsgType.CLOSE,
+        code,
+        "as you wish",
+    )
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 4001])
+async def test_the_browsers_close_code_reaches_the_server(
+    browser: aiohttp.ClientSession, upstream: Upstream, code: int
+):
+    async with browser.ws_connect(SOCKET) as socket:
+        await socket.close(code=code)
+        async with asyncio.timeout(10):
+            assert await upstream.closed_with == code
+
+
+async def test_a_server_that_breaks_off_closes_the_browsers_socket(
+    browser: aiohttp.ClientSession,
+):
+    async with browser.ws_connect(SOCKET) as socket:
+        await socket.send_str("drop")
+        async with asyncio.timeout(10):
+            received = await socket.receive()
+
+    assert received.type in {WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING}
+
+
+async def test_a_browser_that_vanishes_closes_the_servers_socket(
+    browser: aiohttp.ClientSession, upstream: Upstream
+):
+    async with browser.ws_connect(SOCKET) as socket:
+        await socket.send_str("hello")
+        await socket.receive()
+        connection = socket._response.connection
+        assert connection is not None
+        assert connection.transport is not None
+        connection.transport.abort()
+        async with asyncio.timeout(10):
+            assert await upstream.closed_with in {1001, 1006}
+
+
+async def test_a_refused_handshake_keeps_its_status(browser: aiohttp.ClientSession):
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await browser.ws_connect("/user/ana/ws-refused")
+
+    assert refused.value.status == 403
+
+
+async def test_the_handshake_carries_origin_and_cookies(
+    browser: aiohttp.ClientSession, upstream: Upstream
+):
+    headers = {"Origin": "http://127.0.0.1:8000", "Cookie": "token=1"}
+    async with browser.ws_connect(SOCKET, headers=headers):
+        seen = upstream.seen[-1].headers
+
+    assert (seen["Origin"], seen["Cookie"]) == ("http://127.0.0.1:8000", "token=1")
+
+
+async def test_messages_are_activity_and_pings_are_not(
+    browser: aiohttp.ClientSession, proxy: EmbeddedProxy
+):
+    async def last_activity() -> str:
+        route = await proxy.get_route("/user/ana/")
+        return str(route["data"]["last_activity"])
+
+    async with browser.ws_connect(SOCKET, autoping=False) as socket:
+        connected = await last_activity()
+        await socket.ping()
+        await socket.receive()
+        pinged = await last_activity()
+        await socket.send_str("hello")
+        await socket.receive()
+        talked = await last_activity()
+
+    assert connected == pinged
+    assert talked > pinged
