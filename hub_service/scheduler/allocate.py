@@ -92,8 +92,6 @@ class Allocation:
     def place_leftovers(self, victims: Iterable[Unit], *, others: bool) -> None:
         """Give what reclaiming left over to the stopped (they move, R5) and those who wait."""
         units = list(victims)
-        if not units:
-            return
         if others:
             units += [unit for item in self._state.items for unit in pending_units(item)]
         self._hopeless_later.clear()

@@ -44,8 +44,13 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
     if "reclaim" in phases or "preempt" in phases:
         reclaim.take_back()
 
-    # 5. Give what is left over to those that were stopped, and to those that still wait (R5).
-    allocation.place_leftovers(reclaim.stopped, others="allocate" in phases)
+    # 5. Stop gangs that have been broken for too long (R11).
+    if "stop_stale_gangs" in phases:
+        reclaim.stop_stale_gangs()
 
-    # 6. Say it, with the reason for everybody who waits (X).
+    # 6. Give what stopping left over to the stopped, and to those who still wait (R5).
+    if reclaim.took_something:
+        allocation.place_leftovers(reclaim.stopped, others="allocate" in phases)
+
+    # 7. Say it, with the reason for everybody who waits (X).
     return plan_of(state, allocation, reclaim)

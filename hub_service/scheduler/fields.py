@@ -24,6 +24,8 @@ class Field(NamedTuple):
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any] = lambda value: value
+    attribute: str = ""
+    """Its name in Python where that differs, as `for_` does."""
 
 
 def _shown(value: object) -> str:
@@ -155,7 +157,7 @@ class ObjectFormat(Generic[T]):
         self.word = word
         self.make = make
         self.table = table
-        self._readers = {key: field.read for key, field in table.items()}
+        self._readers = {k: (f.attribute or k, f.read) for k, f in table.items()}
         self._defaults = {
             field.name: field.default_factory()
             if field.default_factory is not MISSING
@@ -178,7 +180,8 @@ class ObjectFormat(Generic[T]):
         key = ""
         try:
             for key, item in value.items():
-                given[key] = readers[key](item)
+                attribute, read = readers[key]
+                given[attribute] = read(item)
         except KeyError:
             raise InvalidSnapshot(self._unknown_fields(value)) from None
         except InvalidSnapshot:
@@ -194,11 +197,13 @@ class ObjectFormat(Generic[T]):
 
     def write(self, value: T) -> dict[str, Any]:
         """Give the object's JSON without the fields that have their default."""
-        return {
-            key: field.write(getattr(value, key))
-            for key, field in self.table.items()
-            if getattr(value, key) != self._defaults[key]
-        }
+        written = {}
+        for key, field in self.table.items():
+            attribute = field.attribute or key
+            item = getattr(value, attribute)
+            if item != self._defaults[attribute]:
+                written[key] = field.write(item)
+        return written
 
     def _named(self, value: Mapping[str, Any]) -> str:
         name = value.get("name")

@@ -51,6 +51,9 @@ class Reasons:
     def of_loss(self, member: Member, loss: Loss) -> Reason:
         """Say for whom and by which rule a worker is stopped."""
         claimant = loss.claimant
+        if claimant is None:
+            text = f"fewer than its {member.item.minimum} workers have run for too long"
+            return Reason(code="stale_gang", rule="R11", text=text)
         what = count_text(_held(member))
         if loss.rule == "R1":
             text = (
@@ -71,6 +74,7 @@ class Reasons:
 
     def of_move(self, loss: Loss, node: str) -> Reason:
         """Say why a worker goes on elsewhere."""
+        assert loss.claimant is not None, "broken gangs are not moved"
         text = f"makes room for {_label(loss.claimant)} and goes on at {node}"
         return Reason(code="consolidated", rule="R5", text=text, for_=loss.claimant.name)
 
@@ -178,13 +182,15 @@ class Reasons:
         total = sum(self._state.nodes[node].devices for node in nodes) * 1000
         used = f"{gpu_text(total - free)} of {count_text(total)} are in use"
         over = [a for a in item.account.path if a.allocated + unit.demand > a.fair_share]
-        if item in self._reclaim.over_share and over:
+        users = self._projects(nodes)
+        has_rivals = any(name != item.workload.project for name in users)
+        if item in self._reclaim.over_share and over and has_rivals:
             text = (
                 f"{over[0].name} holds {gpu_text(over[0].allocated)} of its fair share of"
                 f" {count_text(over[0].fair_share)}, and {used}"
             )
             return Reason(code="over_share", rule="R2", text=text)
-        return Reason(code="no_room", rule="P1", text=f"{used}{_listing(self._projects(nodes))}")
+        return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
 
     def _of_scattered(self, unit: Unit, free: int) -> Reason:
         room = self._state.now

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from runai.hub_service.scheduler.allocate import Allocation
 from runai.hub_service.scheduler.order import FairOrder, Unit, pending_units
 from runai.hub_service.scheduler.quotas import cap_in_the_way
-from runai.hub_service.scheduler.search import Search, Victim, Way, victims_of
+from runai.hub_service.scheduler.search import ACTIVE, Search, Victim, Way, victims_of
 from runai.hub_service.scheduler.state import Item, Member, Standing, State
 from runai.hub_service.scheduler.tree import Account
 
@@ -21,7 +21,8 @@ from runai.hub_service.scheduler.tree import Account
 class Loss(NamedTuple):
     """Why a worker was stopped."""
 
-    claimant: Item
+    claimant: Item | None
+    """Who gains; nobody where a stale gang is stopped (R11)."""
     rule: str
     giver: Account
     """The project, at R2's level, that was over; the own one for a preemption."""
@@ -36,7 +37,10 @@ class Reclaim:
         self._state = state
         self._allocation = allocation
         self._victims: dict[Account, list[Victim]] = {}
+        self._surplus: dict[Account, list[Victim]] = {}
         self._hopeless: set[tuple[object, ...]] = set()
+        self.took_something = False
+        """Whether anybody lost devices or a reservation."""
         self.losses: dict[Member, Loss] = {}
         self.over_share: set[Item] = set()
         """Claimants whose project would exceed its fair share."""
@@ -49,7 +53,8 @@ class Reclaim:
         units: dict[tuple[Item, int], list[Member]] = {}
         for member, loss in self.losses.items():
             # Q5: a preemptible session ends; there is nothing to move.
-            if member.standing is Standing.GOING and member.item.workload.kind == "job":
+            is_job = member.item.workload.kind == "job"
+            if member.standing is Standing.GOING and is_job and loss.claimant:
                 index = member.index if loss.is_surplus else -1
                 units.setdefault((member.item, index), []).append(member)
         return [
@@ -63,8 +68,11 @@ class Reclaim:
         for item in state.items:
             for victim in victims_of(item):
                 self._victims.setdefault(item.account, []).append(victim)
-        for victims in self._victims.values():
+        for account, victims in self._victims.items():
             victims.sort(key=lambda victim: victim.key)
+            surplus = [victim for victim in victims if victim.is_surplus]
+            if surplus:
+                self._surplus[account] = surplus
         units = [unit for item in state.items for unit in pending_units(item)]
         order = FairOrder(state, [unit for unit in units if not unit.is_surplus])
         while (unit := order.pop()) is not None:
@@ -72,10 +80,28 @@ class Reclaim:
                 self._allocation.placed += unit.members
                 self._allocation.blocks.pop(unit.item, None)
 
+    def stop_stale_gangs(self) -> None:
+        """Stop gangs whole that have run below their minimum for longer than their grace (R11)."""
+        state = self._state
+        for item in state.items:
+            since = item.workload.below_min_since
+            active = [m for m in item.members if m.standing is Standing.RUNNING]
+            if (
+                since is not None
+                and state.snapshot.now - since > item.workload.grace
+                and active
+                and item.count(*ACTIVE) < item.minimum
+                and item.workload.kind == "job"
+            ):
+                self.took_something = True
+                for member in active:
+                    state.release(member)
+                    self.losses[member] = Loss(None, "R11", item.account, is_surplus=False)
+
     def _ways(self) -> Iterator[Way]:
         policy = self._state.snapshot.policy
         others, own = "reclaim" in policy.phases, "preempt" in policy.phases
-        for surplus_only in (True, False) if policy.shrink_first else (False,):
+        for surplus_only in (True, False) if policy.shrink_first and self._surplus else (False,):
             if others:
                 yield Way(others=True, own=False, surplus_only=surplus_only)
             if own:
@@ -94,7 +120,8 @@ class Reclaim:
         if signature in self._hopeless:
             return False
         for way in self._ways():
-            search = Search(self._state, unit, way, self._victims)
+            victims = self._surplus if way.surplus_only else self._victims
+            search = Search(self._state, unit, way, victims)
             if search.run():
                 self._record(unit, search)
                 return True
@@ -103,10 +130,13 @@ class Reclaim:
         return False
 
     def _record(self, unit: Unit, search: Search) -> None:
+        self.took_something = self.took_something or bool(search.taken)
         for taken in search.taken:
             for member, standing in zip(taken.members, taken.standings, strict=True):
                 if standing is Standing.RUNNING:
-                    self.losses[member] = Loss(unit.item, taken.rule, taken.giver, taken.is_surplus)
+                    self.losses[member] = Loss(
+                        unit.item, taken.rule, taken.giver, is_surplus=taken.is_surplus
+                    )
 
     def _remember(self, unit: Unit, search: Search) -> None:
         if search.exceeds_share:

@@ -17,7 +17,8 @@ from runai.hub_service.scheduler.room import Booking
 from runai.hub_service.scheduler.state import Item, Member, Standing, State
 from runai.hub_service.scheduler.tree import Account
 
-_ACTIVE = (Standing.RUNNING, Standing.RESERVED, Standing.STARTED)
+ACTIVE = (Standing.RUNNING, Standing.RESERVED, Standing.STARTED)
+"""Holds devices that can be taken."""
 
 
 class Way(NamedTuple):
@@ -44,20 +45,20 @@ class Victim:
     @property
     def is_active(self) -> bool:
         """Tell whether there still is something to take."""
-        return self.member.standing in _ACTIVE
+        return self.member.standing in ACTIVE
 
     def workers(self) -> tuple[Member, ...]:
         """Give the workers that go: with its minimum, an item loses all that it still has."""
         if self.is_surplus:
             return (self.member,)
-        return tuple(member for member in self.item.members if member.standing in _ACTIVE)
+        return tuple(member for member in self.item.members if member.standing in ACTIVE)
 
 
 def victims_of(item: Item) -> list[Victim]:
     """Cut a preemptible workload into victims: each surplus worker, then the rest together."""
     if item.is_fixed:
         return []  # Q1: sessions within the build quota are never victims
-    active = [member for member in item.members if member.standing in _ACTIVE]
+    active = [member for member in item.members if member.standing in ACTIVE]
     if not active:
         return []
     surplus = [Victim(item, member, is_surplus=True) for member in active[item.minimum :]]
@@ -97,7 +98,7 @@ class Search:
         way: Way,
         victims: Mapping[Account, list[Victim]],
     ) -> None:
-        """Look at nobody yet; `victims` are each account's, the best last."""
+        """Look at nobody yet; `victims` are each account's that this way allows, the best last."""
         self._state = state
         self._unit = unit
         self._way = way
@@ -204,8 +205,6 @@ class Search:
         return victims[cursor] if cursor >= 0 else None
 
     def _is_useful(self, victim: Victim) -> bool:
-        if self._way.surplus_only and not victim.is_surplus:
-            return False
         members = victim.workers()
         if not self._relieves_caps and not any(
             member.booking is not None and member.booking.node in self._fit.nodes

@@ -1,0 +1,267 @@
+"""Words for writing a cluster in one line: nodes, projects, sessions and jobs.
+
+`gpus` are written as people do (0.5, 2); everything else as in the model. `Cases` apply a plan to
+the snapshot that it was made for, as a cluster would between two cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runai.hub_service.scheduler import (
+    Decision,
+    Mib,
+    MilliGpu,
+    Move,
+    Node,
+    Plan,
+    Policy,
+    Project,
+    Reserve,
+    Resize,
+    Snapshot,
+    Start,
+    Stop,
+    Unreserve,
+    Wait,
+    Worker,
+    WorkerState,
+    Workload,
+    decide,
+    milli_gpus,
+)
+
+GIB = 1024
+
+
+def gpus(number: float | None) -> MilliGpu | None:
+    """Turn GPUs into milli-GPU; None stays "no bound"."""
+    return None if number is None else milli_gpus(number)
+
+
+def cluster(shape: str = "1x8", *, memory_mib: int = 80 * GIB, **fields: Any) -> tuple[Node, ...]:
+    """Make nodes n1, n2, ...: "2x8" is two of 8 devices, "1x4+2x1" one of 4 and two of one."""
+    sizes = [
+        int(devices)
+        for group in shape.split("+")
+        for count, devices in [group.split("x")]
+        for _ in range(int(count))
+    ]
+    return tuple(
+        Node(name=f"n{index}", devices=devices, device_memory_mib=Mib(memory_mib), **fields)
+        for index, devices in enumerate(sizes, start=1)
+    )
+
+
+def project(
+    name: str,
+    quota: float | None = 0,
+    *,
+    build: float | None = None,
+    limit: float | None = None,
+    never_lent: float = 0,
+    **fields: Any,
+) -> Project:
+    """Make a project whose amounts are GPUs."""
+    return Project(
+        name=name,
+        quota=gpus(quota),
+        build_quota=gpus(build),
+        limit=gpus(limit),
+        never_lent=milli_gpus(never_lent),
+        **fields,
+    )
+
+
+def parent(name: str, **fields: Any) -> Project:
+    """Make a project whose quota is the sum of its children's."""
+    return Project(name=name, **fields)
+
+
+def job(
+    name: str,
+    gpus: float = 1,
+    project: str = "a",
+    *,
+    workers: int = 1,
+    on: str | None = None,
+    state: str = "running",
+    **fields: Any,
+) -> Workload:
+    """Make a job of workers that ask for `gpus` each.
+
+    `on` says where it is: "n1:0,1" for one worker, "n1:0,1 n1:2,3" for two; the others pend.
+    Fields of a worker (`gpu_memory_mib`, `node_selector`, ...) go to every worker.
+    """
+    of_worker = {
+        key: fields.pop(key)
+        for key in (
+            "gpu_memory_mib",
+            "devices_wanted",
+            "cpu_milli",
+            "memory_mib",
+            "node_selector",
+            "gpu_types",
+            "nodes",
+            "started",
+        )
+        if key in fields
+    }
+    amount = milli_gpus(0 if "gpu_memory_mib" in of_worker else gpus)
+    pending = [Worker(name=f"{name}-{i}", gpus=amount, **of_worker) for i in range(workers)]
+    places = on.split() if on else []
+    placed = [_at(w, place, state) for w, place in zip(pending, places, strict=False)]
+    return Workload(
+        name=name, project=project, workers=(*placed, *pending[len(placed) :]), **fields
+    )
+
+
+def session(name: str, gpus: float = 1, project: str = "a", **fields: Any) -> Workload:
+    """Make a session; its user is the part of its name before the dash."""
+    return job(name, gpus, project, **{"kind": "session", "user": name.partition("-")[0], **fields})
+
+
+def _at(worker: Worker, place: str, state: str) -> Worker:
+    node, _, devices = place.partition(":")
+    return replace(
+        worker,
+        state=WorkerState(state),
+        node=node,
+        devices=tuple(int(device) for device in devices.split(",") if device),
+    )
+
+
+def snapshot(
+    nodes: str | Sequence[Node],
+    projects: Iterable[Project],
+    workloads: Iterable[Workload] = (),
+    *,
+    now: int = 1000,
+    **policy: Any,
+) -> Snapshot:
+    """Make a snapshot; workloads that give no time were submitted in the order given."""
+    return Snapshot(
+        now=now,
+        policy=Policy(**policy),
+        nodes=cluster(nodes) if isinstance(nodes, str) else tuple(nodes),
+        projects=tuple(projects),
+        workloads=tuple(
+            replace(w, submitted=w.submitted or index) for index, w in enumerate(workloads, start=1)
+        ),
+    )
+
+
+def started(plan: Plan) -> set[str]:
+    """Name the workers that a plan starts."""
+    return {d.worker for d in plan.decisions if isinstance(d, Start)}
+
+
+def stopped(plan: Plan) -> set[str]:
+    """Name the workers that a plan stops."""
+    return {d.worker for d in plan.decisions if isinstance(d, Stop)}
+
+
+def reserved(plan: Plan) -> set[str]:
+    """Name the workers that a plan reserves devices for."""
+    return {d.worker for d in plan.decisions if isinstance(d, Reserve)}
+
+
+def moved(plan: Plan) -> set[str]:
+    """Name the workers that a plan moves."""
+    return {d.worker for d in plan.decisions if isinstance(d, Move)}
+
+
+def places(plan: Plan) -> dict[str, str]:
+    """Give where each started, reserved or moved worker goes, as "n1:0,1"."""
+    return {
+        d.worker: f"{d.node}:{','.join(str(share.device) for share in d.devices)}"
+        for d in plan.decisions
+        if isinstance(d, Start | Reserve | Move)
+    }
+
+
+def waits(plan: Plan) -> dict[str, str]:
+    """Give the code of each workload that waits."""
+    return {d.workload: d.reason.code for d in plan.decisions if isinstance(d, Wait)}
+
+
+def sentence(plan: Plan, workload: str) -> str:
+    """Give the sentence for a workload that waits."""
+    return next(
+        d.reason.text for d in plan.decisions if isinstance(d, Wait) and d.workload == workload
+    )
+
+
+def running(world: Snapshot) -> set[str]:
+    """Name the workloads of which a worker runs."""
+    return {
+        w.name for w in world.workloads if any(k.state is WorkerState.RUNNING for k in w.workers)
+    }
+
+
+def applied(world: Snapshot, plan: Plan, *, seconds: int = 10, grace: bool = False) -> Snapshot:
+    """Give the world after a plan: started run, stopped pend again (or still stop, with grace)."""
+    by_worker: dict[str, Decision] = {
+        d.worker: d for d in plan.decisions if not isinstance(d, Wait)
+    }
+    now = world.now + seconds
+    workloads = []
+    for workload in world.workloads:
+        workers = [_after(k, by_worker.get(k.name), now, grace=grace) for k in workload.workers]
+        ends = workload.kind == "session" and any(
+            isinstance(by_worker.get(k.name), Stop) for k in workload.workers
+        )
+        if not ends:
+            workloads.append(replace(workload, workers=tuple(workers)))
+    return replace(world, now=now, workloads=tuple(workloads))
+
+
+def _after(worker: Worker, decision: Decision | None, now: int, *, grace: bool) -> Worker:
+    gone = replace(worker, state=WorkerState.PENDING, node=None, devices=(), started=None)
+    match decision:
+        case Stop() if grace:
+            return replace(worker, state=WorkerState.STOPPING)
+        case Stop() | Unreserve():
+            return gone
+        case Start() | Resize():
+            return _placed(worker, decision, WorkerState.RUNNING, started=now)
+        case Reserve() | Move():
+            return _placed(worker, decision, WorkerState.RESERVED, started=None)
+        case _:
+            return gone if worker.state is WorkerState.STOPPING else worker
+
+
+def _placed(
+    worker: Worker,
+    decision: Start | Resize | Reserve | Move,
+    state: WorkerState,
+    *,
+    started: int | None,
+) -> Worker:
+    return replace(
+        worker,
+        state=state,
+        node=decision.node,
+        devices=tuple(share.device for share in decision.devices),
+        started=started,
+    )
+
+
+def settled(world: Snapshot, *, cycles: int = 3) -> Snapshot:
+    """Let so many cycles decide and apply."""
+    for _ in range(cycles):
+        world = applied(world, decide(world))
+    return world
+
+
+def without(world: Snapshot, *names: str) -> Snapshot:
+    """Give the world after these workloads have ended."""
+    return replace(world, workloads=tuple(w for w in world.workloads if w.name not in names))
+
+
+def with_(world: Snapshot, *more: Workload) -> Snapshot:
+    """Give the world with workloads that have just been submitted."""
+    added = tuple(replace(w, submitted=w.submitted or world.now) for w in more)
+    return replace(world, workloads=world.workloads + added)

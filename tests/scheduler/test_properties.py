@@ -1,0 +1,304 @@
+"""What holds for every cluster: safety, fairness, liveness and stability of plans."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+import strategies
+from builders import applied
+from runai.hub_service.scheduler import (
+    Move,
+    Plan,
+    Reserve,
+    Resize,
+    Snapshot,
+    Start,
+    Stop,
+    Wait,
+    WorkerState,
+    decide,
+)
+from runai.hub_service.scheduler.wire import (
+    plan_from_json,
+    plan_to_json,
+    snapshot_from_json,
+    snapshot_to_json,
+)
+from world import World, add, fits_somewhere, overbooked
+
+SNAPSHOTS = strategies.snapshots()
+
+
+def looked_at(snapshot: Snapshot) -> tuple[Plan, World]:
+    plan = decide(snapshot)
+    for decision in plan.decisions:
+        note(str(decision))
+    return plan, World(snapshot, plan)
+
+
+# ---- a function
+
+
+@given(SNAPSHOTS, st.randoms(use_true_random=False))
+def test_the_order_of_the_input_changes_nothing(snapshot: Snapshot, shuffle: random.Random) -> None:
+    other = replace(
+        snapshot,
+        nodes=tuple(shuffle.sample(snapshot.nodes, len(snapshot.nodes))),
+        projects=tuple(shuffle.sample(snapshot.projects, len(snapshot.projects))),
+        workloads=tuple(shuffle.sample(snapshot.workloads, len(snapshot.workloads))),
+    )
+
+    assert decide(snapshot) == decide(other)
+
+
+@given(SNAPSHOTS)
+def test_snapshots_and_plans_survive_their_json(snapshot: Snapshot) -> None:
+    plan = decide(snapshot)
+
+    assert snapshot_from_json(snapshot_to_json(snapshot)) == snapshot
+    assert plan_from_json(plan_to_json(plan)) == plan
+
+
+# ---- safety
+
+
+@given(SNAPSHOTS)
+def test_no_device_or_node_ever_holds_more_than_it_has(snapshot: Snapshot) -> None:
+    _, world = looked_at(snapshot)
+
+    assert overbooked(world.now(), world.nodes) == []
+    assert overbooked(world.later(), world.nodes) == []
+
+
+@given(SNAPSHOTS)
+def test_every_worker_gets_as_many_distinct_devices_as_it_asks_for(snapshot: Snapshot) -> None:
+    plan, world = looked_at(snapshot)
+    workers = {worker.name: worker for _, worker in world.workers()}
+
+    for decision in plan.decisions:
+        if isinstance(decision, Start | Reserve | Move):
+            worker = workers[decision.worker]
+            devices = [share.device for share in decision.devices]
+            asked = worker.gpus // 1000 if worker.gpus > 1000 else worker.devices_wanted
+            assert len(set(devices)) == len(devices) == asked
+            if worker.gpu_memory_mib is None:
+                assert {share.gpus for share in decision.devices} == {min(1000, worker.gpus)}
+
+
+@given(SNAPSHOTS)
+def test_gangs_have_none_of_their_workers_or_their_minimum(snapshot: Snapshot) -> None:
+    plan, world = looked_at(snapshot)
+    starts = {d.workload for d in plan.decisions if isinstance(d, Start)}
+
+    for workload in snapshot.workloads:
+        active = world.active_after(workload)
+        assert active == 0 or active >= workload.minimum
+        if workload.name in starts:
+            runs = sum(1 for worker in workload.workers if world.occupies(worker))
+            assert runs >= workload.minimum
+
+
+@given(SNAPSHOTS)
+def test_limits_and_build_quotas_hold_at_every_level(snapshot: Snapshot) -> None:
+    _, world = looked_at(snapshot)
+    before, after = world.held_before(), world.held_after()
+    built_before = world.held_before(fixed_only=True)
+    built_after = world.held_after(fixed_only=True)
+
+    for name, project in world.projects.items():
+        if project.limit is not None:
+            assert after[name] <= max(project.limit, before[name])
+        cap = world.build_quota(project)
+        assert built_after[name] <= max(cap, built_before[name])
+
+
+@given(SNAPSHOTS)
+def test_sessions_within_the_build_quota_are_never_stopped_or_moved(snapshot: Snapshot) -> None:
+    plan, world = looked_at(snapshot)
+
+    for decision in plan.decisions:
+        if isinstance(decision, Stop | Move | Resize):
+            assert world.workload_of[decision.worker].is_preemptible
+
+
+@given(SNAPSHOTS)
+def test_nobody_stops_without_somebody_who_gains_by_exactly_that(snapshot: Snapshot) -> None:
+    plan, world = looked_at(snapshot)
+    gains = {d.workload for d in plan.decisions if isinstance(d, Start | Reserve)}
+
+    for stop in world.stops.values():
+        assert stop.reason.for_ in gains
+        # Put back where it was, the victim is in somebody's way: of devices or of a limit.
+        victim = world.workload_of[stop.worker]
+        usage, held = world.later(), world.held_after()
+        for worker in victim.workers:
+            if worker.name in world.stops and world.stops[worker.name].reason == stop.reason:
+                back = world._old(worker)
+                add(usage, back, world.nodes[back.node])
+                for project in world.path(victim.project):
+                    held[project.name] += min(1000, worker.gpus) * max(1, len(back.devices))
+        limited = any(
+            project.limit is not None and held[project.name] > project.limit
+            for project in world.projects.values()
+        )
+        within_share = all(
+            held[name] <= max(share.fair_share, share.quota or 0)
+            for name, share in plan.projects.items()
+        )
+        assert overbooked(usage, world.nodes) or limited or not within_share
+
+
+@given(SNAPSHOTS)
+def test_only_who_is_over_quota_is_reclaimed_and_only_lower_priority_preempted(
+    snapshot: Snapshot,
+) -> None:
+    plan, world = looked_at(snapshot)
+    before = world.held_before()
+    started = {d.worker for d in plan.decisions if isinstance(d, Start)}
+
+    for stop in world.stops.values():
+        assert stop.worker not in started
+        victim = world.workload_of[stop.worker]
+        claimant = next(w for w in snapshot.workloads if w.name == stop.reason.for_)
+        if stop.reason.rule == "R1":
+            assert victim.project == claimant.project
+            assert not claimant.is_preemptible or victim.rank < claimant.rank
+        else:
+            assert stop.reason.rule == "R2"
+            assert victim.project != claimant.project
+            assert any(before[p.name] > world.quota(p) for p in world.path(victim.project))
+
+
+@given(SNAPSHOTS)
+def test_a_minimum_run_time_is_kept(snapshot: Snapshot) -> None:
+    _, world = looked_at(snapshot)
+
+    for name in world.stops:
+        workload = world.workload_of[name]
+        protected = max(p.min_runtime for p in world.path(workload.project))
+        if world.active_after(workload) == 0 and protected:
+            starts = [k.started for k in workload.workers if k.started is not None]
+            assert max(starts) + protected <= snapshot.now
+
+
+@given(SNAPSHOTS)
+def test_who_loses_its_place_was_over_its_quota_or_share_and_stays_no_poorer(
+    snapshot: Snapshot,
+) -> None:
+    plan, world = looked_at(snapshot)
+    after = world.held_after()
+
+    for stop in world.stops.values():
+        if stop.reason.rule != "R2":
+            continue
+        victim = world.workload_of[stop.worker]
+        unit = sum(
+            len(k.devices) * min(1000, k.gpus or 1000)
+            for k in victim.workers
+            if k.name in world.stops
+        )
+        assert any(
+            after[p.name] + unit > min(world.quota(p), plan.projects[p.name].fair_share)
+            for p in world.path(victim.project)
+        )
+
+
+# ---- everybody hears
+
+
+@given(SNAPSHOTS)
+def test_every_waiting_workload_hears_why_exactly_once(snapshot: Snapshot) -> None:
+    plan, world = looked_at(snapshot)
+    waits = [d for d in plan.decisions if isinstance(d, Wait)]
+    expected = {
+        w.name
+        for w in snapshot.workloads
+        if any(k.state in {WorkerState.PENDING, WorkerState.RESERVED} for k in w.workers)
+        and sum(1 for k in w.workers if world.occupies(k)) < w.minimum
+        and not any(
+            k.name in world.stops or isinstance(world.new.get(k.name), Move) for k in w.workers
+        )
+    }
+
+    assert Counter(d.workload for d in waits) == Counter(expected)
+    for wait in waits:
+        assert wait.reason.text
+    positions = {(world.workload_of[f"{d.workload}-0"].project, d.position) for d in waits}
+    assert len(positions) == len(waits)
+
+
+# ---- liveness
+
+
+@given(SNAPSHOTS)
+def test_no_gpu_idles_that_a_ready_workload_could_use(snapshot: Snapshot) -> None:
+    plan, world = looked_at(snapshot)
+    usage, held = world.now_and_reserved(), world.held_after()
+    built = world.held_after(fixed_only=True)
+
+    for wait in plan.decisions:
+        if not isinstance(wait, Wait) or wait.reason.code in {"held_for", "stopping"}:
+            continue
+        workload = next(w for w in snapshot.workloads if w.name == wait.workload)
+        running = sum(1 for k in workload.workers if world.occupies(k))
+        wanted = [k for k in workload.workers if k.state is WorkerState.PENDING]
+        wanted = wanted[: workload.minimum - running]
+        demand = sum(
+            -(-(k.gpu_memory_mib or 0) * 1000 // 1000) * k.devices_wanted
+            or (k.gpus if k.gpus > 1000 else k.gpus * k.devices_wanted)
+            for k in wanted
+        )
+        allowed = all(
+            (p.limit is None or held[p.name] + demand <= p.limit)
+            and (workload.is_preemptible or built[p.name] + demand <= world.build_quota(p))
+            for p in world.path(workload.project)
+        )
+        assert not (allowed and fits_somewhere(wanted, usage, world.nodes))
+
+
+@given(strategies.pending())
+def test_priority_goes_before_age_inside_a_project(snapshot: Snapshot) -> None:
+    plan, _ = looked_at(snapshot)
+    starts = {d.workload for d in plan.decisions if isinstance(d, Start)}
+
+    def asks(name: str) -> tuple[object, ...]:
+        workload = next(w for w in snapshot.workloads if w.name == name)
+        return (
+            workload.project,
+            workload.is_preemptible,
+            workload.kind,
+            workload.minimum,
+            [replace(worker, name="") for worker in workload.workers],
+        )
+
+    for high in snapshot.workloads:
+        for low in snapshot.workloads:
+            if asks(high.name) == asks(low.name) and high.rank > low.rank:
+                assert high.name in starts or low.name not in starts
+
+
+# ---- stability
+
+
+def quiet(plan: Plan) -> bool:
+    return not any(isinstance(d, Stop | Move | Resize | Reserve | Start) for d in plan.decisions)
+
+
+@pytest.mark.parametrize("grace", [False, True], ids=["gone at once", "with a grace period"])
+@given(snapshot=SNAPSHOTS)
+def test_plans_come_to_rest_and_stay_there(snapshot: Snapshot, *, grace: bool) -> None:
+    world = snapshot
+    for cycle in range(9):
+        plan = decide(world)
+        note(f"cycle {cycle}")
+        for decision in plan.decisions:
+            note(str(decision))
+        if cycle >= (6 if grace else 4):
+            assert quiet(plan)
+        world = applied(world, plan, seconds=0, grace=grace)
