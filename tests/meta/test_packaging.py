@@ -5,8 +5,12 @@ from __future__ import annotations
 import configparser
 import importlib
 import importlib.metadata
+import json
+import os
 import subprocess
 import zipfile
+
+import pytest
 
 IMPORT_ALL = """
 import importlib, pkgutil, pathlib, sys
@@ -97,6 +101,47 @@ def test_the_command_of_the_wheel_answers(installed, tmp_path):
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage: runai" in done.stdout
+
+
+def test_the_wheel_decides(installed, tmp_path):
+    snapshot = {
+        "now": 0,
+        "nodes": [{"name": "laptop", "devices": 1, "device_memory_mib": 16384}],
+        "projects": [{"name": "vision", "quota": 1}],
+        "workloads": [
+            {"name": "a", "project": "vision", "workers": [{"name": "a-0", "gpus": 0.5}]},
+        ],
+    }
+    done = subprocess.run(
+        [installed.parent / "runai", "schedule", "-"],
+        cwd=tmp_path,
+        input=json.dumps(snapshot),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    (decision,) = json.loads(done.stdout)["decisions"]
+    assert decision["kind"] == "start"
+    assert decision["devices"] == [{"device": 0, "gpus": 0.5}]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_suite_passes_on_the_wheel(installed, checkout):
+    done = subprocess.run(
+        [
+            *(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ignore=tests/meta"),
+            *("-m", "not hub and not browser and not slow"),
+        ],
+        cwd=checkout,
+        env={name: value for name, value in os.environ.items() if name != "RUNAI_REQUIRE"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout[-5000:]
 
 
 def test_every_entry_point_loads(metadata):
