@@ -1,0 +1,122 @@
+"""The one listening thread of a kernel: who is told what, and when it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import Queue
+
+import pytest
+from overviews import overview, workload
+
+from runai.hub_service.api.schemas import Overview
+from runai.hub_service.errors import RunaiError, Unauthenticated, Unavailable
+from runai.widgets.live import Live, Lost, News
+
+
+class Source:
+    """A stream of events whose news the test puts in; an error ends it, None ends it quietly."""
+
+    def __init__(self) -> None:
+        self.news: Queue[Overview | RunaiError | None] = Queue()
+        self.opened = 0
+
+    def events(self) -> Iterator[Overview]:
+        self.opened += 1
+        while (item := self.news.get()) is not None:
+            if isinstance(item, RunaiError):
+                raise item
+            yield item
+
+
+FIRST, SECOND = overview(workload("a")), overview(workload("b"))
+
+
+@pytest.fixture
+def source():
+    return Source()
+
+
+@pytest.fixture
+def live(source, monkeypatch):
+    monkeypatch.setattr("runai.widgets.live.FIRST_RETRY_S", 0.01)
+    live = Live(source.events)
+    yield live
+    live.close()
+    source.news.put(None)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "runai-live"]
+
+
+def test_all_listeners_share_one_stream_and_one_daemon_thread(live, source, eventually):
+    heard: list[list[News]] = [[], []]
+    for each in heard:
+        live.listen(each.append)
+    source.news.put(FIRST)
+
+    eventually(lambda: heard == [[FIRST], [FIRST]])
+    assert source.opened == 1
+    assert [thread.daemon for thread in threads()] == [True]
+
+
+def test_who_comes_later_is_told_the_latest_at_once(live, source, eventually):
+    first: list[News] = []
+    live.listen(first.append)
+    source.news.put(FIRST)
+    eventually(lambda: first == [FIRST])
+
+    later: list[News] = []
+    live.listen(later.append)
+
+    assert later == [FIRST]
+
+
+def test_who_left_is_told_nothing_more(live, source, eventually):
+    stays: list[News] = []
+    leaves: list[News] = []
+    live.listen(stays.append)
+    leave = live.listen(leaves.append)
+    source.news.put(FIRST)
+    eventually(lambda: stays == [FIRST])
+    leave()
+    leave()
+    source.news.put(SECOND)
+
+    eventually(lambda: stays == [FIRST, SECOND])
+    assert leaves == [FIRST]
+
+
+def test_the_thread_ends_when_nobody_listens_and_begins_again(live, source, eventually):
+    heard: list[News] = []
+    leave = live.listen(heard.append)
+    source.news.put(FIRST)
+    eventually(lambda: heard == [FIRST])
+    leave()
+    source.news.put(SECOND)
+    eventually(lambda: threads() == [])
+
+    live.listen(heard.append)
+    source.news.put(FIRST)
+
+    eventually(lambda: heard == [FIRST, FIRST])
+
+
+def test_a_service_that_is_away_is_told_and_waited_for(live, source, eventually):
+    heard: list[News] = []
+    live.listen(heard.append)
+    source.news.put(Unavailable("It is away.", hint="Wait."))
+    source.news.put(FIRST)
+
+    eventually(lambda: heard == [Lost("It is away. Wait.", retrying=True), FIRST])
+
+
+def test_a_token_that_is_revoked_is_told_once_and_not_tried_again(live, source, eventually):
+    heard: list[News] = []
+    live.listen(heard.append)
+    source.news.put(Unauthenticated("The token is revoked."))
+
+    eventually(lambda: threads() == [])
+    assert heard == [Lost("The token is revoked.", retrying=False)]
+    assert source.opened == 1
