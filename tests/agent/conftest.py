@@ -27,7 +27,8 @@ from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices import DeviceSource, Poll
 from runai.hub_service.agent.nvml import NvmlDevices
 from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.schemas import AgentAllocation, AgentReport, DeviceShareView
+from runai.hub_service.api.reports import AgentAllocation, AgentReport
+from runai.hub_service.api.schemas import DeviceShareView
 from waiting import eventually
 
 # Tells its PID, and for "grandchild" and "detached" runs itself once more below.
@@ -59,7 +60,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started: list[psutil.Process] = []
 
     def run(
-        *, busy: bool = False, mib: int = 0, how: str = "child", env: dict[str, str] | None = None
+        *,
+        busy: bool = False,
+        mib: int = 0,
+        how: str = "child",
+        env: dict[str, str] | None = None,
     ) -> psutil.Process:
         first = subprocess.Popen(
             [sys.executable, str(program), how, "busy" if busy else "idle", str(mib)],
@@ -189,12 +194,11 @@ class SimulatedWorld(World):
     """Processes that burn processor time."""
 
     def _work(self) -> None:
-        before = [(p, _cpu(p)) for p, _, busy, _ in self.users if busy and _lives(p)]
-        for process, had in before:
-            eventually(
-                lambda process=process, had=had: _cpu(process) >= had + 0.05,
-                what="a process gets processor time",
-            )
+        goals = [(p, _cpu(p) + 0.05) for p, _, busy, _ in self.users if busy and _lives(p)]
+        eventually(
+            lambda: all(_cpu(process) >= goal for process, goal in goals),
+            what="every process gets processor time",
+        )
 
 
 class NvmlWorld(World):

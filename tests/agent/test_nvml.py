@@ -1,0 +1,184 @@
+"""The habits of NVIDIA's library, each as the fake library shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.agent import usage
+from runai.hub_service.agent.nvml import NvmlDevices
+
+NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 3, 6, 13, 15, 999
+
+GRAPHICS = "nvmlDeviceGetGraphicsRunningProcesses_v3"
+
+GPU = "gpu GPU-0 1000 100 250 40 Fake H200"
+
+
+@pytest.fixture
+def poll(nvml, hold, start):
+    """Open the devices of a state, then poll in another one; "PID" in it is a holder's process."""
+    process = start()
+    opened = []
+
+    def run(*then, before=(GPU,)):
+        nvml.write(*(line.replace("PID", str(process.pid)) for line in before))
+        source = NvmlDevices()
+        opened.append(source)
+        nvml.write(*(line.replace("PID", str(process.pid)) for line in then))
+        allocations = [hold("vision/a", "GPU-0", process=process)]
+        return usage.report("here", source.poll(allocations), allocations)
+
+    yield run
+    for source in opened:
+        source.close()
+
+
+def utilization(report):
+    return {(s.workload, s.device): s.utilization for s in report.samples}
+
+
+MINE = ("vision/a", "GPU-0")
+
+
+def test_workloads_may_use_what_the_driver_does_not_keep_for_itself(nvml):
+    nvml.write("gpu GPU-0 143771 606 0 0 H200")
+    source = NvmlDevices()
+
+    assert [d.memory_mib for d in source.devices()] == [143165]
+    source.close()
+
+
+def test_an_old_driver_does_not_tell_what_it_keeps(nvml):
+    nvml.write(GPU, f"fault -1 nvmlDeviceGetMemoryInfo_v2 {FUNCTION_NOT_FOUND}")
+    source = NvmlDevices()
+
+    assert [d.memory_mib for d in source.devices()] == [1000]
+    assert source.poll([]).devices[0].memory_mib == 350
+    source.close()
+
+
+def test_the_device_as_a_whole_is_told(poll):
+    report = poll(GPU)
+
+    assert [(d.device, d.utilization, d.memory_mib, d.healthy) for d in report.devices] == [
+        ("GPU-0", 0.4, 250, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        pytest.param(["sample 0 PID 10 80"], 0.8, id="one"),
+        pytest.param(["sample 0 PID 10 80", "sample 0 PID 20 40"], 0.6, id="averaged over all"),
+        pytest.param(["sample 0 PID 10 0", "sample 0 PID 20 50"], 0.25, id="zeros count"),
+        pytest.param(["sample 0 PID 10 80", "sample 0 0 20 90"], 0.8, id="PID 0 is an empty slot"),
+        pytest.param(
+            ["sample 0 PID 10 80", "sample 0 PID 20 4294967295"], 0.8, id="a sentinel is no load"
+        ),
+        pytest.param(["sample 0 PID 5 100", "sample 0 PID 10 20"], 0.2, id="old ones are repeated"),
+        pytest.param(["sample 0 PID 5 100"], 0.0, id="only old ones: idle"),
+        pytest.param([], 0.0, id="none: idle"),
+        pytest.param([f"fault 0 nvmlDeviceGetProcessUtilization {NOT_FOUND}"], 0.0, id="not found"),
+        pytest.param(["fault 0 nvmlDeviceGetProcessUtilization 0"], 0.0, id="success without any"),
+    ],
+)
+def test_new_samples_are_averaged(poll, samples, expected):
+    report = poll(GPU, "proc 0 PID 60 C", *samples, before=(GPU, "sample 0 1 5 1"))
+
+    assert utilization(report) == {MINE: expected}
+
+
+def test_a_sample_counts_once(nvml, hold, start):
+    process = start()
+    nvml.write(GPU)
+    source = NvmlDevices()
+    nvml.write(GPU, f"proc 0 {process.pid} 60 C", f"sample 0 {process.pid} 10 80")
+    allocations = [hold("vision/a", "GPU-0", process=process)]
+
+    seen = [utilization(usage.report("h", source.poll(allocations), allocations)) for _ in "12"]
+
+    assert seen == [{MINE: 0.8}, {MINE: 0.0}]
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param(["proc 0 PID 60 C"], 60, id="compute"),
+        pytest.param(["proc 0 PID 60 C", "proc 0 PID 70 G"], 70, id="on two lists: the larger"),
+        pytest.param(["proc 0 PID -1 C", "proc 0 PID 70 M"], 70, id="not available on one"),
+        pytest.param(["proc 0 PID -1 C"], 0, id="not available"),
+        pytest.param(
+            [
+                "proc 0 PID 60 C",
+                f"fault 0 {GRAPHICS} {NOT_SUPPORTED}",
+            ],
+            60,
+            id="a list that is not supported",
+        ),
+    ],
+)
+def test_the_lists_of_processes_are_merged(poll, lines, expected):
+    (sample,) = poll(GPU, *lines).samples
+
+    assert sample.memory_mib == expected
+
+
+def test_what_the_driver_does_not_tell_is_unknown_and_not_zero(poll):
+    report = poll(
+        GPU,
+        "proc 0 PID 60 C",
+        "proc 0 1 60 C",
+        f"fault 0 nvmlDeviceGetProcessUtilization {NOT_SUPPORTED}",
+    )
+
+    assert utilization(report) == {MINE: None, ("", "GPU-0"): None}
+
+
+def test_a_lone_process_has_the_whole_devices_load_where_none_is_told_by_process(poll):
+    report = poll(
+        GPU, "proc 0 PID 60 C", f"fault 0 nvmlDeviceGetProcessUtilization {NOT_SUPPORTED}"
+    )
+
+    assert utilization(report) == {MINE: 0.4}
+
+
+def test_processes_of_nobody_are_told_too(poll):
+    report = poll(GPU, "proc 0 1 900 C", "sample 0 1 10 70", "proc 0 PID 60 C")
+
+    assert utilization(report) == {("", "GPU-0"): 0.7, MINE: 0.0}
+
+
+def test_a_process_that_is_gone_already_is_nobodys(poll):
+    report = poll(GPU, "proc 0 4194305 900 C")
+
+    assert utilization(report) == {("", "GPU-0"): 0.0, MINE: 0.0}
+
+
+def test_a_workload_on_a_device_that_it_does_not_hold_is_told(poll):
+    two = (GPU, "gpu GPU-1 1000 0 0 0 Fake")
+    report = poll(*two, "proc 1 PID 60 C", "sample 1 PID 10 30", before=two)
+
+    assert utilization(report) == {MINE: 0.0, ("vision/a", "GPU-1"): 0.3}
+
+
+def test_a_device_that_fails_is_a_gap_and_costs_no_other(poll):
+    two = (GPU, "gpu GPU-1 1000 0 0 7 Fake")
+    fault = f"fault 0 nvmlDeviceGetComputeRunningProcesses_v3 {UNKNOWN}"
+    report = poll(*two, fault, before=two)
+
+    assert utilization(report) == {}
+    assert [(d.utilization, d.memory_mib) for d in report.devices] == [(None, None), (0.07, 0)]
+
+
+@pytest.mark.parametrize(("code", "healthy"), [(GPU_IS_LOST, False), (UNKNOWN, True)])
+def test_a_lost_device_is_not_healthy(poll, code, healthy):
+    report = poll(GPU, f"fault 0 nvmlDeviceGetMemoryInfo_v2 {code}")
+
+    assert [d.healthy for d in report.devices] == [healthy]
+
+
+def test_the_parent_of_mig_devices_has_no_utilization_of_its_own(poll):
+    report = poll("gpu GPU-0 1000 100 250 -1 Fake")
+
+    assert [(d.utilization, d.memory_mib) for d in report.devices] == [(None, 250)]

@@ -1,0 +1,167 @@
+"""How a simulated device's load follows from its holders' processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.agent import simulated, usage
+from runai.hub_service.agent.processes import ProcessTable
+from runai.hub_service.agent.simulated import SimulatedDevices, equal_shares
+
+SHARES = [
+    pytest.param({}, {}, id="nobody"),
+    pytest.param({"a": 0.5}, {"a": 0.5}, id="alone, it may use more than it holds"),
+    pytest.param({"a": 3.0}, {"a": 1.0}, id="never more than a device"),
+    pytest.param({"a": 2.0, "b": 2.0}, {"a": 0.5, "b": 0.5}, id="equal among the active"),
+    pytest.param({"a": 0.1, "b": 2.0}, {"a": 0.1, "b": 0.9}, id="what one leaves is another's"),
+    pytest.param({"a": 0.0, "b": 1.0}, {"a": 0.0, "b": 1.0}, id="an idle one takes nothing"),
+]
+
+
+@pytest.mark.parametrize(("demands", "granted"), SHARES)
+def test_a_device_is_shared_equally_among_those_that_are_active(demands, granted):
+    assert equal_shares(demands, 1.0) == pytest.approx(granted)
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 10), max_size=8))
+def test_sharers_never_exceed_the_device_and_nobody_gets_more_than_it_demands(demands):
+    granted = equal_shares(demands, 1.0)
+
+    assert granted.keys() == demands.keys()
+    assert all(0 <= granted[name] <= demands[name] for name in demands)
+    assert sum(granted.values()) == pytest.approx(min(1.0, sum(demands.values())))
+
+
+@pytest.fixture
+def source():
+    made = SimulatedDevices(2, node="here")
+    yield made
+    made.close()
+
+
+def test_the_first_poll_only_takes_note(source, start, hold):
+    allocations = [hold("vision/a", source.devices()[0].uuid, process=start(busy=True))]
+    report = usage.report("here", source.poll(allocations), allocations)
+
+    assert report.samples == []
+    assert [d.utilization for d in report.devices] == [None, None]
+
+
+def test_memory_is_spread_over_a_workers_devices(source, start, hold):
+    uuids = [d.uuid for d in source.devices()]
+    allocations = [hold("vision/a", *uuids, process=start(mib=200))]
+    source.poll(allocations)
+    first, second = usage.report("here", source.poll(allocations), allocations).samples
+
+    assert first.memory_mib == second.memory_mib
+    assert 100 <= first.memory_mib < 150
+
+
+def test_sharers_together_never_hold_more_memory_than_the_device_has(
+    source, start, hold, monkeypatch
+):
+    monkeypatch.setattr(simulated, "MEMORY_MIB", 100)
+    uuid = source.devices()[0].uuid
+    allocations = [hold(f"vision/{n}", uuid, process=start(mib=150)) for n in "ab"]
+    source.poll(allocations)
+    report = usage.report("here", source.poll(allocations), allocations)
+
+    assert [s.memory_mib for s in report.samples] == pytest.approx([50, 50], abs=1)
+    assert (report.devices[0].memory_mib or 0) <= 100
+
+
+def test_workers_of_a_gang_load_their_own_devices(source, start, hold, eventually):
+    first, second = (d.uuid for d in source.devices())
+    busy = start(busy=True)
+    allocations = [
+        hold("vision/a", first, process=busy, worker=0),
+        hold("vision/a", second, process=start(), worker=1),
+    ]
+    source.poll(allocations)
+    eventually(lambda: busy.cpu_times().user > 0.1)
+    report = usage.report("here", source.poll(allocations), allocations)
+
+    by_device = {s.device: s.utilization for s in report.samples}
+    assert (by_device[first] or 0) > 0
+    assert by_device[second] == pytest.approx(0, abs=0.05)
+
+
+# -- processor time ------------------------------------------------------------------------------
+
+# Starts a child for each line, waits for it, and says so.
+PARENT = """
+import subprocess, sys
+for line in sys.stdin:
+    subprocess.run([sys.executable, "-c", line])
+    print(flush=True)
+"""
+BURN = "import time\nwhile time.process_time() < {seconds}: pass"
+
+
+@pytest.fixture
+def parent():
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        yield process
+        process.kill()
+
+
+def spent(table, allocations):
+    uses = table.look(allocations)
+    assert uses is not None
+    return sum(use.cpu_seconds for use in uses)
+
+
+def test_children_that_came_and_went_between_two_looks_count(parent, hold):
+    table = ProcessTable()
+    allocations = [hold("vision/a", "GPU", process=psutil.Process(parent.pid))]
+    table.look(allocations)
+    parent.stdin.write(f"exec({BURN.format(seconds=0.3)!r})\n".encode())
+    parent.stdin.flush()
+    parent.stdout.readline()
+
+    assert 0.3 <= spent(table, allocations) < 1.0
+
+
+def test_what_a_child_used_is_counted_once_when_it_ends(parent, hold, eventually):
+    table = ProcessTable()
+    root = psutil.Process(parent.pid)
+    allocations = [hold("vision/a", "GPU", process=root)]
+    table.look(allocations)
+    parent.stdin.write(f"exec({BURN.format(seconds=1.0)!r})\n".encode())
+    parent.stdin.flush()
+    eventually(lambda: any(c.cpu_times().user > 0.4 for c in root.children()))
+    before = spent(table, allocations)
+    parent.stdout.readline()
+    after = spent(table, allocations)
+
+    times = root.cpu_times()
+    assert before >= 0.4
+    assert before + after == pytest.approx(times.children_user + times.children_system, abs=0.3)
+
+
+def test_what_ran_before_the_first_look_does_not_count(start, hold, eventually):
+    process = start(busy=True)
+    eventually(lambda: process.cpu_times().user > 0.5)
+    table = ProcessTable()
+    allocations = [hold("vision/a", "GPU", process=process)]
+    process.suspend()
+
+    assert table.look(allocations) is None
+    assert spent(table, allocations) == pytest.approx(0, abs=0.05)
+
+
+def test_only_the_workloads_processes_are_told(start, hold):
+    mine, _other = start(), start()
+    table = ProcessTable()
+    allocations = [hold("vision/a", "GPU", process=mine)]
+    table.look(allocations)
+
+    assert [use.pid for use in table.look(allocations) or ()] == [mine.pid]
