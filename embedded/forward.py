@@ -13,7 +13,14 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-__all__ = ["TargetGone", "forward_request", "forward_websocket", "is_websocket", "new_session"]
+__all__ = [
+    "MAX_HEADER_BYTES",
+    "TargetGone",
+    "forward_request",
+    "forward_websocket",
+    "is_websocket",
+    "new_session",
+]
 
 MAX_HEADER_BYTES = 64 * 1024  # tornado's limit: cookies of many servers of one host add up
 CONNECT_SECONDS = 10.0

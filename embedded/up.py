@@ -16,7 +16,7 @@ from runai.embedded.directory import DataDirectory, port_is_free
 from runai.embedded.settings import DEFAULT_PORT, Settings
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest, RunaiError
 
-__all__ = ["main", "parse"]
+__all__ = ["DEFAULT_DATA_DIR", "main", "parse"]
 
 DEFAULT_DATA_DIR = Path("~/.local/share/runai")
 MOST_GPUS = 1024

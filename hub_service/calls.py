@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from runai.hub_service.api import schemas
+from runai.hub_service.api import reports, schemas
 from runai.hub_service.errors import RunaiError, Unavailable
 
-__all__ = ["Call", "Decoder", "Retries", "Stream"]
+__all__ = ["ANSWER_WITHIN_S", "SILENCE_S", "Call", "Decoder", "Retries", "Stream"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -300,7 +300,7 @@ def plan() -> Call[dict[str, Any]]:
     return Call("GET", f"{API}/plan", dict[str, Any])
 
 
-def report(samples: schemas.AgentReport) -> Call[schemas.AgentReply]:
+def report(samples: reports.AgentReport) -> Call[reports.AgentReply]:
     # A second later comes the next one: a lost report is a gap, a repeated one would count twice.
     path = f"{API}/nodes/{quote(samples.node, safe='')}/samples"
-    return Call("POST", path, schemas.AgentReply, body=samples, repeatable=False, timeout_s=5.0)
+    return Call("POST", path, reports.AgentReply, body=samples, repeatable=False, timeout_s=5.0)

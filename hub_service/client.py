@@ -9,9 +9,8 @@ from datetime import datetime
 from typing import Any, Self
 
 from runai.hub_service import calls
+from runai.hub_service.api.reports import AgentReply, AgentReport
 from runai.hub_service.api.schemas import (
-    AgentReply,
-    AgentReport,
     EnvironmentView,
     LogLine,
     NodeView,

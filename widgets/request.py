@@ -21,6 +21,7 @@ from runai.hub_service.errors import InvalidRequest
 from runai.widgets.wording import did_you_mean
 
 __all__ = [
+    "Amount",
     "cell_command",
     "environment",
     "program_command",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from runai.hub_service.api.schemas import AgentAllocation
+from runai.hub_service.api.reports import AgentAllocation
 from runai.hub_service.errors import InvalidRequest, Unavailable
 
 __all__ = [

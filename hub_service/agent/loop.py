@@ -14,7 +14,7 @@ from typing import Protocol
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices import DeviceSource
-from runai.hub_service.api.schemas import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
 from runai.hub_service.errors import RunaiError, Unavailable
 
 __all__ = ["Agent", "Reporter"]

@@ -16,7 +16,7 @@ import pynvml
 
 from runai.hub_service.agent.devices import Device, DeviceReading, Poll, ProcessReading
 from runai.hub_service.agent.usage import Owners
-from runai.hub_service.api.schemas import AgentAllocation
+from runai.hub_service.api.reports import AgentAllocation
 
 __all__ = ["NvmlDevices", "NvmlMissing"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import psutil
 
 from runai.hub_service.agent.usage import Owners
-from runai.hub_service.api.schemas import AgentAllocation
+from runai.hub_service.api.reports import AgentAllocation
 
 __all__ = ["ProcessTable", "ProcessUse"]
 

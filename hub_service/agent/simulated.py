@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from runai.hub_service.agent.devices import Device, DeviceReading, Poll, ProcessReading
 from runai.hub_service.agent.processes import ProcessTable, ProcessUse
-from runai.hub_service.api.schemas import AgentAllocation
+from runai.hub_service.api.reports import AgentAllocation
 
 __all__ = ["SimulatedDevices", "equal_shares"]
 

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 import psutil
 
 from runai.hub_service.agent.devices import Poll, ProcessReading
-from runai.hub_service.api.schemas import (
-    AgentAllocation,
-    AgentReport,
-    DeviceSample,
-    UsageSample,
-)
+from runai.hub_service.api.reports import AgentAllocation, AgentReport, DeviceSample, UsageSample
 
 __all__ = ["Owners", "report"]
 

@@ -12,11 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 __all__ = [
-    "AgentAllocation",
-    "AgentReply",
-    "AgentReport",
     "AllocationView",
-    "DeviceSample",
     "DeviceShareView",
     "DeviceView",
     "EnvironmentView",
@@ -26,17 +22,19 @@ __all__ = [
     "Overview",
     "Problem",
     "ProcessReport",
+    "ProjectName",
     "ProjectPut",
     "ProjectView",
     "ReasonView",
     "SubmitReply",
     "SubmitRequest",
     "UsagePoint",
-    "UsageSample",
     "UsageSeries",
     "WhoAmI",
+    "Wire",
     "WorkerView",
     "WorkloadDetail",
+    "WorkloadStateName",
     "WorkloadView",
 ]
 
@@ -61,11 +59,13 @@ PositiveInt = Annotated[int, Field(ge=1)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
-class _Wire(BaseModel):
+class Wire(BaseModel):
+    """What every message has in common: no unknown fields, no changes."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Problem(_Wire):
+class Problem(Wire):
     """An error as RFC 9457 problem details; `detail` is the sentence, `hint` the way out."""
 
     type: str = "about:blank"
@@ -79,7 +79,7 @@ class Problem(_Wire):
 # -- workloads -----------------------------------------------------------------------------------
 
 
-class SubmitRequest(_Wire):
+class SubmitRequest(Wire):
     """Ask for a job, or (the spawner, `--interactive`) a session.
 
     Without `project`: the caller's only one, or their default, else an error naming them.
@@ -110,7 +110,7 @@ class SubmitRequest(_Wire):
     server: Annotated[str, StringConstraints(max_length=255)] = ""
 
 
-class ReasonView(_Wire):
+class ReasonView(Wire):
     """Why something waits or was stopped: a stable code, the rule's letter, a sentence."""
 
     code: str
@@ -121,7 +121,7 @@ class ReasonView(_Wire):
     position: int | None = None
 
 
-class DeviceShareView(_Wire):
+class DeviceShareView(Wire):
     """A share of one device."""
 
     device: int
@@ -129,7 +129,7 @@ class DeviceShareView(_Wire):
     gpus: float
 
 
-class WorkerView(_Wire):
+class WorkerView(Wire):
     """One worker of a workload."""
 
     name: str
@@ -147,7 +147,7 @@ WorkloadStateName = Literal[
 ]  # fmt: skip
 
 
-class WorkloadView(_Wire):
+class WorkloadView(Wire):
     """A workload in a list: whose, what it asks and holds, how busy it is, why it waits."""
 
     id: str
@@ -185,7 +185,7 @@ class WorkloadView(_Wire):
     """Opaque; changes with state, allocation or reason; see `?changed_from=VERSION`."""
 
 
-class HistoryView(_Wire):
+class HistoryView(Wire):
     """One line of a workload's life."""
 
     at: datetime
@@ -207,7 +207,7 @@ class WorkloadDetail(WorkloadView):
     history: list[HistoryView] = []
 
 
-class SubmitReply(_Wire):
+class SubmitReply(Wire):
     """What was stored (or, on a dry run, would be) and what the scheduler says of it at once."""
 
     workloads: list[WorkloadView]
@@ -216,21 +216,21 @@ class SubmitReply(_Wire):
     """Sentences to print: "waits: no node has 8 GPUs (largest: 5)"."""
 
 
-class ProcessReport(_Wire):
+class ProcessReport(Wire):
     """The process of a session that the spawner has started."""
 
     pid: Annotated[int, Field(ge=2)]
     created: float
 
 
-class EnvironmentView(_Wire):
+class EnvironmentView(Wire):
     """The environment that hands a worker its devices (owner and spawner only)."""
 
     environment: dict[str, str]
     workdir: str = ""
 
 
-class LogLine(_Wire):
+class LogLine(Wire):
     """One line of a log stream."""
 
     worker: int
@@ -241,7 +241,7 @@ class LogLine(_Wire):
 # -- projects, nodes -----------------------------------------------------------------------------
 
 
-class ProjectPut(_Wire):
+class ProjectPut(Wire):
     """Create a project or change the fields that are given.
 
     `quota`, `limit` null: unlimited. Left out: unchanged (or the default of a new project).
@@ -263,7 +263,7 @@ class ProjectPut(_Wire):
     admin_groups: list[UserName] | None = None
 
 
-class ProjectView(_Wire):
+class ProjectView(Wire):
     """A project with this cycle's shares. GPUs everywhere; `quota` None is unlimited."""
 
     name: str
@@ -293,7 +293,7 @@ class ProjectView(_Wire):
     may_submit: bool = False
 
 
-class AllocationView(_Wire):
+class AllocationView(Wire):
     """Who holds a part of a device."""
 
     workload: str
@@ -301,7 +301,7 @@ class AllocationView(_Wire):
     gpus: float
 
 
-class DeviceView(_Wire):
+class DeviceView(Wire):
     """One device: what is allocated of it and how busy it is."""
 
     device: int
@@ -316,14 +316,14 @@ class DeviceView(_Wire):
     allocations: list[AllocationView] = []
 
 
-class NodeView(_Wire):
+class NodeView(Wire):
     """A machine and its devices."""
 
     name: str
     devices: list[DeviceView]
 
 
-class Overview(_Wire):
+class Overview(Wire):
     """Everything the caller may see, at one instant: the body of an `overview` event."""
 
     at: datetime
@@ -334,7 +334,7 @@ class Overview(_Wire):
     """What an admin should know: "quotas add up to 6 GPUs, the cluster has 5"."""
 
 
-class WhoAmI(_Wire):
+class WhoAmI(Wire):
     """The caller as the service sees them."""
 
     name: str
@@ -349,7 +349,7 @@ class WhoAmI(_Wire):
 # -- usage ---------------------------------------------------------------------------------------
 
 
-class UsagePoint(_Wire):
+class UsagePoint(Wire):
     """Averages over one step that ends at `at`, in GPUs; None: nothing was measured then."""
 
     at: datetime
@@ -357,7 +357,7 @@ class UsagePoint(_Wire):
     utilized: float | None
 
 
-class UsageSeries(_Wire):
+class UsageSeries(Wire):
     """Allocation and utilization over a range, time-weighted, zeros included and gaps left out."""
 
     since: datetime
@@ -373,52 +373,3 @@ class UsageSeries(_Wire):
     idle_gpu_hours: float
     """Allocated and less than 1 % busy."""
     simulated: bool
-
-
-class UsageSample(_Wire):
-    """What one workload's processes used of one device, in the interval that ends at `at`."""
-
-    workload: str
-    """"" for processes that belong to no workload."""
-    device: str
-    """UUID."""
-    utilization: float | None
-    """Busy share of the whole device, 0..1; None: unknown, which is not idle."""
-    memory_mib: int
-
-
-class DeviceSample(_Wire):
-    """One device as a whole."""
-
-    device: str
-    utilization: float | None
-    memory_mib: int | None
-    healthy: bool = True
-
-
-class AgentReport(_Wire):
-    """One second of one node, from its agent. A failed poll sends no samples: a gap, not a zero."""
-
-    node: str
-    at: float
-    interval: float
-    devices: list[DeviceSample]
-    samples: list[UsageSample]
-
-
-class AgentAllocation(_Wire):
-    """A worker that holds devices of the node, and the process whose tree uses them."""
-
-    workload: str
-    worker: str
-    project: str
-    user: str
-    shares: list[DeviceShareView]
-    pid: int | None
-    created: float | None
-
-
-class AgentReply(_Wire):
-    """What the agent needs for the next second."""
-
-    allocations: list[AgentAllocation]

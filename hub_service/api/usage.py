@@ -7,14 +7,8 @@ from fastapi import APIRouter, Query
 
 from runai.hub_service.api.permissions import Action, Actor, authorise, may
 from runai.hub_service.api.platform import Caller, On, Platform
-from runai.hub_service.api.schemas import (
-    AgentAllocation,
-    AgentReply,
-    AgentReport,
-    DeviceShareView,
-    UsagePoint,
-    UsageSeries,
-)
+from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.api.schemas import DeviceShareView, UsagePoint, UsageSeries
 from runai.hub_service.bookkeeping import held_devices
 from runai.hub_service.clusters.records import Allocation, WorkloadSpec
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound

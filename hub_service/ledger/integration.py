@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from runai.hub_service.api.schemas import AgentReport
+from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger.totals import Field, Scope, Series
 
 __all__ = ["Held", "Integration", "Span"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from runai.hub_service.api.schemas import AgentReport
+from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger import query
 from runai.hub_service.ledger.integration import Held, Integration, Span
 from runai.hub_service.ledger.query import Range, Usage, UsageFilter
