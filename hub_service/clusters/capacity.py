@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.lifecycle import ACTIVE, Row
 from runai.hub_service.clusters.records import WorkloadSpec, WorkloadState
+from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.scheduler.model import DeviceShare, Reserve, Start
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.lifecycle import ACTIVE, Row
 from runai.hub_service.clusters.records import WorkerRecord, WorkloadSpec
+from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
 
 __all__ = ["CONTEXT_MIB", "worker_environment"]
 
 CONTEXT_MIB = 500
-"""Device memory of a process's CUDA context, counted inside its share (measured: 400 to 600)."""
+"""Device memory of a process's CUDA context, counted inside its share (a first guess)."""
 
 MEBIBYTE = 1024 * 1024
 

@@ -2,116 +2,38 @@
 
 Knows states, pauses, failures, retries and the words for them. Knows no clock, processes or
 storage: `recorded` calls these functions, keeps what they return and lets the cluster act on it.
-Wishes of users (suspend, resume, delete) are in `wishes`; both end in `settle`.
+What becomes of a workload at rest is in `outcomes`, what users may wish in `wishes`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
+from runai.hub_service.clusters.outcomes import settle
 from runai.hub_service.clusters.records import (
     Process,
     StateReason,
     WorkerRecord,
-    WorkloadId,
-    WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
 )
+from runai.hub_service.clusters.row import ACTIVE, Ending, Grant, Row, Step
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, count_text, gpu_text
 
 __all__ = [
-    "ACTIVE",
     "ATTACH_WITHIN_S",
-    "Ending",
-    "Grant",
-    "Row",
-    "Step",
     "attached",
     "due",
     "exited",
     "next_due",
+    "request_text",
     "running",
-    "settle",
     "started",
     "stopped",
 ]
 
-ACTIVE = ("starting", "running", "stopping")
-"""States of a worker that has processes, or may have."""
-
 ATTACH_WITHIN_S = 120.0
 """How long a granted session may take until its process is attached."""
-
-BACK_OFF_S = 10.0
-LONGEST_BACK_OFF_S = 300.0
-MOST_LOSSES = 6
-"""A worker whose supervisor vanished so often in a row will not get on here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A workload's record and what else must be remembered to carry on after a restart."""
-
-    record: WorkloadRecord
-    intent: Literal["run", "suspend", "delete"] = "run"
-    halt: Literal["", "paused", "failed", "lost"] = ""
-    """Why the workload as a whole is coming to rest, if it is."""
-    resumed: bool = False
-    """Whether it was stopped before, so that its next start finds a checkpoint."""
-    losses: int = 0
-    granted: float | None = None
-    stopping_since: float | None = None
-    below_min_since: float | None = None
-    master_port: int = 0
-
-    @property
-    def id(self) -> WorkloadId:
-        """Return `project/name`."""
-        return self.record.id
-
-    @property
-    def spec(self) -> WorkloadSpec:
-        """Return what was asked for."""
-        return self.record.spec
-
-    @property
-    def active(self) -> tuple[WorkerRecord, ...]:
-        """Return the workers that have processes, or may have."""
-        return tuple(w for w in self.record.workers if w.state in ACTIVE)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A row after something happened, None if it is to be forgotten, and what to write down."""
-
-    row: Row | None
-    events: tuple[tuple[str, str], ...] = ()
-    """Kind and sentence of each line of history."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Devices of a node for one worker."""
-
-    index: int
-    node: str
-    devices: tuple[DeviceShare, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a worker's processes ended."""
-
-    exit_code: int | None
-    """Negative for a signal; None where nobody saw it (a session's process, a lost worker)."""
-    told: bool = False
-    """Whether its supervisor had been told to stop it."""
-    lost: bool = False
-    """Whether its supervisor vanished: killed, or the machine went down."""
-    text: str = ""
-    """Why it could not be started, if it was not."""
 
 
 def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int = 0) -> Step:
@@ -226,24 +148,6 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
     return _then(Step(row, tuple(events)), settle(row, now=now))
 
 
-def settle(row: Row, *, now: float) -> Step:
-    """Decide what becomes of a workload of which nothing runs any more."""
-    assert not row.active
-    if row.intent == "delete":
-        return Step(None)
-    begun = [w for w in row.record.workers if w.state == "finished"]
-    if row.spec.kind == "session":
-        return _finish(row, WorkloadState.ENDED, now=now)
-    if begun and all(w.exit_code == 0 for w in begun):
-        reason = StateReason("succeeded", "finished with exit code 0")
-        return _finish(_because(row, reason), WorkloadState.SUCCEEDED, now=now)
-    if row.halt == "failed":
-        return _failed(row, now=now)
-    if row.halt == "lost":
-        return _lost(row, now=now)
-    return _paused(row, now=now)
-
-
 def due(row: Row, *, now: float) -> Step | None:
     """Do what time alone brings: a retry that is due, a session that nobody attached to."""
     when = next_due(row)
@@ -266,83 +170,11 @@ def next_due(row: Row) -> float | None:
     return row.granted + ATTACH_WITHIN_S if waits and row.granted is not None else None
 
 
-# -- outcomes ------------------------------------------------------------------------------------
-
-
-def _finish(row: Row, state: WorkloadState, *, now: float) -> Step:
-    record = row.record
-    codes = [w.exit_code for w in record.workers if w.exit_code is not None]
-    bad = [code for code in codes if code != 0]
-    record = replace(
-        record,
-        state=state,
-        finished=now,
-        exit_code=bad[0] if bad else (codes[0] if codes else None),
-        position=None,
-        not_before=None,
-        workers=tuple(replace(w, state="finished", devices=()) for w in record.workers),
-    )
-    text = record.reason.text if record.reason else state.value
-    row = replace(row, record=record, intent="run", below_min_since=None, stopping_since=None)
-    return Step(row, ((state.value, text),))
-
-
-def _failed(row: Row, *, now: float) -> Step:
-    record = replace(row.record, failures=row.record.failures + 1)
-    row = replace(row, record=record)
-    if record.failures > row.spec.backoff_limit:
-        return _finish(row, WorkloadState.FAILED, now=now)
-    left = row.spec.backoff_limit - record.failures
-    text = f"failed {record.failures} times, may fail {left} times more"
-    return _retry(row, record.failures, text, now=now)
-
-
-def _lost(row: Row, *, now: float) -> Step:
-    row = replace(row, losses=row.losses + 1, resumed=True)
-    if row.losses > MOST_LOSSES:
-        return _finish(row, WorkloadState.FAILED, now=now)
-    return _retry(row, row.losses, "was interrupted and will be started again", now=now)
-
-
-def _retry(row: Row, count: int, text: str, *, now: float) -> Step:
-    if row.intent == "suspend":
-        return _rest(row, WorkloadState.SUSPENDED, "suspended")
-    wait = min(BACK_OFF_S * 2 ** (count - 1), LONGEST_BACK_OFF_S)
-    step = _rest(row, WorkloadState.RETRYING, f"{text}; next try in {wait:.0f} s")
-    assert step.row is not None
-    record = replace(step.row.record, not_before=now + wait)
-    return Step(replace(step.row, record=record), step.events)
-
-
-def _paused(row: Row, *, now: float) -> Step:
-    by_scheduler = row.halt == "paused" and row.intent == "run"
-    pauses = (*row.record.pauses, now) if by_scheduler else row.record.pauses
-    row = replace(row, record=replace(row.record, pauses=pauses), resumed=True, losses=0)
-    if row.intent == "suspend":
-        return _rest(row, WorkloadState.SUSPENDED, "suspended")
-    return _rest(row, WorkloadState.PAUSED, "paused; waits in its old place of the queue")
-
-
-def _rest(row: Row, state: WorkloadState, text: str) -> Step:
-    """Put every worker back to where it waits for devices."""
-    workers = tuple(
-        WorkerRecord(w.name, w.index, "pending", exit_code=w.exit_code, attempt=w.attempt)
-        for w in row.record.workers
-    )
-    record = replace(row.record, state=state, workers=workers, position=None)
-    row = replace(row, record=record, halt="", stopping_since=None, below_min_since=None)
-    return Step(row, ((state.value, text),))
-
-
 # -- parts ---------------------------------------------------------------------------------------
 
 
 def _then(first: Step, second: Step) -> Step:
     return Step(second.row, (*first.events, *second.events))
-
-
-def _because(row: Row, reason: StateReason) -> Row:
-    return replace(row, record=replace(row.record, reason=reason))
 
 
 def _with_worker(row: Row, worker: WorkerRecord) -> Row:

@@ -7,8 +7,8 @@ to find out whether anything that a snapshot shows has changed.
 from collections.abc import Iterable, Mapping, Sequence
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.lifecycle import Row
 from runai.hub_service.clusters.records import ProjectRecord, WorkerRecord, WorkloadState
+from runai.hub_service.clusters.row import Row
 from runai.hub_service.scheduler.model import (
     LeftOut,
     Node,

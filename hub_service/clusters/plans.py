@@ -11,8 +11,8 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, wishes
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.capacity import held_by, refusal_of_gang, refusal_of_place
-from runai.hub_service.clusters.lifecycle import Grant, Row, Step
 from runai.hub_service.clusters.records import StateReason, WorkloadId
+from runai.hub_service.clusters.row import Grant, Row, Step
 from runai.hub_service.scheduler.model import (
     Decision,
     Move,

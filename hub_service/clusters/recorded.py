@@ -14,7 +14,7 @@ from typing import Protocol
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, picture, wishes
 from runai.hub_service.clusters.base import Refused
-from runai.hub_service.clusters.lifecycle import Row, Step
+from runai.hub_service.clusters.environment import worker_environment
 from runai.hub_service.clusters.plans import PlanSteps
 from runai.hub_service.clusters.project_tree import check_deletion, check_parent
 from runai.hub_service.clusters.records import (
@@ -23,10 +23,13 @@ from runai.hub_service.clusters.records import (
     Process,
     ProjectRecord,
     ProjectSpec,
+    WorkerEnvironment,
+    WorkerRecord,
     WorkloadId,
     WorkloadRecord,
     WorkloadSpec,
 )
+from runai.hub_service.clusters.row import ACTIVE, Ending, Row, Step
 from runai.hub_service.errors import Conflict, NotFound
 from runai.hub_service.scheduler.model import Plan, Snapshot
 
@@ -65,11 +68,13 @@ class RecordedCluster:
         store: Store,
         nodes: Mapping[str, Sequence[Device]],
         *,
+        api_url: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Take over what the store holds."""
         self._store = store
         self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
+        self._api_url = api_url
         self._clock = clock
         self._rows: dict[WorkloadId, Row] = {row.id: row for row in store.rows()}
         self._projects: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
@@ -180,7 +185,7 @@ class RecordedCluster:
                 code="not_attachable",
             )
         other = worker.process is not None and worker.process != process
-        if worker.state not in lifecycle.ACTIVE or other:
+        if worker.state not in ACTIVE or other:
             what = "runs as another process" if other else f"holds no GPUs ({row.record.state})"
             raise Conflict(
                 f"{workload} {what}.",
@@ -195,6 +200,28 @@ class RecordedCluster:
         while (record := self._row(workload).record) == seen:
             await self._next_change.wait()
         return record
+
+    async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
+        """Return what hands a worker its devices (a spawner starts the session with it)."""
+        row = self._row(workload)
+        if not 0 <= worker < len(row.record.workers):
+            raise NotFound(
+                f"{workload} has no worker {worker}.",
+                hint=f"Its workers are numbered from 0 to {len(row.record.workers) - 1}.",
+            )
+        held = row.record.workers[worker]
+        if held.state not in ACTIVE:
+            raise Conflict(
+                f"{workload} holds no GPUs now ({row.record.state}).",
+                hint="Wait until it is started.",
+                code="no_allocation",
+            )
+        return WorkerEnvironment(self.variables(row, held), row.spec.workdir)
+
+    def variables(self, row: Row, worker: WorkerRecord) -> dict[str, str]:
+        """Return the environment of a worker that holds devices."""
+        devices = self._nodes.get(worker.node, ())
+        return worker_environment(row, worker, devices, api_url=self._api_url)
 
     # -- nodes and projects ----------------------------------------------------------------------
 
@@ -251,7 +278,7 @@ class RecordedCluster:
         row = self._row(workload)
         self._keep({workload: lifecycle.running(row, index, process, now=self._clock())})
 
-    def report_exit(self, workload: WorkloadId, index: int, ending: lifecycle.Ending) -> None:
+    def report_exit(self, workload: WorkloadId, index: int, ending: Ending) -> None:
         """Note that a worker's processes are gone."""
         row = self._row(workload)
         self._keep({workload: lifecycle.exited(row, index, ending, now=self._clock())})

@@ -5,7 +5,8 @@ Pure, as `lifecycle` is, whose transitions these lead to. Called by `recorded`.
 
 from dataclasses import replace
 
-from runai.hub_service.clusters.lifecycle import Row, Step, request_text, settle, stopped
+from runai.hub_service.clusters.lifecycle import request_text, stopped
+from runai.hub_service.clusters.outcomes import settle
 from runai.hub_service.clusters.records import (
     StateReason,
     WorkerRecord,
@@ -13,6 +14,7 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
     WorkloadState,
 )
+from runai.hub_service.clusters.row import Row, Step
 from runai.hub_service.errors import Conflict
 from runai.hub_service.scheduler.model import DeviceShare, Wait
 

@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runai.hub_service.clusters.lifecycle import Ending
 from runai.hub_service.clusters.records import Process
+from runai.hub_service.clusters.row import Ending
 
 __all__ = ["Attempt", "Instructions"]
 

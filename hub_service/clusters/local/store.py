@@ -29,7 +29,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert
 
-from runai.hub_service.clusters.lifecycle import Row
 from runai.hub_service.clusters.records import (
     HistoryEvent,
     ProjectRecord,
@@ -37,6 +36,7 @@ from runai.hub_service.clusters.records import (
     WorkloadId,
     WorkloadSpec,
 )
+from runai.hub_service.clusters.row import Row
 
 __all__ = ["LATEST", "SqliteStore", "metadata", "sole_owner"]
 

@@ -1,0 +1,84 @@
+"""What a cluster keeps of a workload, and what may happen to it: the words of `lifecycle`.
+
+Plain frozen data. A row is the public record and what else must outlive a restart of the service.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from runai.hub_service.clusters.records import (
+    WorkerRecord,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+)
+from runai.hub_service.scheduler.model import DeviceShare
+
+__all__ = ["ACTIVE", "Ending", "Grant", "Row", "Step"]
+
+ACTIVE = ("starting", "running", "stopping")
+"""States of a worker that has processes, or may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A workload's record and what else must be remembered to carry on after a restart."""
+
+    record: WorkloadRecord
+    intent: Literal["run", "suspend", "delete"] = "run"
+    halt: Literal["", "paused", "failed", "lost"] = ""
+    """Why the workload as a whole is coming to rest, if it is."""
+    resumed: bool = False
+    """Whether it was stopped before, so that its next start finds a checkpoint."""
+    losses: int = 0
+    granted: float | None = None
+    stopping_since: float | None = None
+    below_min_since: float | None = None
+    master_port: int = 0
+
+    @property
+    def id(self) -> WorkloadId:
+        """Return `project/name`."""
+        return self.record.id
+
+    @property
+    def spec(self) -> WorkloadSpec:
+        """Return what was asked for."""
+        return self.record.spec
+
+    @property
+    def active(self) -> tuple[WorkerRecord, ...]:
+        """Return the workers that have processes, or may have."""
+        return tuple(w for w in self.record.workers if w.state in ACTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A row after something happened, None if it is to be forgotten, and what to write down."""
+
+    row: Row | None
+    events: tuple[tuple[str, str], ...] = ()
+    """Kind and sentence of each line of history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Devices of a node for one worker."""
+
+    index: int
+    node: str
+    devices: tuple[DeviceShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a worker's processes ended."""
+
+    exit_code: int | None
+    """Negative for a signal; None where nobody saw it (a session's process, a lost worker)."""
+    told: bool = False
+    """Whether its supervisor had been told to stop it."""
+    lost: bool = False
+    """Whether its supervisor vanished: killed, or the machine went down."""
+    text: str = ""
+    """Why it could not be started, if it was not."""

@@ -1,0 +1,129 @@
+"""A cluster of rows alone: workers start at once and end when a driver says so.
+
+Knows no processes, files or real time; for the contract suite, tests of others and simulations.
+Everything that it decides is `recorded`'s, as on a real machine.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.recorded import RecordedCluster
+from runai.hub_service.clusters.records import (
+    HistoryEvent,
+    Process,
+    ProjectRecord,
+    WorkloadId,
+)
+from runai.hub_service.clusters.row import ACTIVE, Ending, Row
+from runai.hub_service.errors import Conflict
+
+__all__ = ["MemoryStore", "SimulatedCluster"]
+
+
+class MemoryStore:
+    """Keeps what it is told for as long as it lives, so that a cluster can be made again on it."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._rows: dict[WorkloadId, Row] = {}
+        self._projects: dict[str, ProjectRecord] = {}
+        self._history: dict[WorkloadId, list[HistoryEvent]] = {}
+
+    def rows(self) -> Iterable[Row]:
+        """Return all workloads, oldest first."""
+        return list(self._rows.values())
+
+    def projects(self) -> Iterable[ProjectRecord]:
+        """Return all projects, oldest first."""
+        return list(self._projects.values())
+
+    def save(
+        self,
+        rows: Sequence[Row] = (),
+        *,
+        gone: Sequence[WorkloadId] = (),
+        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
+        projects: Sequence[ProjectRecord] = (),
+        gone_projects: Sequence[str] = (),
+    ) -> None:
+        """Keep these rows, forget those, and append to the history."""
+        self._rows.update({row.id: row for row in rows})
+        self._projects.update({project.spec.name: project for project in projects})
+        for workload in gone:
+            del self._rows[workload]
+            self._history.pop(workload, None)
+        for name in gone_projects:
+            del self._projects[name]
+        for workload, line in events:
+            self._history.setdefault(workload, []).append(line)
+
+    def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
+        """Return what happened to a workload, oldest first."""
+        return list(self._history.get(workload, ()))
+
+
+class SimulatedCluster(RecordedCluster):
+    """Workloads without processes, in the time of an injected clock."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Sequence[Device]],
+        *,
+        clock: Callable[[], float],
+        store: MemoryStore | None = None,
+    ) -> None:
+        """Begin with the rows of `store`, or none."""
+        super().__init__(store if store is not None else MemoryStore(), nodes, clock=clock)
+        self._pids = 100_000
+
+    async def run(self) -> NoReturn:
+        """Do nothing until cancelled: what happens, happens by `complete` and `pass_time`."""
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    def complete(
+        self, workload: WorkloadId, exit_code: int = 0, *, worker: int | None = None
+    ) -> None:
+        """Let a workload's workers (or one of them) end.
+
+        Raises:
+            Conflict: none of them runs.
+        """
+        row = self._row(workload)
+        ending = [w.index for w in row.active if worker is None or w.index == worker]
+        if not ending:
+            raise Conflict(f"{workload} has nothing to complete ({row.record.state}).")
+        for index in ending:
+            known = self._rows.get(workload)
+            if known is not None and known.record.workers[index].state in ACTIVE:
+                self.report_exit(workload, index, Ending(exit_code))
+
+    def pass_time(self) -> float | None:
+        """Do what is due by the clock; return when the next thing is."""
+        return self.report_time()
+
+    def act(self, row: Row) -> None:
+        """Let every worker that was started run."""
+        if row.spec.command is None:
+            return
+        for worker in row.active:
+            if worker.state == "starting":
+                self._pids += 1
+                process = Process(self._pids, self._clock())
+                self.report_running(row.id, worker.index, process)
+                return  # reporting leads here again for the next one
+
+    async def logs(
+        self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
+    ) -> AsyncIterator[LogChunk]:
+        """Yield nothing, since nobody writes; `follow` waits until it is finished."""
+        del worker, tail
+        record = await self.workload(workload)
+        while follow and not record.state.finished:
+            record = await self.wait(workload, record)
+        nothing: tuple[LogChunk, ...] = ()
+        for chunk in nothing:
+            yield chunk
