@@ -1,0 +1,75 @@
+"""The whole platform, started as a user starts it, and a real browser.
+
+| fixture | what it gives |
+|---|---|
+| `start_platform` | start `runai up` on a data directory of its own; stopped after the module |
+| `platform` | one running platform of five simulated GPUs, for this module |
+| `browser` | a real headless Chromium, for this module |
+| `page_of` | a signed-in page of a user; a console error fails the test |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from e2e import lab
+from e2e.running import Platform
+
+
+@pytest.fixture(scope="module")
+def start_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Platform]]:
+    """Start platforms and stop them at the end of the module."""
+    started: list[Platform] = []
+
+    def start() -> Platform:
+        platform = Platform(tmp_path_factory.mktemp("platform"))
+        started.append(platform)
+        platform.start()
+        return platform
+
+    yield start
+    for platform in started:
+        platform.stop()
+
+
+@pytest.fixture(scope="module")
+def platform(start_platform: Callable[[], Platform]) -> Platform:
+    """Run one platform of five simulated GPUs for this module."""
+    return start_platform()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """Start the Chromium that the machine has."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page_of(browser: Browser, platform: Platform) -> Iterator[Callable[[str], Page]]:
+    """Sign users in, each in a browser of their own; a console error fails the test."""
+    errors: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    def sign_in(user: str) -> Page:
+        page = browser.new_context(viewport={"width": 1360, "height": 900}).new_page()
+        page.on("console", note)
+        lab.sign_in(page, platform.url, user, platform.password(user))
+        return page
+
+    yield sign_in
+    for context in browser.contexts:
+        context.close()
+    assert errors == []

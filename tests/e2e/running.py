@@ -1,0 +1,147 @@
+"""One platform as `runai up` starts it: its processes, its accounts, its end.
+
+Used by the fixtures of this folder and by tests that kill parts of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+
+from runai.hub_service.client import Client
+from waiting import eventually
+
+START_SECONDS = 90
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Platform:
+    """A platform of five simulated GPUs in its own data directory; may be killed and restarted."""
+
+    data_dir: Path
+    port: int = field(default_factory=_free_port)
+    clients: list[Client] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Run `runai up` and return when hub and service answer."""
+        command = [
+            *(sys.executable, "-m", "runai.embedded", "--simulate", "5"),
+            *("--port", str(self.port), "--data-dir", str(self.data_dir)),
+        ]
+        with (self.data_dir / "up.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        self.wait_until_served()
+
+    def wait_until_served(self) -> None:
+        """Return when hub and service answer."""
+        eventually(self._serves, within=START_SECONDS, what="hub and service answer")
+
+    def _serves(self) -> bool:
+        if self.running.poll() is not None:
+            log = (self.data_dir / "up.log").read_text(errors="replace")
+            message = f"`runai up` ended with {self.running.returncode}:\n{log[-4000:]}"
+            raise RuntimeError(message)
+        with suppress(httpx.HTTPError):
+            answer = httpx.get(f"{self.url}/services/runai/health", timeout=5)
+            return answer.status_code == httpx.codes.OK
+        return False
+
+    @property
+    def running(self) -> subprocess.Popen[bytes]:
+        """Return the process of JupyterHub: `runai up` becomes it."""
+        assert self.process is not None, "not started"
+        return self.process
+
+    @property
+    def url(self) -> str:
+        """Return the page a user opens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def password(self, user: str) -> str:
+        """Return the generated password, from the file that `runai up` names."""
+        text = (self.data_dir / "secrets" / "passwords.txt").read_text()
+        found = re.search(rf"^{user}\s+(\S+)$", text, re.MULTILINE)
+        assert found, f"no password of {user} in passwords.txt"
+        return found[1]
+
+    def service_process(self) -> psutil.Process:
+        """Return the hub service, a child of JupyterHub."""
+        for child in psutil.Process(self.running.pid).children():
+            if "runai.hub_service" in " ".join(child.cmdline()):
+                return child
+        message = "the hub service does not run"
+        raise LookupError(message)
+
+    def client(self, user: str) -> Client:
+        """Return a client that signed in by password, as `runai login` does."""
+        client = Client(f"{self.url}/services/runai/", sign_in(self.url, user, self.password(user)))
+        self.clients.append(client)
+        return client
+
+    def kill(self) -> None:
+        """End the hub at once, as a crash would."""
+        self.running.kill()
+        self.running.wait()
+
+    def stop(self) -> None:
+        """End the platform as Ctrl-C does, then whatever it left behind (jobs outlive it)."""
+        for client in self.clients:
+            client.close()
+        self.running.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self.running.wait(60)
+        self.running.kill()
+        self.running.wait()
+        end_everything_below(self.data_dir)
+
+
+def sign_in(url: str, user: str, password: str) -> str:
+    """Log in by the form and return a token of the user, with the scopes `runai login` asks for."""
+    with httpx.Client(base_url=url, follow_redirects=True, timeout=30) as http:
+        http.get("/hub/login")
+        xsrf = http.cookies.get("_xsrf", path="/hub/") or ""
+        answer = http.post(
+            "/hub/login", data={"username": user, "password": password, "_xsrf": xsrf}
+        )
+        assert "/hub/login" not in str(answer.url), f"{user} could not log in"
+        xsrf = http.cookies.get("_xsrf", path="/hub/") or ""
+        made = http.post(
+            f"/hub/api/users/{user}/tokens",
+            json={
+                "note": "test",
+                "scopes": ["access:services!service=runai", "custom:runai:submit"],
+            },
+            headers={"X-XSRFToken": xsrf, "Referer": f"{url}/hub/token"},
+        )
+        made.raise_for_status()
+        token: str = made.json()["token"]
+        return token
+
+
+def end_everything_below(data_dir: Path) -> None:
+    """Kill every process that works for this data directory; jobs outlive it on purpose."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = [*process.cmdline(), *process.environ().values(), process.cwd()]
+            if process.pid != os.getpid() and any(str(data_dir) in word for word in words):
+                process.kill()

@@ -1,0 +1,105 @@
+"""The story in a real browser: two people share a GPU, train over quota, give back, and resume."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e import lab
+from e2e.running import Platform
+from runai.hub_service.api.schemas import WorkloadView
+from runai.hub_service.client import Client
+from waiting import eventually
+
+pytestmark = [
+    pytest.mark.hub,
+    pytest.mark.browser,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("platform"),
+]
+
+PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None
+"""Where `make pictures` wants the screenshots of the documentation."""
+
+FINISH_SECONDS = 180
+
+
+def test_bob_and_patty_share_five_gpus(platform: Platform, page_of: Callable[[str], Page]) -> None:
+    # Two people take half a GPU each: they share one device.
+    bob_page, patty_page = page_of("bob"), page_of("patty")
+    bob_page.goto(f"{platform.url}/hub/spawn")
+    lab.choose(bob_page, "½ GPU")
+    lab.picture(bob_page, PICTURES, "form")
+    lab.start(bob_page)
+    lab.wait_for_lab(bob_page)
+    lab.take(patty_page, platform.url, "½ GPU")
+    lab.wait_for_lab(patty_page)
+    bob, patty = platform.client("bob"), platform.client("patty")
+    assert devices_of(bob) == devices_of(patty)
+
+    # Bob submits six jobs of one GPU from a notebook; four GPUs are left, so four run, over quota.
+    lab.open_notebook(bob_page, platform.url, "bob", "examples/bob_and_patty.ipynb")
+    lab.run_all(bob_page)
+    expect_states(bob, {"running": 4, "queued": 2})
+    panel = bob_page.locator(".runai-panel").first
+    expect(panel).to_be_visible()
+    lab.picture(bob_page, PICTURES, "lab-bob-over-quota")
+
+    # Patty submits two: exactly two of Bob's pause, hers run.
+    lab.open_notebook(patty_page, platform.url, "patty", "examples/bob_and_patty.ipynb")
+    lab.run_all(patty_page)
+    expect_states(patty, {"running": 2})
+    expect_states(bob, {"running": 2, "paused": 2, "queued": 2})
+    expect(panel).to_contain_text("paused")
+    lab.picture(bob_page, PICTURES, "lab-bob-reclaimed")
+    lab.picture(patty_page, PICTURES, "lab-patty")
+
+    # Hers end, Bob's resume from their checkpoints and finish.
+    expect_states(patty, {"succeeded": 2}, FINISH_SECONDS)
+    expect_states(bob, {"succeeded": 6}, FINISH_SECONDS)
+    paused = [job for job in jobs_of(bob) if job.pauses]
+    assert len(paused) == 2
+    for page in (bob_page, patty_page):
+        expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
+
+
+def test_results_do_not_depend_on_pauses(platform: Platform) -> None:
+    results = {
+        final_line(platform.client("bob"), job.id) for job in jobs_of(platform.client("bob"))
+    }
+
+    assert len(results) == 1
+
+
+def jobs_of(client: Client) -> list[WorkloadView]:
+    """Return the jobs that the client's user sees of their own."""
+    return [w for w in client.workloads(user=client.whoami().name) if w.kind == "job"]
+
+
+def devices_of(client: Client) -> set[str]:
+    """Return the devices that the user's session holds."""
+    mine = client.workloads(user=client.whoami().name)
+    sessions = [w for w in mine if w.kind == "session"]
+    return {share.uuid for s in sessions for worker in s.workers for share in worker.devices}
+
+
+def expect_states(client: Client, expected: dict[str, int], within: float = 60) -> None:
+    """Wait until the user's jobs are in these states."""
+
+    def counted() -> bool:
+        jobs = jobs_of(client)
+        seen = [(job.name, job.state, job.reason and job.reason.text) for job in jobs]
+        assert Counter(job.state for job in jobs) == expected, seen
+        return True
+
+    eventually(counted, within=within)
+
+
+def final_line(client: Client, job: str) -> str:
+    """Return the result that a training prints at its end."""
+    return [line.text for line in client.logs(job)][-1]
