@@ -67,6 +67,7 @@ class Integration:
         self._series = series
         self._segments: deque[_Segment] = deque()
         self._measured: dict[str, float] = {}
+        self._ask_again = False
         self.at: float | None = None
         """Until when allocation has been summed up."""
         self.closed_until = 0
@@ -107,10 +108,14 @@ class Integration:
     def hold(self, at: float, held: Sequence[Held]) -> None:
         """Note that from `at` on exactly this is held; sums up first."""
         self.advance(at)
-        new = _by_workload_and_device(held)
-        if new != self._segments[-1].held:
+        if self._ask_again or _by_workload_and_device(held) != self._segments[-1].held:
             assert self.at is not None
             self._segments.append(self._segment(self.at, held))
+            self._ask_again = False
+
+    def ask_again(self) -> None:
+        """Note that scopes have other series from now on, though the same may be held."""
+        self._ask_again = True
 
     def measure(self, report: AgentReport) -> None:
         """Count one report; one that was counted already changes nothing."""

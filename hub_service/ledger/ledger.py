@@ -115,6 +115,7 @@ class Ledger:
             series.closed = True
             self._batch.closed[series.id] = self._clock()
             self._sums.changed.add(series)
+            self._sums.ask_again()
 
     # -- what can be asked -----------------------------------------------------------------------
 

@@ -1,0 +1,356 @@
+"""What the ledger says of stories of allocations and measurements."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from runai.hub_service.ledger import Held, UsageFilter
+
+A = Held("vision", "ana", "vision/a", "GPU-0", 500)
+B = Held("nlp", "bo", "nlp/b", "GPU-0", 500)
+BUSY_A = {("vision/a", "GPU-0"): 0.4}
+EVERYTHING = UsageFilter()
+OF_A = UsageFilter(workload="vision/a")
+
+
+def go(ledger, clock, report, seconds, held, utilization=None, *, step=1.0):
+    """Hold `held` for so long, with a report each step (None: no agent)."""
+    ledger.record(clock.now, 0.0, held)
+    for _ in range(int(seconds / step)):
+        clock.now += step
+        told = None if utilization is None else report(clock.now, step, utilization)
+        ledger.record(clock.now, step, held, told)
+
+
+def rounded(series):
+    return [
+        (None if p.allocated is None else round(p.allocated, 6),
+         None if p.utilized is None else round(p.utilized, 6))
+        for p in series.points
+    ]  # fmt: skip
+
+
+async def test_an_average_is_over_the_time_that_a_workload_held_anything(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 30, [A], {("vision/a", "GPU-0"): 0.8})
+    go(book, clock, report, 30, [])
+    go(book, clock, report, 30, [A], {("vision/a", "GPU-0"): 0.2})
+    series = await book.usage(OF_A, clock.now - 90, clock.now)
+
+    assert book.average("vision/a") == pytest.approx(0.5)
+    assert series.utilized_average == pytest.approx(0.5)
+    assert series.allocated_average == pytest.approx(0.5)
+    assert series.allocated_gpu_hours == pytest.approx(30 / 3600)
+    assert series.used_gpu_hours == pytest.approx(30 / 3600)
+
+
+async def test_averages_of_projects_and_of_all_are_over_the_whole_time(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 30, [A], {("vision/a", "GPU-0"): 0.9})
+    go(book, clock, report, 60, [])
+
+    for who in (EVERYTHING, UsageFilter(project="vision"), UsageFilter(user="ana")):
+        series = await book.usage(who, clock.now - 90, clock.now)
+        assert series.allocated_average == pytest.approx(0.5 / 3)
+        assert series.utilized_average == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("who", "allocated", "utilized"),
+    [
+        (EVERYTHING, 1.0, 0.6),
+        (UsageFilter(project="vision"), 0.5, 0.4),
+        (UsageFilter(project="nlp"), 0.5, 0.2),
+        (UsageFilter(user="bo"), 0.5, 0.2),
+        (UsageFilter(project="nlp", user="bo"), 0.5, 0.2),
+        (UsageFilter(project="nlp", user="ana"), 0.0, 0.0),
+        (UsageFilter(workload="vision/a"), 0.5, 0.4),
+        (UsageFilter(workload="vision/a", project="vision"), 0.5, 0.4),
+        (UsageFilter(workload="vision/a", project="nlp"), None, None),
+        (UsageFilter(workload="vision/none"), None, None),
+    ],
+)
+async def test_each_filter_has_its_own_sums(ledger, clock, report, who, allocated, utilized):
+    book = ledger()
+    busy = BUSY_A | {("nlp/b", "GPU-0"): 0.2}
+    go(book, clock, report, 20, [A, B], busy)
+    series = await book.usage(who, clock.now - 20, clock.now)
+
+    assert series.allocated_average == pytest.approx(allocated)
+    assert series.utilized_average == pytest.approx(utilized)
+
+
+async def test_allocation_is_exact_without_any_agent(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 7, [A], step=7)
+    go(book, clock, report, 3, [A, B], step=3)
+    series = await book.usage(EVERYTHING, clock.now - 10, clock.now, 10)
+
+    assert rounded(series) == [(0.65, None)]
+    assert series.utilized_average is None
+    assert book.average("vision/a") is None
+
+
+async def test_nothing_held_is_a_zero_and_nobody_watching_a_gap(ledger, clock, report):
+    clock.now += 40
+    book = ledger()
+    go(book, clock, report, 20, [])
+    series = await book.usage(EVERYTHING, clock.now - 60, clock.now, 20)
+
+    assert rounded(series) == [(None, None), (None, None), (0.0, 0.0)]
+
+
+async def test_a_failed_poll_is_a_gap_and_an_idle_holder_a_zero(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 10, [A], BUSY_A)
+    go(book, clock, report, 10, [A], {})
+    go(book, clock, report, 10, [A], {("vision/a", "GPU-0"): 0.0})
+    series = await book.usage(OF_A, clock.now - 30, clock.now, 10)
+
+    assert rounded(series) == [(0.5, 0.4), (0.5, None), (0.5, 0.0)]
+    assert series.utilized_average == pytest.approx(0.2)
+    assert series.idle_gpu_hours == pytest.approx(5 / 3600)
+
+
+async def test_what_the_driver_does_not_tell_is_a_gap(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 10, [A], BUSY_A)
+    go(book, clock, report, 10, [A], {("vision/a", "GPU-0"): None})
+
+    assert book.average("vision/a") == pytest.approx(0.4)
+
+
+async def test_a_report_counts_once(ledger, clock, report):
+    book = ledger()
+    book.record(clock.now, 0, [A])
+    clock.now += 1
+    for _ in range(3):
+        book.record(clock.now, 1, [A], report(clock.now, 1, BUSY_A))
+
+    assert book.totals("vision/a").used_s == pytest.approx(0.4)
+
+
+async def test_a_late_report_counts_for_who_held_the_device_then(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 10, [A])
+    late = report(clock.now, 10, BUSY_A)
+    go(book, clock, report, 60, [B])
+    await book.flush()
+    book.record(clock.now, 10, [B], late)
+
+    assert book.average("vision/a") == pytest.approx(0.4)
+    assert book.average("nlp/b") is None
+
+
+async def test_a_report_longer_than_a_hold_counts_all_it_used_over_what_it_held(
+    ledger, clock, report
+):
+    book = ledger()
+    book.record(clock.now, 0, [])
+    clock.now += 0.5
+    book.record(clock.now, 0, [A])
+    clock.now += 0.5
+    book.record(clock.now, 1, [A], report(clock.now, 1, BUSY_A))
+    totals = book.totals("vision/a")
+
+    assert (totals.held_s, totals.measured_s, totals.used_s) == pytest.approx((0.5, 0.5, 0.4))
+
+
+async def test_samples_of_what_is_not_held_count_for_nobody(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 10, [A], BUSY_A | {("", "GPU-0"): 0.5, ("nlp/b", "GPU-0"): 0.1})
+    series = await book.usage(EVERYTHING, clock.now - 10, clock.now)
+
+    assert series.utilized_average == pytest.approx(0.4)
+    assert book.average("nlp/b") is None
+
+
+async def test_several_workers_on_one_device_add_up(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 10, [A, A], BUSY_A)
+    series = await book.usage(OF_A, clock.now - 10, clock.now)
+
+    assert series.allocated_average == pytest.approx(1.0)
+    assert series.utilized_average == pytest.approx(0.4)
+
+
+async def test_a_part_that_is_not_measured_does_not_make_the_rest_look_idle(ledger, clock, report):
+    book = ledger()
+    both = [A, Held("vision", "ana", "vision/c", "GPU-1", 500)]
+    go(book, clock, report, 10, both, BUSY_A)
+    series = await book.usage(UsageFilter(project="vision"), clock.now - 10, clock.now)
+
+    # Half of what is held was measured: 0.4 of it stand for 0.8 of all.
+    assert series.utilized_average == pytest.approx(0.8)
+
+
+async def test_a_machine_that_slept_leaves_a_gap(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 20, [A], BUSY_A)
+    clock.now += 3600
+    go(book, clock, report, 20, [A], BUSY_A)
+
+    assert book.totals("vision/a").held_s == pytest.approx(40)
+    series = await book.usage(EVERYTHING, clock.now - 3640, clock.now, 10)
+    assert series.allocated_average == pytest.approx(0.5)
+
+
+async def test_a_clock_that_is_set_back_stands_still_until_it_has_caught_up(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 20, [A])
+    clock.now -= 10
+    go(book, clock, report, 20, [A])
+
+    assert book.totals("vision/a").held_s == pytest.approx(30)
+
+
+# -- now -----------------------------------------------------------------------------------------
+
+
+async def test_current_is_what_was_measured_last(ledger, clock, report):
+    book = ledger()
+    held = [A, A._replace(device="GPU-1")]
+    book.record(clock.now, 0, held)
+    clock.now += 1
+    busy = BUSY_A | {("vision/a", "GPU-1"): 0.5}
+    book.record(clock.now, 1, held, report(clock.now, 1, busy, memory=70))
+
+    assert book.current("vision/a") == (pytest.approx(0.9), 140)
+    assert book.device("GPU-0") == (pytest.approx(0.4), 70)
+
+
+@pytest.mark.parametrize("reason", ["never", "long ago", "released", "not told"])
+async def test_current_is_nothing_when_nothing_is_known(ledger, clock, report, reason):
+    book = ledger()
+    if reason != "never":
+        busy = None if reason == "not told" else 0.4
+        go(book, clock, report, 5, [A], {("vision/a", "GPU-0"): busy})
+    if reason == "long ago":
+        go(book, clock, report, 20, [A])
+    if reason == "released":
+        go(book, clock, report, 1, [])
+
+    assert book.current("vision/a") is None
+
+
+# -- restarts ------------------------------------------------------------------------------------
+
+
+async def test_totals_go_on_after_a_clean_restart_and_the_time_between_is_a_gap(
+    ledger, clock, report
+):
+    book = ledger()
+    go(book, clock, report, 25, [A], BUSY_A)
+    book.close()
+    clock.now += 35
+    book = ledger()
+    go(book, clock, report, 30, [A], BUSY_A)
+    series = await book.usage(OF_A, clock.now - 90, clock.now, 10)
+
+    assert book.totals("vision/a").held_s == pytest.approx(55)
+    assert book.average("vision/a") == pytest.approx(0.4)
+    assert rounded(series)[3:6] == [(None, None)] * 3
+    assert rounded(series)[6:] == [(0.5, 0.4)] * 3
+
+
+async def test_a_crash_costs_what_was_not_written(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 25, [A], BUSY_A)
+    await book.flush()
+    clock.now += 5
+    book = ledger()
+
+    assert book.totals("vision/a").held_s == pytest.approx(20)
+
+
+async def test_what_cannot_be_written_is_written_later(ledger, clock, report, database):
+    book = ledger()
+    go(book, clock, report, 25, [A], BUSY_A)
+    with sqlite3.connect(database) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("ALTER TABLE totals RENAME TO hidden")
+        other.commit()
+        await book.flush()
+        other.execute("ALTER TABLE hidden RENAME TO totals")
+        other.commit()
+    other.close()
+    go(book, clock, report, 10, [A], BUSY_A)
+    await book.flush()
+
+    assert ledger().totals("vision/a").held_s == pytest.approx(30)
+
+
+async def test_an_idle_ledger_writes_next_to_nothing(ledger, clock, report, database):
+    book = ledger()
+    go(book, clock, report, 60, [A], BUSY_A)
+    await book.flush()
+    go(book, clock, report, 3600, [], step=10)
+    await book.flush()
+    rows = count(database, "totals")
+    for _ in range(6):
+        go(book, clock, report, 10, [], step=10)
+        await book.flush()
+
+    assert count(database, "totals") == rows
+    assert count(database, "spans") == 1
+
+
+def count(database, table):
+    with sqlite3.connect(database) as connection:
+        found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    connection.close()
+    return found
+
+
+# -- names that come again -----------------------------------------------------------------------
+
+
+async def test_a_deleted_workloads_name_starts_from_zero(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 20, [A], {("vision/a", "GPU-0"): 1.0})
+    book.forget("vision/a")
+    assert book.average("vision/a") is None
+    go(book, clock, report, 20, [A], {("vision/a", "GPU-0"): 0.2})
+
+    assert book.average("vision/a") == pytest.approx(0.2)
+    series = await book.usage(OF_A, clock.now - 40, clock.now)
+    assert series.utilized_average == pytest.approx(0.6)
+
+
+async def test_a_deleted_workload_stays_deleted_and_its_history_stays(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 20, [A], BUSY_A)
+    go(book, clock, report, 5, [])
+    book.forget("vision/a")
+    book.close()
+    clock.now += 100
+    book = ledger()
+
+    assert book.average("vision/a") is None
+    series = await book.usage(OF_A, clock.now - 200, clock.now)
+    assert series.utilized_average == pytest.approx(0.4)
+
+
+# -- events --------------------------------------------------------------------------------------
+
+
+async def test_events_are_kept_in_order_and_survive_deletion_and_restart(ledger, clock, report):
+    book = ledger()
+    book.event("vision/a", "queued", "", project="vision", user="ana")
+    clock.now += 1
+    book.event("vision/a", "paused", "nlp takes back its quota")
+    book.event("nlp/b", "queued", "")
+    assert [e.kind for e in await book.events("vision/a")] == ["queued", "paused"]
+    await book.flush()
+    book.event("vision/a", "deleted", "")
+    book.forget("vision/a")
+    book.close()
+    book = ledger()
+
+    events = await book.events("vision/a")
+    assert [e.kind for e in events] == ["queued", "paused", "deleted"]
+    assert (events[1].at, events[1].text) == (clock.now, "nlp takes back its quota")
+    assert [e.kind for e in await book.events("vision/a", limit=1)] == ["deleted"]
+    assert [e.kind for e in await book.events("vision/a", since=clock.now)] == ["paused", "deleted"]
