@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 __all__ = ["eventually", "eventually_async"]
 
@@ -40,8 +40,8 @@ def eventually(condition: Callable[[], T], *, within: float = WITHIN_SECONDS, wh
 
 
 async def eventually_async(
-    condition: Callable[[], Awaitable[T] | T], *, within: float = WITHIN_SECONDS, what: str = ""
-) -> T:
+    condition: Callable[[], object], *, within: float = WITHIN_SECONDS, what: str = ""
+) -> Any:
     """Do the same without blocking the loop; the condition may be a coroutine function."""
     deadline = time.monotonic() + within
     while True:
@@ -50,7 +50,7 @@ async def eventually_async(
             if inspect.isawaitable(outcome):
                 outcome = await outcome
             if outcome:
-                return outcome  # type: ignore[return-value]
+                return outcome
         except AssertionError as failed:
             outcome = failed
         if time.monotonic() > deadline:
