@@ -11,7 +11,7 @@ import click
 
 from runai.hub_service.api.schemas import NodeView, ProjectView, WorkloadDetail
 from runai.hub_service.cli import listing, render
-from runai.hub_service.cli.naming import WORKLOAD_NAME, find
+from runai.hub_service.cli.naming import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.client import Client
 from runai.hub_service.errors import NotFound
@@ -69,8 +69,9 @@ def _is_elastic(w: WorkloadDetail) -> bool:
 @click.argument(
     "words", nargs=-1, required=True, metavar="[job|project|node] NAME", type=WORKLOAD_NAME
 )
+@in_project
 @output_option("table", "json")
-def describe(words: tuple[str, ...], output: str) -> None:
+def describe(words: tuple[str, ...], project: str | None, output: str) -> None:
     """Show everything about a workload, project or node.
 
     `runai describe exp1` is `runai describe job exp1`.
@@ -82,7 +83,7 @@ def describe(words: tuple[str, ...], output: str) -> None:
         elif kind in _NODE_WORDS:
             _show_node(client.nodes(), name, output)
         else:
-            _show_workload(client.workload(find(client, name).id), output)
+            _show_workload(client.workload(find(client, name, project).id), output)
 
 
 def _what(words: tuple[str, ...]) -> tuple[str, str]:
@@ -101,7 +102,7 @@ def _show_workload(workload: WorkloadDetail, output: str) -> None:
         render.show_json(workload)
         return
     render.show_lines(workload_lines(workload, datetime.now(UTC)))
-    if workload.simulated:
+    if workload.simulated and (workload.allocated or workload.utilized_average is not None):
         click.echo(render.SIMULATED_NOTE)
     if len(workload.workers) > 1:
         click.echo("\nWorkers:")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from runai.hub_service.api.schemas import WorkloadView
-from runai.hub_service.cli.naming import PROJECT_NAME, WORKLOAD_NAME, find_all
+from runai.hub_service.cli.naming import WORKLOAD_NAME, find_all, in_project
 from runai.hub_service.cli.reporting import Command, report
 from runai.hub_service.cli.waiting import FINISHED
 from runai.hub_service.client import Client
@@ -21,31 +21,33 @@ _NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME..."
 
 @click.command(cls=Command)
 @_NAMES
-def suspend(names: tuple[str, ...]) -> None:
+@in_project
+def suspend(names: tuple[str, ...], project: str | None) -> None:
     """Pause jobs until they are resumed; they give their GPUs back.
 
     A running job gets SIGTERM and its grace period for a checkpoint. Sessions are not
     suspended but deleted.
     """
     with Client.discover() as client:
-        _each(find_all(client, names), lambda w: client.suspend(w.id).state)
+        _each(find_all(client, names, project), lambda w: client.suspend(w.id).state)
 
 
 @click.command(cls=Command)
 @_NAMES
-def resume(names: tuple[str, ...]) -> None:
+@in_project
+def resume(names: tuple[str, ...], project: str | None) -> None:
     """Put suspended jobs back into the queue.
 
     At their old places; they start again from their checkpoints.
     """
     with Client.discover() as client:
-        _each(find_all(client, names), lambda w: client.resume(w.id).state)
+        _each(find_all(client, names, project), lambda w: client.resume(w.id).state)
 
 
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...")
 @click.option("--all-finished", is_flag=True, help="All of yours that are finished.")
-@click.option("-p", "--project", type=PROJECT_NAME, help="With --all-finished: of this project.")
+@in_project
 def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> None:
     """Stop workloads and forget them.
 
@@ -61,7 +63,7 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
             if not found:
                 click.echo("Nothing of yours is finished.", err=True)
         else:
-            found = find_all(client, names)
+            found = find_all(client, names, project)
 
         def stop(workload: WorkloadView) -> str:
             client.delete(workload.id)

@@ -13,14 +13,16 @@ from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
 from runai.hub_service.errors import InvalidRequest, NotFound, RunaiError
 
-__all__ = ["PROJECT_NAME", "WORKLOAD_NAME", "find", "find_all"]
+__all__ = ["PROJECT_NAME", "WORKLOAD_NAME", "find", "find_all", "in_project"]
 
 
 _KIND_WORDS: Final = frozenset({"job", "jobs", "session", "sessions", "workload", "workloads"})
 
 
-def find_all(client: Client, names: Sequence[str]) -> list[WorkloadView]:
-    """Return the workloads of these names, each once, in their order.
+def find_all(
+    client: Client, names: Sequence[str], project: str | None = None
+) -> list[WorkloadView]:
+    """Return the workloads of these names, each once, in their order; all in `project` if given.
 
     `job exp1` means `exp1`, as in kubectl.
 
@@ -30,14 +32,14 @@ def find_all(client: Client, names: Sequence[str]) -> list[WorkloadView]:
     """
     if len(names) > 1 and names[0] in _KIND_WORDS:
         names = names[1:]
-    visible = client.workloads()
+    visible = client.workloads(project=project)
     found = {w.id: w for name in names for w in [_choose(client, visible, name)]}
     return list(found.values())
 
 
-def find(client: Client, name: str) -> WorkloadView:
+def find(client: Client, name: str, project: str | None = None) -> WorkloadView:
     """Return the workload of this name."""
-    return find_all(client, [name])[0]
+    return find_all(client, [name], project)[0]
 
 
 def _choose(client: Client, visible: Sequence[WorkloadView], name: str) -> WorkloadView:
@@ -103,3 +105,9 @@ class _ProjectName(_Completed):
 
 WORKLOAD_NAME = _WorkloadName()
 PROJECT_NAME = _ProjectName()
+
+
+in_project: Final = click.option(
+    "-p", "--project", type=PROJECT_NAME, help="Where the name is, if it is in several projects."
+)
+"""The option of every command that takes names of workloads."""

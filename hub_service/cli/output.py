@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from runai.hub_service.api.schemas import WorkloadView
-from runai.hub_service.cli.naming import WORKLOAD_NAME, find
+from runai.hub_service.cli.naming import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.program import CommandAfterDashes
 from runai.hub_service.cli.reporting import Command
 from runai.hub_service.client import Client
@@ -26,14 +26,17 @@ __all__ = ["exec_", "logs"]
     "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last so many lines."
 )
 @click.option("--worker", type=click.IntRange(min=0), metavar="N", help="Only this worker's.")
-def logs(name: str, follow: bool, tail: int | None, worker: int | None) -> None:
+@in_project
+def logs(
+    name: str, follow: bool, tail: int | None, worker: int | None, project: str | None
+) -> None:
     """Print what a workload wrote.
 
     Over all its attempts; a pause does not end `-f`. Of several workers each line begins
     with the worker's number.
     """
     with Client.discover() as client:
-        workload = find(client, name)
+        workload = find(client, name, project)
         several = len(workload.workers) > 1 and worker is None
         for line in client.logs(workload.id, worker=worker, tail=tail, follow=follow):
             click.echo(f"[{line.worker}] {line.text}" if several else line.text)
@@ -46,14 +49,15 @@ def logs(name: str, follow: bool, tail: int | None, worker: int | None) -> None:
 )
 @click.option("-i", "--stdin", is_flag=True, hidden=True, expose_value=False)
 @click.option("-t", "--tty", is_flag=True, hidden=True, expose_value=False)
-def exec_(name: str, worker: int, program: tuple[str, ...]) -> None:
+@in_project
+def exec_(name: str, worker: int, project: str | None, program: tuple[str, ...]) -> None:
     """Run a program on the GPUs of a running workload.
 
     Here, in the workload's directory and with its environment, as in
     `runai exec exp1 -- nvidia-smi`. It shares the allocation; it adds none.
     """
     with Client.discover() as client:
-        workload = find(client, name)
+        workload = find(client, name, project)
         handed = client.environment(workload.id, worker=worker)
     if handed.workdir:
         _enter(Path(handed.workdir), workload)

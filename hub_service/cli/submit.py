@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import click
 
-from runai.hub_service.api.schemas import SubmitReply, WorkloadView
+from runai.hub_service.api.schemas import SubmitReply
 from runai.hub_service.cli import render, waiting
 from runai.hub_service.cli.naming import PROJECT_NAME
 from runai.hub_service.cli.program import CommandAfterDashes, absolute_workdir, check_script
@@ -147,11 +147,6 @@ def _say(reply: SubmitReply) -> None:
     done = "would be submitted" if reply.dry_run else "submitted"
     for w in reply.workloads:
         without = "" if w.gpus or w.gpu_memory_mib else " without a GPU"
-        click.echo(f"{w.kind} {w.id} {done}{without}: {_outcome(w)}")
+        click.echo(f"{w.kind} {w.id} {done}{without}: {w.state}")
     for note in reply.notes:
         click.echo(note)
-
-
-def _outcome(workload: WorkloadView) -> str:
-    why = render.reason(workload.reason)
-    return f"{workload.state} ({why})" if why else workload.state

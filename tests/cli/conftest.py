@@ -1,20 +1,54 @@
 """Fixtures of the command line's tests.
 
-home    an empty home directory, and an environment that knows of no platform
-runai   run the command in this process: runai("list", "-o", "json") -> click's Result
+home      an empty home directory, and an environment that knows of no platform
+runai     run the command in this process: runai("list", "-o", "json") -> click's Result
+service   a real service with five simulated GPUs and the users and projects below
+as_user   the command line of a user: as_user("bob")("submit", "exp1", "--", "true")
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
 
+from runai.hub_service.api.permissions import Actor
 from runai.hub_service.cli import cli
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+if TYPE_CHECKING:
+    from cli_service import RunningService
 
 UNSET = ("RUNAI_API_URL", "JUPYTERHUB_API_TOKEN", "RUNAI_PROJECT", "RUNAI_DATA_DIR")
+
+USERS = [Actor("admin", admin=True), *(Actor(name) for name in ("bob", "patty", "ana", "eve"))]
+PROJECTS = [
+    ProjectSpec("vision", quota=MilliGpu(2500), members=("bob", "ana")),
+    ProjectSpec("nlp", quota=MilliGpu(2500), members=("patty", "ana")),
+    ProjectSpec("capped", quota=MilliGpu(1000), limit=MilliGpu(2000), members=("eve",)),
+]
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The command line of one user."""
+
+    name: str
+    environment: Mapping[str, str]
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
+        """Run it in this process."""
+        runner = CliRunner(env=dict(self.environment))
+        return runner.invoke(cli, arguments, input=stdin, prog_name="runai")
+
+    def outside_session(self) -> CommandLine:
+        """Return the same user's, without the environment of a session."""
+        return CommandLine(self.name, {})
 
 
 @pytest.fixture
@@ -31,8 +65,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def runai(home: Path) -> Callable[..., Result]:
     """Return a function that runs the command line."""
+    return CommandLine("nobody", {})
 
-    def run(*arguments: str, stdin: str | None = None) -> Result:
-        return CliRunner().invoke(cli, arguments, input=stdin, prog_name="runai")
 
-    return run
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[RunningService]:
+    """Run a service of its own for each test."""
+    from cli_service import running_service
+
+    with running_service(tmp_path / "data", USERS, PROJECTS, gpus=5) as running:
+        yield running
+
+
+@pytest.fixture
+def as_user(home: Path, service: RunningService) -> Callable[[str], CommandLine]:
+    """Return a function that gives a user's command line."""
+
+    def command_line(name: str) -> CommandLine:
+        token = service.tokens[name]
+        return CommandLine(name, {"RUNAI_API_URL": service.url, "JUPYTERHUB_API_TOKEN": token})
+
+    return command_line

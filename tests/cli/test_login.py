@@ -1,0 +1,165 @@
+"""`runai login` against the whole platform, JupyterHub included, as `runai up` starts it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from runai.hub_service.connection import config_path, read_config
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.xdist_group("login")]
+
+START_SECONDS = 90.0
+
+
+@dataclass
+class RunningPlatform:
+    """Where a platform answers, and its generated passwords."""
+
+    url: str
+    data_dir: Path
+
+    def password(self, user: str) -> str:
+        lines = (self.data_dir / "secrets/passwords.txt").read_text().splitlines()
+        return dict(line.split() for line in lines)[user]
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory):
+    data_dir = tmp_path_factory.mktemp("platform")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = RunningPlatform(f"http://127.0.0.1:{port}/", data_dir)
+    command = [sys.executable, "-m", "runai.hub_service.cli", "up", "--simulate", "5"]
+    log = data_dir / "up.log"
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [*command, "--port", str(port), "--data-dir", str(data_dir)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    try:
+        eventually(lambda: _is_well(running, process, log), within=START_SECONDS, what="the start")
+        yield running
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+
+
+def _is_well(running, process, log):
+    assert process.poll() is None, log.read_text(errors="replace")
+    try:
+        return httpx.get(f"{running.url}services/runai/health").is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def log_in(platform, runai):
+    def run(user, *, url=None, password=None):
+        return runai(
+            *("login", url or platform.url, "--user", user, "--password-stdin"),
+            stdin=f"{password or platform.password(user)}\n",
+        )
+
+    return run
+
+
+def test_a_password_becomes_a_token_of_ones_own(log_in, runai, platform):
+    result = log_in("bob")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"Logged in to {platform.url} as bob. Projects: vision.\n"
+    assert stat.S_IMODE(config_path().stat().st_mode) == 0o600
+    assert platform.password("bob") not in config_path().read_text()
+    assert runai("whoami").stdout.splitlines()[0].split() == ["User:", "bob"]
+
+
+def test_any_page_of_the_hub_is_an_address(log_in, platform):
+    result = log_in("patty", url=f"{platform.url}hub/login?next=%2Fhub%2Fhome")
+
+    assert result.stdout.startswith(f"Logged in to {platform.url} as patty.")
+
+
+def test_what_the_token_may_do_is_what_its_owner_may_do(log_in, runai):
+    log_in("bob")
+    refused = runai("project", "create", "audio")
+    log_in("admin")
+    done = runai("project", "create", "audio")
+    runai("project", "delete", "audio")
+
+    assert (refused.exit_code, done.exit_code) == (1, 0)
+
+
+def test_a_wrong_password_stores_nothing(log_in):
+    result = log_in("bob", password="not-his-password")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: The hub does not accept this password of bob.\nHint: ")
+    assert not config_path().exists()
+
+
+def test_a_token_of_the_hub_is_taken_where_there_is_no_password(log_in, runai, platform, home):
+    log_in("bob")
+    kept = read_config(config_path())
+    assert kept is not None
+    config_path().unlink()
+
+    result = runai("login", platform.url, "--token", stdin=f"{kept.token}\n")
+
+    assert "as bob." in result.stdout
+    assert kept.token not in result.output
+    assert read_config(config_path()) == kept
+
+
+def test_an_unknown_token_stores_nothing(runai, platform):
+    result = runai("login", platform.url, "--token", "0" * 32)
+
+    assert result.exit_code == 1
+    assert "token" in result.stderr
+    assert not config_path().exists()
+
+
+def test_doctor_finds_nothing_wrong_after_a_login(log_in, runai, platform):
+    log_in("bob")
+
+    result = runai("doctor", "--data-dir", str(platform.data_dir))
+
+    assert (result.exit_code, "failure" in result.stdout) == (0, False)
+    assert "5 of them simulated" in result.stdout
+
+
+def test_after_a_logout_nothing_is_known(log_in, runai):
+    log_in("bob")
+
+    assert runai("logout").stdout == "Logged out.\n"
+    assert runai("list").exit_code == 1
+    assert runai("logout").stdout == "Nobody was logged in here.\n"
+
+
+def test_an_address_without_a_hub_is_named(runai, free_port):
+    url = f"http://127.0.0.1:{free_port()}/"
+
+    result = runai("login", url, "--user", "bob", "--password-stdin", stdin="x\n")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: Nothing answers at {url}.\nHint: ")
+
+
+def test_what_is_no_address_is_named(runai):
+    assert "'ftp://x' is no address of a JupyterHub." in runai("login", "ftp://x").stderr

@@ -1,0 +1,120 @@
+"""`runai project` against a running service, and who may do what."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runai.hub_service.connection import Connection, config_path, read_config, write_config
+
+
+@pytest.fixture
+def admin(as_user):
+    return as_user("admin")
+
+
+def described(user, name):
+    return json.loads(user("describe", "project", name, "-o", "json").stdout)
+
+
+def test_a_project_is_created_with_its_members(admin):
+    result = admin(
+        *("project", "create", "audio", "--quota", "1.5", "--build-quota", "0.5"),
+        *("--limit", "3", "--weight", "2", "--member", "bob", "--admin", "ana"),
+    )
+
+    assert result.stdout == (
+        "project audio created: quota 1.5, build quota 0.5, limit 3, members bob\n"
+    )
+    assert {
+        "quota": 1.5,
+        "build_quota": 0.5,
+        "limit": 3,
+        "weight": 2,
+        "members": ["bob"],
+        "admins": ["ana"],
+    }.items() <= described(admin, "audio").items()
+
+
+def test_only_what_is_named_is_changed(admin):
+    before = described(admin, "vision")
+
+    admin("project", "set", "vision", "--quota", "4", "--limit", "none", "--add-member", "zoe")
+    admin("project", "set", "vision", "--remove-member", "zoe")
+
+    after = described(admin, "vision")
+    assert (after["quota"], after["limit"]) == (4, None)
+    assert after["members"] == before["members"]
+
+
+def test_unlimited_is_none(admin):
+    admin("project", "set", "vision", "--quota", "none")
+
+    assert described(admin, "vision")["quota"] is None
+    assert "vision  0          none" in admin("project", "list").stdout
+
+
+def test_a_project_is_deleted(admin):
+    admin("project", "create", "audio")
+
+    assert admin("project", "delete", "audio").stdout == "project audio deleted\n"
+    assert "audio" not in admin("projects", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("user", "arguments", "sentence"),
+    [
+        pytest.param("bob", ["set", "vision", "--quota", "9"], "hub admin", id="quota-by-member"),
+        pytest.param("bob", ["create", "mine"], "hub admin", id="create-by-member"),
+        pytest.param("admin", ["create", "vision"], "There is a project vision", id="taken"),
+        pytest.param("admin", ["create", "Audio_1"], "Audio_1", id="impossible-name"),
+        pytest.param(
+            "admin",
+            ["set", "vision", "--remove-member", "eve"],
+            "eve is not among the members of vision.",
+            id="no-such-member",
+        ),
+        pytest.param("admin", ["use", "audio"], "There is no project audio.", id="use-unknown"),
+        pytest.param("admin", ["delete", "audio"], "audio", id="delete-unknown"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(as_user, user, arguments, sentence):
+    result = as_user(user)("project", *arguments)
+
+    assert result.exit_code == 1
+    assert sentence in result.stderr.splitlines()[0]
+
+
+def test_set_wants_something_to_change(admin):
+    assert admin("project", "set", "vision").exit_code == 2
+
+
+@pytest.mark.parametrize("command", [["project", "use"], ["config", "project"]], ids=" ".join)
+def test_a_chosen_project_is_where_jobs_go(as_user, command, monkeypatch):
+    ana = as_user("ana")
+    remembered = Connection(
+        ana.environment["RUNAI_API_URL"], ana.environment["JUPYTERHUB_API_TOKEN"]
+    )
+    monkeypatch.delenv("RUNAI_API_URL", raising=False)
+    outside = ana.outside_session()
+    write_config(remembered, config_path())
+
+    assert outside("submit", "exp1", "--", "sleep", "60").exit_code == 1
+    outside(*command, "nlp")
+    result = outside("submit", "exp1", "--", "sleep", "60")
+
+    assert result.stdout.startswith("job nlp/exp1 submitted")
+    kept = read_config(config_path())
+    assert kept is not None
+    assert kept.project == "nlp"
+
+
+def test_inside_a_session_its_own_project_is_the_default(as_user, monkeypatch):
+    monkeypatch.setenv("RUNAI_PROJECT", "vision")
+
+    result = as_user("ana")("project", "use", "nlp")
+
+    assert result.exit_code == 1
+    assert "own project, vision" in result.stderr
+    assert "-p nlp" in result.stderr

@@ -1,0 +1,157 @@
+"""A real service in a thread of the tests: uvicorn, controller, local cluster, simulated GPUs.
+
+Put together as `runai.hub_service.__main__` does, but that users are known by a table of tokens
+instead of a JupyterHub. Used by the fixtures of the command line's tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.requests import Request
+
+from runai.hub_service.agent.devices import open_devices
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.auth import bearer_token
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.platform import Platform
+from runai.hub_service.bookkeeping import Bookkeeping
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.controller import Controller
+from runai.hub_service.errors import NotFound, Unauthenticated
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.scheduler import decide
+from runai.hub_service.serving import Server, listen
+
+__all__ = ["RunningService", "running_service"]
+
+NODE = "box"
+PREFIX = "/services/runai/"
+START_SECONDS = 30
+
+
+@dataclass
+class RunningService:
+    """Where it answers, and each user's token."""
+
+    tokens: Mapping[str, str]
+    url: str = ""
+    ready: threading.Event = field(default_factory=threading.Event)
+    failure: BaseException | None = None
+
+
+class _TokenTable:
+    """Know users by a table."""
+
+    def __init__(self, actors: Sequence[Actor], tokens: Mapping[str, str]) -> None:
+        self._by_token = {tokens[actor.name]: actor for actor in actors}
+
+    async def actor(self, request: Request) -> Actor:
+        known = self._by_token.get(bearer_token(request) or "")
+        if known is None:
+            raise Unauthenticated("The token is not known.", hint="Run `runai login`.")
+        return known
+
+    async def person(self, name: str) -> Actor:
+        known = next((a for a in self._by_token.values() if a.name == name), None)
+        if known is None:
+            raise NotFound(f"There is no user {name}.")
+        return known
+
+
+@contextmanager
+def running_service(
+    data_dir: Path, actors: Sequence[Actor], projects: Sequence[ProjectSpec], *, gpus: int
+) -> Iterator[RunningService]:
+    """Run a service while the block runs; nothing of it is left behind."""
+    service = RunningService({actor.name: f"token-of-{actor.name}" for actor in actors})
+    users = _TokenTable(actors, service.tokens)
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(_serve(service, users, data_dir, projects, gpus, stop))
+        except BaseException as failure:  # noqa: BLE001 - handed to the test's thread
+            service.failure = failure
+        finally:
+            service.ready.set()
+            loop.close()
+
+    thread = threading.Thread(target=run, name="service")
+    thread.start()
+    try:
+        assert service.ready.wait(START_SECONDS)
+        if service.failure is not None:
+            raise service.failure
+        yield service
+    finally:
+        if thread.is_alive():
+            loop.call_soon_threadsafe(stop.set)
+        thread.join()
+    if service.failure is not None:
+        raise service.failure
+
+
+async def _serve(
+    service: RunningService,
+    users: _TokenTable,
+    data_dir: Path,
+    projects: Sequence[ProjectSpec],
+    gpus: int,
+    stop: asyncio.Event,
+) -> None:
+    listening = await listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}{PREFIX}"
+    devices = open_devices("auto", gpus, node=NODE).devices()
+    async with LocalCluster.open(data_dir, devices, NODE, api_url=url) as cluster:
+        for spec in projects:
+            await cluster.put_project(spec)
+        ledger = Ledger(data_dir / "ledger.sqlite")
+        controller = Controller(cluster, decide)
+        platform = Platform(
+            cluster=cluster,
+            controller=controller,
+            ledger=ledger,
+            authenticator=users,
+            prefix=PREFIX,
+            version="0.1.0",
+            workdir_exists=lambda path: Path(path).is_dir(),
+        )
+        server = Server(create_app(platform))
+        async with asyncio.TaskGroup() as tasks:
+            loops = [
+                tasks.create_task(cluster.run()),
+                tasks.create_task(controller.run()),
+                tasks.create_task(Bookkeeping(cluster, ledger, controller.changes).run()),
+                tasks.create_task(ledger.run()),
+            ]
+            serving = tasks.create_task(server.serve(sockets=[listening]))
+            service.url = url
+            service.ready.set()
+            await stop.wait()
+            await _end_all(cluster, controller)
+            server.stop()
+            await serving
+            for task in loops:
+                task.cancel()
+        ledger.close()
+
+
+async def _end_all(cluster: LocalCluster, controller: Controller) -> None:
+    """Stop what the test left running: jobs outlive a service on purpose."""
+    while left := await cluster.workloads():
+        for record in left:
+            await cluster.delete(record.id, by="test")
+        version = controller.changes.version
+        try:
+            async with asyncio.timeout(0.2):
+                await controller.changes.after(version)
+        except TimeoutError:
+            continue
