@@ -71,7 +71,7 @@ def _lost(row: Row, *, now: float) -> Step:
 
 def _retry(row: Row, count: int, text: str, *, now: float) -> Step:
     if row.intent == "suspend":
-        return _rest(row, WorkloadState.SUSPENDED, "suspended")
+        return _suspended(row)
     wait = min(BACK_OFF_S * 2 ** (count - 1), LONGEST_BACK_OFF_S)
     step = _rest(row, WorkloadState.RETRYING, f"{text}; next try in {wait:.0f} s")
     assert step.row is not None
@@ -84,8 +84,13 @@ def _paused(row: Row, *, now: float) -> Step:
     pauses = (*row.record.pauses, now) if by_scheduler else row.record.pauses
     row = replace(row, record=replace(row.record, pauses=pauses), resumed=True, losses=0)
     if row.intent == "suspend":
-        return _rest(row, WorkloadState.SUSPENDED, "suspended")
+        return _suspended(row)
     return _rest(row, WorkloadState.PAUSED, "paused; waits in its old place of the queue")
+
+
+def _suspended(row: Row) -> Step:
+    """Fulfil the wish: a later `resume` finds a suspended job, not one that is about to be."""
+    return _rest(replace(row, intent="run"), WorkloadState.SUSPENDED, "suspended")
 
 
 def _rest(row: Row, state: WorkloadState, text: str) -> Step:
