@@ -36,14 +36,14 @@ check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the f
 	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-incomplete-defs --allow-any-generics tests
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python docs/write_reference.py --check
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadgroup -m 'not slow and not hub and not browser' $(ARGS)
 
 fix: $(VENV)/.installed-dev ## let ruff repair what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-docs: $(VENV)/.installed-dev ## write the generated parts of docs/reference.md
+docs: $(VENV)/.installed-dev ## write what docs/ takes from the code: commands and routes
+	$(BIN)/python -m runai.hub_service.cli.reference > docs/cli.md
 	$(BIN)/python docs/write_reference.py
 
 clean: ## remove what make made; .data (accounts, jobs, history) stays
