@@ -142,4 +142,4 @@ class Agent:
 
 
 def _delay(failures: int) -> float:
-    return min(MAX_DELAY_S, 0.5 * 2.0 ** min(failures, 10))
+    return min(MAX_DELAY_S, 0.25 * 2.0 ** min(failures, 10))

@@ -1,0 +1,151 @@
+"""When the agent measures, what it does with its reports, and when it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+
+import pytest
+
+from runai.hub_service.agent import loop
+from runai.hub_service.agent.devices import DeviceSource
+from runai.hub_service.agent.loop import Agent
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.errors import Forbidden, RunaiError, Unavailable
+
+NEVER = 1000.0
+SOON = 0.01
+
+
+@dataclass
+class Service:
+    """Takes reports as the service does, or refuses them."""
+
+    allocations: list[AgentAllocation] = field(default_factory=list)
+    refusal: RunaiError | None = None
+    reports: list[AgentReport] = field(default_factory=list)
+    refused: int = 0
+
+    async def report(self, report: AgentReport) -> AgentReply:
+        await asyncio.sleep(0)
+        if self.refusal is not None:
+            self.refused += 1
+            raise self.refusal
+        self.reports.append(report)
+        return AgentReply(allocations=self.allocations)
+
+
+class Sources:
+    """Simulated devices whose polls fail when told so."""
+
+    def __init__(self) -> None:
+        self._real = SimulatedDevices(1, node="here")
+        self.devices, self.close = self._real.devices, self._real.close
+        self.failing = False
+        self.polls = 0
+        self.polled_at: list[float] = []
+
+    def poll(self, allocations):
+        self.polls += 1
+        if self.failing:
+            raise RuntimeError("the driver fell over")
+        poll = self._real.poll(allocations)
+        self.polled_at.append(poll.at)
+        return poll
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def source() -> Sources:
+    return Sources()
+
+
+@contextlib.asynccontextmanager
+async def running(source: DeviceSource, service: Service, **settings):
+    agent = Agent("here", source, service, **settings)
+    task = asyncio.create_task(agent.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_it_reports_again_and_again(source, service, eventually_async):
+    async with running(source, service, idle_s=SOON):
+        await eventually_async(lambda: len(service.reports) >= 3)
+
+    assert {r.node for r in service.reports} == {"here"}
+    assert [r.at for r in service.reports] == sorted({r.at for r in service.reports})
+
+
+async def test_an_allocation_ends_the_idle_wait(source, service, hold, eventually_async):
+    service.allocations = [hold("vision/a", source.devices()[0].uuid)]
+    async with running(source, service, idle_s=NEVER, busy_s=SOON):
+        await eventually_async(lambda: len(service.reports) >= 3)
+
+    assert [s.workload for s in service.reports[-1].samples] == ["vision/a"]
+
+
+async def test_reports_wait_while_the_service_is_away_and_none_is_lost(
+    source, service, eventually_async
+):
+    service.refusal = Unavailable("away")
+    async with running(source, service, idle_s=SOON):
+        await eventually_async(lambda: service.refused and source.polls > 5)
+        service.refusal = None
+        await eventually_async(lambda: len(service.reports) > 5)
+
+    total = sum(r.interval for r in service.reports)
+    span = service.reports[-1].at - service.reports[0].at + service.reports[0].interval
+    assert total == pytest.approx(span, abs=0.05)
+
+
+async def test_only_so_many_reports_wait_the_newest(source, service, eventually_async, monkeypatch):
+    monkeypatch.setattr(loop, "KEPT_REPORTS", 3)
+    service.refusal = Unavailable("away")
+    async with running(source, service, idle_s=SOON):
+        await eventually_async(lambda: service.refused and source.polls > 10)
+        source.failing = True
+        service.refusal = None
+        await eventually_async(lambda: len(service.reports) == 3)
+
+    assert [r.at for r in service.reports] == source.polled_at[-3:]
+
+
+async def test_a_report_that_is_refused_is_not_sent_again(source, service, eventually_async):
+    service.refusal = Forbidden("This token is no agent's.")
+    async with running(source, service, idle_s=NEVER):
+        await eventually_async(lambda: service.refused == 1)
+        service.refusal = None
+        await asyncio.sleep(0)
+
+    assert service.reports == []
+
+
+async def test_a_poll_that_fails_is_a_gap_and_the_next_one_counts(
+    source, service, eventually_async, caplog
+):
+    source.failing = True
+    async with running(source, service, idle_s=SOON):
+        await eventually_async(lambda: source.polls >= 1)
+        source.failing = False
+        await eventually_async(lambda: service.reports)
+
+    assert "measuring failed 1 times" in caplog.text
+
+
+async def test_it_leaves_when_nobody_wants_it(source, service):
+    answers = iter([True, True, False])
+    agent = Agent("here", source, service, idle_s=SOON, wanted=lambda: next(answers))
+
+    await agent.run()
+
+    assert source.polls == 2

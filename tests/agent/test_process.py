@@ -1,0 +1,134 @@
+"""The agent as the service starts it: a process, its environment, a server that it reports to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import psutil
+import pytest
+
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
+
+TOKEN = "not-to-be-told"
+AGENT = [sys.executable, "-m", "runai.hub_service.agent"]
+
+
+class Service(ThreadingHTTPServer):
+    """Takes reports over HTTP and tells what is allocated."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.reports: list[AgentReport] = []
+        self.paths: set[tuple[str, str]] = set()
+        self.allocations: list[AgentAllocation] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/services/runai/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Service
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.paths.add((self.path, self.headers["Authorization"]))
+        self.server.reports.append(AgentReport.model_validate_json(body))
+        reply = AgentReply(allocations=self.server.allocations).model_dump_json().encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def environment(service) -> dict[str, str]:
+    return os.environ | {
+        "RUNAI_API_URL": service.url,
+        "RUNAI_AGENT_TOKEN": TOKEN,
+        "RUNAI_NODE": "here",
+        "RUNAI_SIMULATE": "2",
+    }
+
+
+def test_it_measures_what_is_allocated(service, environment, start, hold, eventually):
+    busy = start(busy=True)
+    uuid = SimulatedDevices(2, node="here").devices()[0].uuid
+    service.allocations = [hold("vision/a", uuid, process=busy)]
+    with subprocess.Popen(AGENT, env=environment) as agent:
+        eventually(
+            lambda: any(s.utilization for r in service.reports for s in r.samples),
+            what="the busy workload is seen",
+        )
+        agent.terminate()
+
+    assert service.paths == {("/services/runai/api/v1/nodes/here/samples", f"Bearer {TOKEN}")}
+    assert agent.returncode == 0
+
+
+def test_it_leaves_when_its_parent_is_gone(service, environment, eventually):
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess; subprocess.run({AGENT!r})"], env=environment
+    ) as parent:
+        eventually(lambda: service.reports)
+        (agent,) = psutil.Process(parent.pid).children()
+        parent.kill()
+    eventually(lambda: not agent.is_running() or agent.status() == "zombie")
+
+
+def test_it_leaves_at_once_when_its_parent_went_before_it_started(environment):
+    gone = subprocess.run(AGENT, env=environment | {"RUNAI_AGENT_PARENT": "4194305"}, check=False)
+
+    assert gone.returncode == 0
+
+
+def test_an_interrupt_ends_it_quietly(service, environment, eventually):
+    with subprocess.Popen(AGENT, env=environment, stderr=subprocess.PIPE, text=True) as agent:
+        eventually(lambda: service.reports)
+        agent.send_signal(signal.SIGINT)
+        _, said = agent.communicate()
+
+    assert (agent.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"RUNAI_API_URL": ""}, "RUNAI_API_URL is not set."),
+        ({"RUNAI_NODE": ""}, "RUNAI_NODE is not set."),
+        ({"RUNAI_AGENT_TOKEN": ""}, "RUNAI_AGENT_TOKEN is not set."),
+        ({"RUNAI_SIMULATE": "many"}, "RUNAI_SIMULATE is 'many'. Give a number."),
+        ({"RUNAI_SIMULATE": "-1"}, "--simulate -1 is not a number of GPUs."),
+        ({"RUNAI_API_URL": "nonsense"}, "'nonsense' is no address of a GPU service."),
+    ],
+)
+def test_a_wrong_environment_is_told_in_a_sentence(environment, change, sentence):
+    done = subprocess.run(
+        AGENT, env=environment | change, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"agent: {sentence}")
+    assert TOKEN not in done.stderr
