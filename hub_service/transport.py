@@ -42,6 +42,8 @@ class _Endpoint:
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
             # A proxy of the environment cannot reach this machine's own addresses.
             "trust_env": parts.hostname not in {"127.0.0.1", "localhost", "::1"},
+            # Without TLS there is nothing to verify, and reading the certificates takes a while.
+            "verify": parts.scheme == "https",
         }
 
     def request(self, call: Call[T]) -> dict[str, Any]:

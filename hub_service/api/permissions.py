@@ -71,7 +71,7 @@ class Action(StrEnum):
     """Suspend, resume, delete."""
     SUBMIT = "submit to"
     SUBMIT_AT_ANY_PRIORITY = "submit with a priority of its own to"
-    SUBMIT_FOR_OTHERS = "submit for others to"
+    SUBMIT_FOR_OTHERS = "submit for others"
     ATTACH = "attach a process to"
     SET_MEMBERS = "change the members of"
     SET_PROJECT = "create, delete or change the quota of"
@@ -80,6 +80,7 @@ class Action(StrEnum):
 
 _EVERYBODY = {Role.USER, Role.HUB}
 _IN_PROJECT = {Role.MEMBER, Role.PROJECT_ADMIN}
+_PROCESSES = {Role.HUB, Role.AGENT}
 _IN_CHARGE = {Role.PROJECT_ADMIN, Role.ADMIN}
 
 ALLOWED: Mapping[Action, frozenset[Role]] = {
@@ -195,6 +196,8 @@ def _sentence(
         return (f"You are not a member of project {project.name}.",)
     if action is Action.SET_PROJECT:
         return (f"Only hub admins may {action} a project.",)
+    if ALLOWED[action] <= _PROCESSES:
+        return (f"Only the platform's own {min(ALLOWED[action])} may {action}.",)
     thing = f" project {project.name}" if project is not None else ""
     who = " and ".join(f"{role}s" for role in Role if role in ALLOWED[action])
     return (f"Only {who} may {action}{thing}.",)

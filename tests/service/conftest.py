@@ -1,17 +1,20 @@
 """Fixtures of the service's tests.
 
     platform_on   serve the API over any cluster: `async with platform_on(cluster) as served`
+    simulated     the API over a SimulatedCluster: real HTTP, workloads that only run on paper
     served        the API over a LocalCluster with five simulated GPUs, real processes, real HTTP
     ana … agent   clients of the cast (below), each with its own token
 
-The cast: ana is a member of vision, vic its admin, nel a member of nlp by the group nlp-people,
-root a hub admin, out in no project, ro a member of vision whose token may only read; hub and agent
-are the platform's own processes. Projects: vision (quota 2.5, limit 4), nlp (2.5, build quota 1).
+The cast: ana and mia are members of vision, vic its admin, nel a member of nlp by the group
+nlp-people, root a hub admin, out in no project, ro a member of vision whose token may only read;
+hub and agent are the platform's own processes. Projects: vision (quota 2.5, limit 4) and nlp
+(quota 2.5, build quota 1).
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -31,6 +34,7 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound, Unauthenticated
 from runai.hub_service.ledger import Ledger
@@ -44,6 +48,7 @@ PREFIX = "/services/runai/"
 
 CAST = {
     "ana": Actor("ana"),
+    "mia": Actor("mia"),
     "vic": Actor("vic"),
     "nel": Actor("nel", groups=frozenset({"nlp-people"})),
     "root": Actor("root", admin=True),
@@ -56,7 +61,7 @@ PROJECTS = (
         "vision",
         quota=MilliGpu(2500),
         limit=MilliGpu(4000),
-        members=("ana", "ro"),
+        members=("ana", "mia", "ro"),
         admins=("vic",),
     ),
     ProjectSpec("nlp", quota=MilliGpu(2500), build_quota=MilliGpu(1000), groups=("nlp-people",)),
@@ -186,3 +191,10 @@ async def hub(served: Served) -> AsyncClient:
 @pytest.fixture
 async def agent(served: Served) -> AsyncClient:
     return await served.client("agent")
+
+
+@pytest.fixture
+async def simulated(platform_on: PlatformOn) -> AsyncIterator[Served]:
+    devices = SimulatedDevices(5, node="lab").devices()
+    async with platform_on(SimulatedCluster({"lab": devices}, clock=time.time)) as running:
+        yield running

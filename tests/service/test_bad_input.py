@@ -1,0 +1,219 @@
+"""Whatever is asked for wrongly gets one sentence with the way out, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import pytest
+
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
+
+JOB: dict[str, Any] = {"name": "exp1", "command": ["true"]}
+SESSION: dict[str, Any] = {"name": "lab", "kind": "session", "command": ["sleep", "60"]}
+
+# who, what, status, code, what the sentence and its hint must name
+SUBMISSIONS = [
+    pytest.param("ana", {**JOB, "project": "visn"}, 404, "unknown_project",
+                 ["There is no project visn.", "Yours: vision."], id="unknown project"),
+    pytest.param("ana", {**JOB, "project": "nlp"}, 403, "not_a_member",
+                 ["You are not a member of project nlp.", "vision"], id="not a member"),
+    pytest.param("out", JOB, 400, "no_project",
+                 ["You are not a member of any project.", "admin"], id="in no project"),
+    pytest.param("ana", {**JOB, "gpus": -1}, 400, "invalid_request",
+                 ["gpus is -1: it must be at least 0.", "0.5"], id="-1 GPUs"),
+    pytest.param("ana", {**JOB, "gpus": 1.5}, 400, "not_whole",
+                 ["1.5 GPUs are not possible", "Ask for 1 or 2"], id="fraction 1.5"),
+    pytest.param("ana", {**JOB, "gpus": 0.3333}, 400, "invalid_request",
+                 ["gpus is 0.3333: use at most 3 decimals."], id="too fine a fraction"),
+    pytest.param("ana", {**JOB, "gpus": "many"}, 400, "invalid_request",
+                 ["gpus is 'many': it must be a number."], id="no number"),
+    pytest.param("ana", {**JOB, "gpus": 5}, 400, "over_limit",
+                 ["5 GPUs are more than project vision may ever hold", "limit is 4"],
+                 id="more than the limit"),
+    pytest.param("ana", {**JOB, "gpus": 1, "workers": 5}, 400, "over_limit",
+                 ["5 GPUs", "limit is 4"], id="a gang above the limit"),
+    pytest.param("nel", {**SESSION, "gpus": 2}, 400, "over_build_quota",
+                 ["2 GPUs for a session", "build quota is 1", "--preemptible"],
+                 id="a session above the build quota"),
+    pytest.param("ana", {**JOB, "gpus": 1, "gpu_memory_mib": 4096}, 400, "invalid_request",
+                 ["Both GPUs and GPU memory", "--gpu-memory"], id="GPUs and memory"),
+    pytest.param("ana", {"name": "exp1"}, 400, "invalid_request",
+                 ["A job needs a command.", "train.py"], id="no command"),
+    pytest.param("ana", {"name": "lab", "kind": "session"}, 400, "invalid_request",
+                 ["A session without a command", "server"], id="a session of nobody"),
+    pytest.param("ana", {**SESSION, "workers": 2}, 400, "invalid_request",
+                 ["A session is one process."], id="a session of two workers"),
+    pytest.param("ana", {**JOB, "workers": 2, "min_workers": 3}, 400, "invalid_request",
+                 ["3 workers cannot be the least of 2.", "--workers"], id="minimum above workers"),
+    pytest.param("ana", {**JOB, "name": "Exp_1"}, 400, "invalid_request",
+                 ["name is 'Exp_1'", "small letters"], id="odd name"),
+    pytest.param("ana", {**JOB, "name": "x" * 38, "array": 10}, 400, "invalid_request",
+                 ["too long for an array of 10"], id="name too long for an array"),
+    pytest.param("ana", {**JOB, "priority": 90}, 403, "priority",
+                 ["Priority 90 is for admins", "low, normal or high"], id="own priority"),
+    pytest.param("ana", {**JOB, "priority": "urgent"}, 400, "invalid_request",
+                 ["priority is 'urgent'", "low, normal or high"], id="unknown priority"),
+    pytest.param("ana", {**JOB, "owner": "vic"}, 403, "forbidden",
+                 ["Only the platform's own hub may submit for others."], id="for somebody else"),
+    pytest.param("ana", {**JOB, "workdir": "/no/such/place"}, 400, "no_such_directory",
+                 ["/no/such/place does not exist", "--workdir"], id="no such directory"),
+    pytest.param("ana", {**JOB, "workdir": "here"}, 400, "invalid_request",
+                 ["here is not absolute"], id="relative directory"),
+    pytest.param("ana", {**JOB, "gpu": 1}, 400, "unknown_field",
+                 ["There is no field gpu."], id="unknown field"),
+    pytest.param("ana", {**JOB, "env": {"MY-SECRET": "hunter2"}}, 400, "invalid_request",
+                 ["env"], id="odd variable"),
+    pytest.param("ro", JOB, 403, "missing_scope",
+                 ["This token may only read", "custom:runai:submit"], id="a token that only reads"),
+    pytest.param("", JOB, 401, "unauthenticated", ["."], id="nobody"),
+    pytest.param("hub", {**JOB, "owner": "zoe"}, 404, "not_found",
+                 ["There is no user zoe."], id="the hub for nobody"),
+    pytest.param("hub", JOB, 400, "invalid_request", ["owner is missing."], id="no owner"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["submit", "dry run"])
+@pytest.mark.parametrize(("who", "body", "status", "code", "named"), SUBMISSIONS)
+async def test_a_wrong_submission_gets_one_sentence_and_stores_nothing(
+    simulated, who, body, status, code, named, dry_run
+):
+    headers = {"Authorization": f"Bearer {who}-token"} if who else {}
+    async with httpx.AsyncClient(base_url=simulated.url, headers=headers) as http:
+        params = {"dry_run": dry_run}
+        reply = await http.post("api/v1/workloads", json=body, params=params)
+
+    problem = reply.json()
+    said = f"{problem['detail']} {problem['hint']}"
+    assert (reply.status_code, problem["code"]) == (status, code)
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert [part for part in named if part not in said] == []
+    assert problem["detail"].endswith(".")
+    assert "\n" not in said
+    assert "hunter2" not in reply.text
+    assert await simulated.platform.cluster.workloads() == []
+
+
+async def test_a_name_that_is_taken_is_refused_with_the_way_to_free_it(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(SubmitRequest.model_validate(JOB))
+    async with httpx.AsyncClient(
+        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+    ) as http:
+        reply = await http.post("api/v1/workloads", json=JOB)
+
+    assert (reply.status_code, reply.json()["code"]) == (409, "name_taken")
+    assert "runai delete exp1 -p vision" in reply.json()["hint"]
+    assert len(await ana.workloads()) == 1
+
+
+async def test_one_taken_name_of_an_array_stores_none_of_it(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(SubmitRequest(name="exp-2", command=["true"]))
+    async with httpx.AsyncClient(
+        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+    ) as http:
+        reply = await http.post(
+            "api/v1/workloads", json={"name": "exp", "command": ["true"], "array": 5}
+        )
+
+    assert (reply.status_code, reply.json()["code"]) == (409, "name_taken")
+    assert [w.name for w in await ana.workloads()] == ["exp-2"]
+
+
+async def test_whoever_is_in_several_projects_is_told_to_name_one(simulated):
+    root = await simulated.client("root")
+    await root.put_project("nlp", ProjectPut(members=["ana"]))
+    async with httpx.AsyncClient(
+        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+    ) as http:
+        reply = await http.post("api/v1/workloads", json=JOB)
+
+    assert (reply.status_code, reply.json()["code"]) == (400, "which_project")
+    assert "vision, nlp" in reply.json()["detail"]
+    assert "runai project use" in reply.json()["hint"]
+
+
+CHANGES = [
+    pytest.param("ana", "PUT", "projects/vision", {"quota": 5}, 403, "Only hub admins", id="quota"),
+    pytest.param("vic", "PUT", "projects/vision", {"quota": 5}, 403, "Only hub admins",
+                 id="quota by the project's admin"),
+    pytest.param("ana", "PUT", "projects/vision", {"members": ["ana", "eve"]}, 403, "admins",
+                 id="members"),
+    pytest.param("root", "PUT", "projects/Vision", {"quota": 1}, 400, "name is 'Vision'",
+                 id="odd project name"),
+    pytest.param("root", "PUT", "projects/new", {"quota": -1}, 400, "quota is -1",
+                 id="negative quota"),
+    pytest.param("root", "PUT", "projects/new", {"quota": 1, "build_quota": 2}, 400,
+                 "build quota of 2 is above the quota of 1", id="build quota above quota"),
+    pytest.param("root", "PUT", "projects/new", {"parent": "nowhere"}, 400, "nowhere",
+                 id="unknown parent"),
+    pytest.param("root", "DELETE", "projects/nowhere", None, 404, "no project nowhere",
+                 id="unknown project"),
+    pytest.param("ana", "GET", "workloads/vision/nothing", None, 404, "nothing",
+                 id="unknown workload"),
+    pytest.param("ana", "GET", "workloads?state=sleeping", None, 400, "state is 'sleeping'",
+                 id="unknown state"),
+    pytest.param("ana", "GET", "usage?since=yesterday", None, 400, "since is 'yesterday'",
+                 id="odd time"),
+    pytest.param("ana", "GET", "usage?user=vic", None, 403, "usage of vic", id="others' usage"),
+    pytest.param("ana", "GET", "usage?project=nowhere", None, 404, "no project nowhere",
+                 id="usage of nothing"),
+    pytest.param("ana", "GET", "nothing/here", None, 404, "There is nothing to GET",
+                 id="no such route"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("who", "method", "path", "body", "status", "named"), CHANGES)
+async def test_every_other_wrong_request_gets_one_sentence_too(
+    simulated, who, method, path, body, status, named
+):
+    projects = await simulated.platform.cluster.projects()
+    async with httpx.AsyncClient(
+        base_url=simulated.url, headers={"Authorization": f"Bearer {who}-token"}
+    ) as http:
+        reply = await http.request(method, f"api/v1/{path}", json=body)
+
+    assert reply.status_code == status
+    assert named in f"{reply.json()['detail']} {reply.json()['hint']}"
+    assert await simulated.platform.cluster.projects() == projects
+
+
+async def test_a_body_that_is_no_json_is_said_to_be_none(simulated):
+    async with httpx.AsyncClient(
+        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+    ) as http:
+        reply = await http.post("api/v1/workloads", content=b"{name: exp1}")
+
+    assert (reply.status_code, reply.json()["code"]) == (400, "invalid_json")
+
+
+async def test_more_gpus_than_any_node_has_are_accepted_and_said_to_wait_at_once(simulated):
+    root = await simulated.client("root")
+    await root.put_project("vision", ProjectPut(limit=None))
+    ana = await simulated.client("ana")
+    reply = await ana.submit(SubmitRequest(name="big", gpus=Decimal(8), command=["true"]))
+
+    (workload,) = reply.workloads
+    assert (workload.state, workload.reason.code) == ("queued", "no_such_node")
+    assert [note.startswith("big waits: ") for note in reply.notes] == [True]
+
+
+async def test_what_fails_unexpectedly_has_a_number_that_is_in_the_log(simulated, caplog):
+    async def broken():
+        message = "secret-token-of-ana"
+        raise RuntimeError(message)
+
+    simulated.platform.cluster.workloads = broken
+    async with httpx.AsyncClient(
+        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+    ) as http:
+        reply = await http.get("api/v1/workloads")
+
+    problem = reply.json()
+    incident = problem["detail"].partition("incident ")[2].removesuffix(").")
+    assert (reply.status_code, problem["code"]) == (500, "internal_error")
+    assert len(incident) == 8
+    assert f"incident {incident}" in caplog.text
+    assert "secret" not in reply.text
