@@ -1,0 +1,221 @@
+"""The controller's promises, in virtual time: soon after a change, and every ten seconds.
+
+The loop's clock jumps to the next timer, so ten seconds cost nothing and every figure is exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import selectors
+import threading
+from collections.abc import Iterator
+from typing import Any, Self
+
+import pytest
+
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.controller import AT_LEAST_EVERY_S, THREAD_ABOVE, Controller, Cycle
+from runai.hub_service.scheduler import Plan, Snapshot, decide
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+
+class JumpingSelector(selectors.SelectSelector):
+    """Instead of waiting for a timer, go to its time."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout:
+            self.now += timeout
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.jumping = JumpingSelector()
+        super().__init__(self.jumping)
+
+    def time(self) -> float:
+        return self.jumping.now
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualTimeLoop]:
+    loop = VirtualTimeLoop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def cluster(loop: VirtualTimeLoop) -> SimulatedCluster:
+    cluster = SimulatedCluster({"lab": SimulatedDevices(2, node="lab").devices()}, clock=loop.time)
+    loop.run_until_complete(
+        cluster.put_project(ProjectSpec("vision", quota=MilliGpu(2000), members=("ana",)))
+    )
+    return cluster
+
+
+def job(name: str, gpus: int = 1000) -> WorkloadSpec:
+    return WorkloadSpec("vision", name, "ana", "job", ("true",), gpus=MilliGpu(gpus))
+
+
+class Watched:
+    """Run a controller and note when it had finished each cycle."""
+
+    def __init__(self, cluster: SimulatedCluster, decide: Any = decide) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.at: list[float] = []
+        self.controller = Controller(cluster, decide, on_cycle=self.note, clock=self.loop.time)
+
+    def note(self, _cycle: Cycle) -> None:
+        self.at.append(round(self.loop.time(), 3))
+
+    async def __aenter__(self) -> Self:
+        self.task = asyncio.ensure_future(self.controller.run())
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+def test_a_cycle_runs_at_once_and_then_every_ten_seconds(loop, cluster):
+    async def story() -> list[float]:
+        async with Watched(cluster) as watched:
+            await asyncio.sleep(25)
+            return watched.at
+
+    assert loop.run_until_complete(story()) == [0.0, AT_LEAST_EVERY_S, 2 * AT_LEAST_EVERY_S]
+
+
+def test_a_submitted_job_runs_within_a_tenth_of_a_second(loop, cluster):
+    async def story() -> tuple[float, str]:
+        async with Watched(cluster) as watched:
+            await asyncio.sleep(5)
+            await cluster.submit([job("exp1")])
+            seen = await cluster.workload("vision/exp1")
+            while seen.state != "running":
+                seen = await cluster.wait(seen.id, seen)
+            assert watched.at[-1] == round(loop.time(), 3) or len(watched.at) == 1
+            return loop.time() - 5, seen.state
+
+    took, state = loop.run_until_complete(story())
+    assert state == "running"
+    assert took <= 0.1
+
+
+def test_a_burst_of_changes_makes_one_cycle_and_one_that_sees_what_came_of_it(loop, cluster):
+    async def story() -> list[float]:
+        async with Watched(cluster) as watched:
+            await asyncio.sleep(5)
+            for number in range(20):
+                await cluster.submit([job(f"exp{number}")])
+            await asyncio.sleep(1)
+            return [at for at in watched.at if at >= 5]
+
+    assert loop.run_until_complete(story()) == [5.02, 5.04]
+
+
+def test_a_plan_that_changes_nothing_causes_no_further_cycle(loop, cluster):
+    async def story() -> int:
+        async with Watched(cluster) as watched:
+            await cluster.submit([job("exp1"), job("exp2"), job("waits")])
+            await asyncio.sleep(9)
+            return len(watched.at)
+
+    assert loop.run_until_complete(story()) <= 2
+
+
+def test_the_second_job_starts_when_the_first_one_ends(loop, cluster):
+    async def story() -> tuple[str, str, float]:
+        async with Watched(cluster):
+            await cluster.submit([job("first", 2000), job("second", 2000)])
+            await asyncio.sleep(3)
+            before = (await cluster.workload("vision/second")).state
+            ended = loop.time()
+            cluster.complete("vision/first")
+            seen = await cluster.workload("vision/second")
+            while seen.state != "running":
+                seen = await cluster.wait(seen.id, seen)
+            return before, seen.state, loop.time() - ended
+
+    before, after, took = loop.run_until_complete(story())
+    assert (before, after) == ("queued", "running")
+    assert took <= 0.1
+
+
+def test_after_a_failure_it_waits_longer_each_time_and_goes_on(loop, cluster, caplog):
+    attempts: list[float] = []
+
+    def fails_four_times(snapshot: Snapshot) -> Plan:
+        attempts.append(round(loop.time(), 3))
+        if len(attempts) <= 4:
+            message = "a mistake of ours"
+            raise RuntimeError(message)
+        return decide(snapshot)
+
+    async def story() -> str:
+        async with Watched(cluster, fails_four_times):
+            await cluster.submit([job("exp1")])
+            await asyncio.sleep(8)
+            return (await cluster.workload("vision/exp1")).state
+
+    with caplog.at_level(logging.ERROR, "runai.controller"):
+        state = loop.run_until_complete(story())
+
+    assert attempts[:5] == [0.0, 0.2, 0.6, 1.4, 3.0]
+    assert state == "running"
+    assert caplog.text.count("cycle failed, incident ") == 4
+
+
+def test_whoever_waits_for_a_change_is_told_after_the_cycle_that_acted_on_it(loop, cluster):
+    async def story() -> tuple[int, str]:
+        async with Watched(cluster) as watched:
+            changes = watched.controller.changes
+            seen = await changes.after(0)
+            await cluster.submit([job("exp1")])
+            return await changes.after(seen) - seen, (await cluster.workload("vision/exp1")).state
+
+    assert loop.run_until_complete(story()) == (1, "running")
+
+
+def test_a_change_during_a_cycle_is_not_missed(loop, cluster):
+    """Something submitted between observing and applying is seen by the next cycle, at once."""
+
+    async def story() -> list[float]:
+        async with Watched(cluster) as watched:
+            apply = cluster.apply
+
+            async def slowly(plan: Plan) -> Any:
+                await cluster.submit([job("meanwhile")])
+                cluster.apply = apply  # type: ignore[method-assign]
+                return await apply(plan)
+
+            cluster.apply = slowly  # type: ignore[method-assign]
+            await cluster.submit([job("exp1")])
+            await asyncio.sleep(1)
+            states = {w.id: w.state for w in await cluster.workloads()}
+            assert states == {"vision/exp1": "running", "vision/meanwhile": "running"}
+            return watched.at
+
+    assert loop.run_until_complete(story())[:2] == [0.0, 0.02]
+
+
+def test_a_large_cluster_is_decided_about_beside_the_event_loop(loop, cluster):
+    threads: set[bool] = set()
+
+    def notes_its_thread(snapshot: Snapshot) -> Plan:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return Plan()
+
+    async def story() -> None:
+        controller = Controller(cluster, notes_its_thread)
+        await cluster.submit([job(f"exp{n}") for n in range(THREAD_ABOVE + 1)])
+        await controller.cycle()
+
+    asyncio.run(story())  # threads need real time
+    assert threads == {False}
