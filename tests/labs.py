@@ -1,0 +1,332 @@
+"""Clusters to try out: one of rows alone, one of real processes, with the same handles.
+
+Jobs of a lab do nothing until the test ends them with an exit code (`end`), and answer SIGTERM
+with the exit code that they were made with (`on_term`; None: they die by the signal).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.recorded import RecordedCluster
+from runai.hub_service.clusters.records import Process, WorkloadRecord, WorkloadSpec
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.scheduler.model import DeviceShare, Plan, Reason, Reserve, Start, Stop
+from runai.hub_service.scheduler.quantity import MilliGpu, milli_gpus
+from waiting import eventually_async
+
+NODE = "box"
+DEVICES = [
+    Device(index, f"SIM-{index}", "Simulated GPU", 16_000, simulated=True) for index in range(4)
+]
+
+OBEDIENT_JOB = """
+import os, signal, sys
+place, on_term = sys.argv[1:]
+if on_term == "ignore":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+elif on_term:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(int(on_term)))
+path = os.path.join(place, os.environ["RUNAI_WORKER"].replace("/", "+"))
+if not os.path.exists(path):
+    os.mkfifo(path)
+with open(path) as orders:
+    sys.exit(int(orders.readline()))
+"""
+
+
+class Clock:
+    """A time that moves when it is told to."""
+
+    def __init__(self, at: float = 1_000_000.0) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+class Lab:
+    """A cluster and what a test needs to play with it; `local` and `simulated` are its kinds."""
+
+    kind = ""
+
+    def __init__(self, cluster: RecordedCluster, clock: Clock) -> None:
+        self.cluster = cluster
+        self.clock = clock
+
+    def job(
+        self, name: str = "exp", *, on_term: int | str | None = None, **fields: Any
+    ) -> WorkloadSpec:
+        """Ask for one GPU, for vision, as ana, unless told otherwise."""
+        gpus = milli_gpus(fields.pop("gpus", 1))
+        workers = fields.get("workers", 1)
+        spec = WorkloadSpec(
+            fields.pop("project", "vision"),
+            name,
+            fields.pop("user", "ana"),
+            fields.pop("kind", "job"),
+            fields.pop("command", self.command(on_term)),
+            gpus=gpus,
+            min_workers=fields.pop("min_workers", workers),
+            **fields,
+        )
+        self.made(spec, on_term)
+        return spec
+
+    def session(self, name: str = "lab-ana", **fields: Any) -> WorkloadSpec:
+        """Ask for half a GPU for a session whose process somebody else starts."""
+        fields = {"kind": "session", "command": None, "gpus": 0.5, "preemptible": False} | fields
+        return self.job(name, **fields)
+
+    async def until(self, workload: str, *states: str) -> WorkloadRecord:
+        """Wait until it is in one of these states."""
+        record = await self.cluster.workload(workload)
+        async with asyncio.timeout(30):
+            while record.state not in states:
+                await self.nudge()
+                if (now := await self.cluster.workload(workload)) == record:
+                    now = await self.cluster.wait(workload, record)
+                record = now
+        return record
+
+    async def until_gone(self, workload: str) -> None:
+        """Wait until nothing is known of it."""
+
+        async def gone() -> bool:
+            await self.nudge()
+            return workload not in {record.id for record in await self.cluster.workloads()}
+
+        await eventually_async(gone)
+
+    async def started(self, *specs: WorkloadSpec, device: int = 0, share: float = 0) -> None:
+        """Submit, start one after the other on devices from `device` on, wait until they run."""
+        await self.cluster.submit(specs)
+        starts = []
+        for spec in specs:
+            count = -(-spec.gpus // 1000)
+            for index in range(spec.workers):
+                devices = range(device, device + count)
+                part = share or min(spec.gpus, 1000) / 1000
+                starts.append(start(spec.id, *devices, worker=index, share=part))
+                device += count
+        assert await self.cluster.apply(plan(*starts)) == []
+        for spec in specs:
+            if spec.command is not None:
+                await self.until(spec.id, "running")
+                await self.ready(spec)
+
+    # -- what the kinds do -----------------------------------------------------------------------
+
+    def command(self, on_term: int | str | None) -> tuple[str, ...]:
+        """Return a program that the test can end."""
+        raise NotImplementedError
+
+    def made(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
+        """Remember how it answers SIGTERM."""
+
+    async def ready(self, spec: WorkloadSpec) -> None:
+        """Wait until its workers can be ended."""
+
+    async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
+        """Let a worker end by itself."""
+        raise NotImplementedError
+
+    async def nudge(self) -> None:
+        """Let what was told to stop do so."""
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass for the cluster."""
+        self.clock.at += seconds
+        self.cluster.report_time()
+
+    async def session_process(self) -> Process:
+        """Return a process to attach."""
+        raise NotImplementedError
+
+    async def end_session(self, spec: WorkloadSpec) -> None:
+        """Let the process of a session end by itself."""
+        raise NotImplementedError
+
+
+def start(workload: str, *devices: int, worker: int = 0, share: float = 1) -> Start:
+    """Decide that a worker starts on devices of the lab's only node."""
+    return Start(
+        workload=workload,
+        worker=f"{workload}-{worker}",
+        node=NODE,
+        devices=tuple(DeviceShare(device, milli_gpus(share)) for device in devices),
+    )
+
+
+def reserve(
+    workload: str, *devices: int, worker: int = 0, waits_for: Sequence[str] = ()
+) -> Reserve:
+    """Decide that devices are held for a worker."""
+    return Reserve(
+        workload=workload,
+        worker=f"{workload}-{worker}",
+        node=NODE,
+        devices=tuple(DeviceShare(device, MilliGpu(1000)) for device in devices),
+        waits_for=tuple(waits_for),
+    )
+
+
+def stop(workload: str, worker: int = 0) -> Stop:
+    """Decide that a worker gives its devices back."""
+    text = f"nlp takes back what is its own, so {workload} pauses"
+    reason = Reason(code="reclaimed", rule="R2", text=text, for_="nlp/pat-1")
+    return Stop(workload=workload, worker=f"{workload}-{worker}", reason=reason)
+
+
+def plan(*decisions: Any) -> Plan:
+    """Put decisions into a plan."""
+    return Plan(decisions=decisions)
+
+
+class SimulatedLab(Lab):
+    """Rows alone."""
+
+    kind = "simulated"
+
+    def __init__(self) -> None:
+        clock = Clock()
+        self.simulated = SimulatedCluster({NODE: DEVICES}, clock=clock)
+        super().__init__(self.simulated, clock)
+        self._on_term: dict[str, int | str | None] = {}
+
+    def command(self, on_term: int | str | None) -> tuple[str, ...]:
+        return ("train", str(on_term))
+
+    def made(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
+        self._on_term[spec.id] = on_term
+
+    async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
+        self.simulated.complete(spec.id, exit_code, worker=worker)
+
+    async def nudge(self) -> None:
+        for record in await self.cluster.workloads():
+            for worker in record.workers:
+                if worker.state == "stopping":
+                    code = self._on_term.get(record.id)
+                    by_signal = -signal.SIGKILL if code == "ignore" else -signal.SIGTERM
+                    self.simulated.complete(
+                        record.id,
+                        code if isinstance(code, int) else by_signal,
+                        worker=worker.index,
+                    )
+
+    async def session_process(self) -> Process:
+        return Process(4711, self.clock())
+
+    async def end_session(self, spec: WorkloadSpec) -> None:
+        self.simulated.complete(spec.id, 0)
+
+
+class LocalLab(Lab):
+    """Real processes, real files."""
+
+    kind = "local"
+
+    def __init__(self, cluster: LocalCluster, clock: Clock, place: Path) -> None:
+        super().__init__(cluster, clock)
+        self.place = place
+        self._sessions: list[subprocess.Popen[bytes]] = []
+
+    def command(self, on_term: int | str | None) -> tuple[str, ...]:
+        answer = "" if on_term is None else str(on_term)
+        return (sys.executable, "-I", "-S", "-c", OBEDIENT_JOB, str(self.place), answer)
+
+    async def ready(self, spec: WorkloadSpec) -> None:
+        if spec.command is not None and OBEDIENT_JOB in spec.command:
+            for index in range(spec.workers):
+                await eventually_async(self._orders(spec, index).exists)
+
+    async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
+        def given() -> bool:
+            try:
+                fd = os.open(self._orders(spec, worker), os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:  # nobody reads yet
+                return False
+            os.write(fd, f"{exit_code}\n".encode())
+            os.close(fd)
+            return True
+
+        await eventually_async(given)
+
+    async def session_process(self) -> Process:
+        self._sessions.append(sleeping())
+        pid = self._sessions[-1].pid
+        return Process(pid, psutil.Process(pid).create_time())
+
+    async def end_session(self, spec: WorkloadSpec) -> None:
+        self._sessions[-1].terminate()
+
+    def close(self) -> None:
+        """End what sessions are left."""
+        for process in self._sessions:
+            process.kill()
+            process.wait()
+
+    def _orders(self, spec: WorkloadSpec, worker: int) -> Path:
+        return self.place / f"{spec.project}+{spec.name}-{worker}"
+
+
+def sleeping() -> subprocess.Popen[bytes]:
+    """Start a process that does nothing, as a spawner starts a server."""
+    return subprocess.Popen(["sleep", "1000"], start_new_session=True)
+
+
+@contextlib.asynccontextmanager
+async def running(cluster: LocalCluster | SimulatedCluster) -> AsyncGenerator[None]:
+    """Give a cluster its background work; an error in it fails the test."""
+    task = asyncio.ensure_future(cluster.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@contextlib.asynccontextmanager
+async def local_lab(
+    tmp_path: Path, clock: Clock | None = None, **options: Any
+) -> AsyncGenerator[LocalLab]:
+    """Open a cluster of real processes; at the end nothing of it is left running."""
+    clock = clock or Clock()
+    place = tmp_path / "orders"
+    place.mkdir(exist_ok=True)
+    async with (
+        LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock, **options) as cluster,
+        running(cluster),
+    ):
+        lab = LocalLab(cluster, clock, place)
+        try:
+            yield lab
+        finally:
+            lab.close()
+            for record in await cluster.workloads():
+                await cluster.delete(record.id, by="the test")
+            for record in await cluster.workloads():
+                kill(record)
+            await eventually_async(lambda: not cluster._rows)
+
+
+def kill(record: WorkloadRecord) -> None:
+    """Kill what a workload still has running."""
+    for worker in record.workers:
+        if worker.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.process.pid, signal.SIGKILL)
