@@ -75,6 +75,11 @@ class HubLogin:
         """Return the page on which people make tokens themselves."""
         return f"{self.root}hub/token"
 
+    @property
+    def is_overheard(self) -> bool:
+        """Tell whether a password would travel over a network as it is."""
+        return not self.root.startswith("https:") and not is_this_machine(self.root)
+
     def check(self) -> str:
         """Return the hub's version.
 

@@ -43,6 +43,8 @@ def login(url: str, user: str | None, password_stdin: bool, token: str | None) -
     """
     with HubLogin(hub_root(url)) as hub:
         hub.check()
+        if hub.is_overheard:
+            click.echo(f"Careful: {hub.root} is not encrypted; others may read along.", err=True)
         if token is None:
             name = user or click.prompt("User")
             hub.log_in(name, _password(name, password_stdin=password_stdin))

@@ -105,12 +105,14 @@ def _workload_row(w: WorkloadView, now: datetime, *, wide: bool) -> list[str | T
     return [*row, render.reason(w.reason) if w.state in _REASON_STATES else ""]
 
 
-def project_rows(projects: Sequence[ProjectView], *, wide: bool = False) -> Rows:
-    """Make a line for each project."""
-    return [_project_row(p, wide=wide) for p in projects]
+def project_rows(
+    projects: Sequence[ProjectView], *, wide: bool = False, simulated: bool = False
+) -> Rows:
+    """Make a line for each project; `simulated` marks what was measured on simulated devices."""
+    return [_project_row(p, wide=wide, simulated=simulated) for p in projects]
 
 
-def _project_row(p: ProjectView, *, wide: bool) -> list[str | Text]:
+def _project_row(p: ProjectView, *, wide: bool, simulated: bool) -> list[str | Text]:
     row: list[str | Text] = [
         p.name,
         render.gpus(p.allocated),
@@ -118,7 +120,7 @@ def _project_row(p: ProjectView, *, wide: bool) -> list[str | Text]:
         render.gpus(p.over_quota),
         render.gpus(p.build_allocated),
         render.quota(p.build_quota),
-        render.share(p.utilized, p.allocated),
+        render.share(p.utilized, p.allocated, simulated=simulated),
         str(p.waiting),
     ]
     if wide:
@@ -187,7 +189,7 @@ def list_(
     with Client.discover() as client:
         kind = _KINDS[what]
         if kind == "projects":
-            show_projects(client.projects(), output)
+            show_projects(client, output)
         elif kind == "nodes":
             _show_nodes(client.nodes(), output)
         else:
@@ -233,14 +235,20 @@ def _show_workloads(workloads: Sequence[WorkloadView], output: str) -> None:
     _note_simulated(any(w.simulated and w.allocated for w in workloads))
 
 
-def show_projects(projects: Sequence[ProjectView], output: str) -> None:
-    """Print projects as `list projects` and `project list` do."""
+def show_projects(client: Client, output: str) -> None:
+    """Print all projects, and below them what an admin should know of their quotas."""
     if output == "json":
-        render.show_json(projects)
+        render.show_json(client.projects())
         return
+    seen = client.overview()
+    simulated = _any_simulated(seen.nodes)
     wide = output == "wide"
     header = PROJECT_WIDE if wide else PROJECT_HEADER
-    render.show_table(header, project_rows(projects, wide=wide), fold="MEMBERS")
+    rows = project_rows(seen.projects, wide=wide, simulated=simulated)
+    render.show_table(header, rows, fold="MEMBERS")
+    _note_simulated(simulated and any(p.utilized is not None for p in seen.projects))
+    for note in seen.notes:
+        click.echo(note)
 
 
 def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
@@ -250,7 +258,11 @@ def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
     wide = output == "wide"
     header = NODE_WIDE if wide else NODE_HEADER
     render.show_table(header, node_rows(nodes, wide=wide), fold="HELD BY")
-    _note_simulated(any(d.simulated for n in nodes for d in n.devices))
+    _note_simulated(_any_simulated(nodes))
+
+
+def _any_simulated(nodes: Sequence[NodeView]) -> bool:
+    return any(device.simulated for node in nodes for device in node.devices)
 
 
 def _note_simulated(simulated: bool) -> None:

@@ -115,7 +115,8 @@ def create(name: str, **options: Any) -> None:
                 hint=f"Change it with `runai project set {name}`.",
             )
         made = client.put_project(name, project_put(**_changes(options, None)))
-    click.echo(f"project {name} created: {_summary(made)}")
+        notes = client.overview().notes
+    _say(f"project {name} created: {_summary(made)}", notes)
 
 
 @project.command(name="set")
@@ -134,7 +135,8 @@ def set_(name: str, **options: Any) -> None:
         if not changes:
             raise click.UsageError("There is nothing to change: give at least one option.")
         changed = client.put_project(name, project_put(**changes))
-    click.echo(f"project {name} changed: {_summary(changed)}")
+        notes = client.overview().notes
+    _say(f"project {name} changed: {_summary(changed)}", notes)
 
 
 @project.command(name="list")
@@ -142,7 +144,7 @@ def set_(name: str, **options: Any) -> None:
 def list_(output: str) -> None:
     """List all projects with what is allocated of their quotas."""
     with Client.discover() as client:
-        show_projects(client.projects(), output)
+        show_projects(client, output)
 
 
 @project.command()
@@ -214,6 +216,12 @@ def _check_removable(
             f"{missing} is not among the {field.replace('_', ' ')} of {before.name}.",
             hint=f"Those are: {render.listed(there)}.",
         )
+
+
+def _say(what: str, notes: Sequence[str]) -> None:
+    click.echo(what)
+    for note in notes:
+        click.echo(note, err=True)
 
 
 def _summary(p: ProjectView) -> str:

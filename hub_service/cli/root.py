@@ -28,8 +28,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "describe": CommandEntry(
             "describing:describe", "Show everything about a workload, project or node."
         ),
-        "logs": CommandEntry("output:logs", "Print what a workload wrote."),
-        "exec": CommandEntry("output:exec_", "Run a program on the GPUs of a running workload."),
+        "logs": CommandEntry("running:logs", "Print what a workload wrote."),
+        "exec": CommandEntry("running:exec_", "Run a program on the GPUs of a running workload."),
         "suspend": CommandEntry(
             "lifecycle:suspend", "Pause jobs until they are resumed; they give their GPUs back."
         ),
@@ -52,8 +52,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "completion": CommandEntry("completion:completion", "Print a shell's completion script."),
     },
     "Platform": {
-        "up": CommandEntry("platform:up", "Start the whole platform on this machine."),
-        "schedule": CommandEntry("platform:schedule", "Print the scheduler's plan for a snapshot."),
+        "up": CommandEntry("programs:up", "Start the whole platform on this machine."),
+        "schedule": CommandEntry("programs:schedule", "Print the scheduler's plan for a snapshot."),
     },
 }
 

@@ -7,11 +7,15 @@ pause as she needs, and resume from their checkpoints when she is done.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+EXAMPLE = str(Path(__file__).parents[2] / "examples/train_numpy.py")
 STEPS = 40
 SEED = 1
 BOBS_JOBS = [f"exp-{i}" for i in range(6)]
@@ -70,10 +74,11 @@ def states(user):
 
 
 def train(user, name):
-    return user(
-        *("submit", name, "--gpus", "1", "--", sys.executable, "train.py"),
-        f"{user.name}-may-finish",
-    )
+    return submit(user, name, "train.py", f"{user.name}-may-finish")
+
+
+def submit(user, name, *program):
+    return user("submit", name, "--gpus", "1", "--", sys.executable, *program)
 
 
 def test_bob_and_patty(as_user, training, eventually):
@@ -119,6 +124,35 @@ def test_bob_and_patty(as_user, training, eventually):
     attempts = {name: w["attempts"] for name, w in workloads(bob).items()}
     assert attempts == {name: 2 if name in paused else 1 for name in BOBS_JOBS}
     assert allocated(admin) == {"vision": 0.5, "nlp": 0.5}
+
+
+def test_real_trainings_end_as_if_they_had_not_been_paused(as_user, eventually, tmp_path):
+    bob, patty = as_user("bob"), as_user("patty")
+    undisturbed = subprocess.run(
+        [sys.executable, EXAMPLE, "--epochs", "3", "--seconds", "0"],
+        env=os.environ | {"RUNAI_CHECKPOINT_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    result = undisturbed.stdout.splitlines()[-1]
+
+    # Five GPUs for the first five; each takes six seconds or more, so they are there to be paused.
+    for name in BOBS_JOBS:
+        submit(bob, name, EXAMPLE, "--epochs", "3", "--seconds", "2")
+    for name in BOBS_JOBS[:5]:
+        eventually(lambda name=name: "epoch   1" in bob("logs", name).stdout)
+    for name in PATTYS_JOBS:
+        submit(patty, name, EXAMPLE, "--epochs", "1", "--seconds", "0")
+    eventually(lambda: states(patty) == {"succeeded": 2}, within=60)
+    eventually(lambda: states(bob) == {"succeeded": 6}, within=60)
+
+    paused = [name for name, w in workloads(bob).items() if w["pauses"]]
+    assert len(paused) == 2
+    for name in BOBS_JOBS:
+        log = bob("logs", name).stdout
+        assert log.splitlines()[-1] == result
+        assert ("Going on at epoch" in log) == (name in paused)
 
 
 def shares_of_devices(user):

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from runai.hub_service.cli.hub_login import HubLogin, hub_root
 from runai.hub_service.connection import config_path, read_config
 from waiting import eventually
 
@@ -159,6 +160,19 @@ def test_an_address_without_a_hub_is_named(runai, free_port):
 
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: Nothing answers at {url}.\nHint: ")
+
+
+@pytest.mark.parametrize(
+    ("address", "overheard"),
+    [
+        ("http://127.0.0.1:8000", False),
+        ("https://hub.example.org", False),
+        ("http://hub.example.org", True),
+    ],
+)
+def test_a_password_without_encryption_is_warned_of(address, overheard):
+    with HubLogin(hub_root(address)) as hub:
+        assert hub.is_overheard == overheard
 
 
 def test_what_is_no_address_is_named(runai):

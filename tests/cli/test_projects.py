@@ -55,6 +55,14 @@ def test_unlimited_is_none(admin):
     assert "vision  0          none" in admin("project", "list").stdout
 
 
+def test_more_quota_than_there_is_is_accepted_and_said(admin):
+    result = admin("project", "set", "vision", "--quota", "4")
+
+    assert result.exit_code == 0
+    assert "the cluster has 5" in result.stderr
+    assert "the cluster has 5" in admin("project", "list").stdout
+
+
 def test_a_project_is_deleted(admin):
     admin("project", "create", "audio")
 

@@ -162,6 +162,15 @@ def test_a_followed_log_ends_with_the_job(bob):
     assert bob("logs", "exp1", "--tail", "2").stdout.splitlines() == ["3", "4"]
 
 
+def test_a_job_without_output_says_why(bob):
+    bob("submit", "exp1", "-g", "8", *SLEEP)
+
+    result = bob("logs", "exp1")
+
+    assert result.stdout == ""
+    assert result.stderr.startswith("vision/exp1 has written nothing (queued: no node has 8 GPUs")
+
+
 def test_lines_of_several_workers_are_told_apart(bob):
     program = "import os; print('rank', os.environ['RANK'], flush=True)"
     bob("submit", "exp1", "--workers", "2", "--wait", "--", PYTHON, "-c", program)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from runai.hub_service.api.schemas import WorkloadView
+from runai.hub_service.cli import render
 from runai.hub_service.cli.naming import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.program import CommandAfterDashes
 from runai.hub_service.cli.reporting import Command
@@ -38,8 +39,14 @@ def logs(
     with Client.discover() as client:
         workload = find(client, name, project)
         several = len(workload.workers) > 1 and worker is None
+        silent = True
         for line in client.logs(workload.id, worker=worker, tail=tail, follow=follow):
             click.echo(f"[{line.worker}] {line.text}" if several else line.text)
+            silent = False
+    if silent and tail != 0:
+        why = render.reason(workload.reason)
+        state = f"{workload.state}: {why}" if why else workload.state
+        click.echo(f"{workload.id} has written nothing ({state}).", err=True)
 
 
 @click.command(name="exec", cls=CommandAfterDashes)
