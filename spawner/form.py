@@ -132,10 +132,10 @@ def render(
     projects: Sequence[ProjectChoices], *, last: Mapping[str, Any], trouble: str = ""
 ) -> str:
     """Return the form's HTML, the last choice marked; `trouble` says what could not be asked."""
-    with suppress(InvalidRequest):
-        request = SessionRequest.parse(last)
-        return _rendered(projects, request, trouble)
-    return _rendered(projects, None, trouble)
+    request = None
+    with suppress(InvalidRequest):  # what an earlier version or another spawner kept
+        request = SessionRequest.parse(last) if last else None
+    return _rendered(projects, request, trouble)
 
 
 def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:

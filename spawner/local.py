@@ -8,6 +8,7 @@ account, else its home is a folder of the data directory.
 import asyncio
 import os
 import pwd
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,9 @@ class RunaiLocalSpawner(LocalProcessSpawner):
         False, help="Run servers as the Unix accounts of their users (the hub must be root)."
     ).tag(config=True)
     users_directory = Unicode(help="Where homes are made without system_users.").tag(config=True)
+    examples_directory = Unicode(
+        help="Folder that a new home is given as `examples` (without system_users); empty: none."
+    ).tag(config=True)
     queue_timeout = Float(
         600, help="Seconds that a session may wait for its GPU before the start is given up."
     ).tag(config=True)
@@ -222,7 +226,16 @@ class RunaiLocalSpawner(LocalProcessSpawner):
         return Path(self.users_directory) / folder_name(self.user.name)
 
     def _make_home(self) -> None:
-        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._home.is_dir():
+            return
+        self._home.mkdir(mode=0o700, parents=True)
+        if self.examples_directory:
+            # Once: what a user changes or removes there is theirs.
+            shutil.copytree(
+                self.examples_directory,
+                self._home / "examples",
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
 
     def _client(self, patience_s: float = RELEASE_PATIENCE_SECONDS) -> AsyncClient:
         return AsyncClient(self.service_url, self.service_token, patience_s=patience_s)

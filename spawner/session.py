@@ -52,7 +52,7 @@ class SessionRequest:
         amount = parse_amount(options.get("gpus", "0"))
         if project is None and not amount.is_nothing:
             raise InvalidRequest(
-                f"{amount.in_words().capitalize()} cannot be had without a project.",
+                f"{amount.in_words()} cannot be had without a project.",
                 hint="Choose a project, or a session without a GPU.",
             )
         return cls(project, amount)

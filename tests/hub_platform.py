@@ -1,0 +1,215 @@
+"""A real platform for tests: `runai up` on a data directory, driven over JupyterHub's REST API.
+
+One simulated GPU; ana, bo and cy are members of vision (quota 1). A service `tester` with the
+rights of an admin is added by the data directory's own jupyterhub_config.py. Used by tests with the
+marker `hub`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from runai.embedded.accounts import Accounts
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.api.schemas import WorkloadView
+from runai.hub_service.client import Client
+from waiting import eventually
+
+__all__ = ["HubPlatform", "running_hub"]
+
+START_SECONDS = 90
+SPAWN_SECONDS = 60
+TESTER_TOKEN = "a-token-of-the-tests"
+PASSWORD = "not-a-secret-here"
+USERS = ("ana", "bo", "cy")
+
+OWN_CONFIG = f"""
+c.JupyterHub.services.append({{"name": "tester", "api_token": "{TESTER_TOKEN}"}})
+c.JupyterHub.load_roles.append(
+    {{"name": "tester", "services": ["tester"], "scopes": ["admin:users", "admin:servers"]}}
+)
+c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 1}}
+"""
+
+PROJECTS = f"""
+projects:
+  vision:
+    quota: 1
+    members: [{", ".join(USERS)}]
+"""
+
+
+@dataclass
+class HubPlatform:
+    """A platform that can be killed and started again on the same data directory."""
+
+    data_dir: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+    http: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.http = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}",
+            headers={"Authorization": f"token {TESTER_TOKEN}"},
+            timeout=30,
+        )
+
+    # -- the platform as a whole
+
+    def start(self) -> None:
+        command = [
+            *(sys.executable, "-m", "runai.embedded"),
+            *("--port", str(self.port), "--data-dir", str(self.data_dir), "--simulate", "1"),
+            *("--projects", str(self.data_dir / "projects.yaml")),
+        ]
+        with (self.data_dir / "up.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        eventually(self._answers, within=START_SECONDS, what="the platform answers")
+
+    def kill(self) -> None:
+        """Kill the hub as a crash would; whatever it started is on its own."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Stop as Ctrl-C does, then end what is left."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(60)
+        self.process.kill()
+        self.process.wait()
+        self.http.close()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.pid != os.getpid() and str(self.data_dir) in process.environ().get(
+                    "RUNAI_DATA_DIR", process.environ().get("HOME", "")
+                ):
+                    process.kill()
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            log = (self.data_dir / "up.log").read_text(errors="replace")
+            raise RuntimeError(f"the platform did not start:\n{log[-4000:]}")
+        with suppress(httpx.HTTPError):
+            return self.http.get("/services/runai/health").status_code == 200
+        return False
+
+    # -- servers
+
+    def spawn(self, user: str, **options: object) -> httpx.Response:
+        """Ask for a server; return what the hub answers within a second or so."""
+        return self.http.post(f"/hub/api/users/{user}/server", json={"user_options": options})
+
+    def start_server(self, user: str, **options: object) -> None:
+        """Ask for a server and return when it is ready."""
+        self.spawn(user, **options).raise_for_status()
+        self.wait_ready(user)
+
+    def wait_ready(self, user: str) -> None:
+        eventually(lambda: self.server(user).get("ready"), within=SPAWN_SECONDS, what=f"{user}'s")
+
+    def stop_server(self, user: str) -> None:
+        self.http.delete(f"/hub/api/users/{user}/server")
+        eventually(lambda: not self.server(user), within=SPAWN_SECONDS, what=f"{user} stopped")
+
+    def stop_all(self) -> None:
+        for user in USERS:
+            if self.server(user):
+                self.stop_server(user)
+        eventually(lambda: not self.sessions(), what="no sessions")
+
+    def server(self, user: str) -> dict[str, Any]:
+        """Return the hub's view of a user's server, nothing when there is none."""
+        answer = self.http.get(f"/hub/api/users/{user}", params={"include_stopped_servers": 1})
+        servers: dict[str, Any] = answer.json().get("servers", {})
+        view: dict[str, Any] = servers.get("", {})
+        return {} if view.get("stopped") else view
+
+    def pid(self, user: str) -> int:
+        """Return the process of a user's server: the one whose home is theirs."""
+        home = str(DataDirectory(self.data_dir).users / user)
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if (
+                    process.environ().get("HOME") == home
+                    and "jupyterhub.singleuser" in process.cmdline()
+                ):
+                    return process.pid
+        raise LookupError(f"{user} has no server process")
+
+    @contextmanager
+    def progress(self, user: str) -> Iterator[list[dict[str, Any]]]:
+        """Listen to the progress of a start, as the waiting page does; the list grows meanwhile."""
+        events: list[dict[str, Any]] = []
+
+        def listen() -> None:
+            url = f"/hub/api/users/{user}/server/progress"
+            with suppress(httpx.HTTPError), self.http.stream("GET", url, timeout=120) as stream:
+                events.extend(
+                    json.loads(line.removeprefix("data: "))
+                    for line in stream.iter_lines()
+                    if line.startswith("data: ")
+                )
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        yield events
+        thread.join(SPAWN_SECONDS)
+
+    # -- what the service knows
+
+    def sessions(self) -> dict[str, WorkloadView]:
+        """Return the sessions that hold or want something, by user."""
+        token = DataDirectory(self.data_dir).hub_token()
+        with Client(f"{self.http.base_url}/services/runai/", token, patience_s=10) as client:
+            return {
+                workload.user: workload
+                for workload in client.workloads()
+                if workload.state not in {"ended", "failed", "succeeded"}
+            }
+
+    def holds(self) -> dict[str, float]:
+        """Return the GPUs that each user's session holds."""
+        return {user: session.allocated for user, session in self.sessions().items()}
+
+
+@contextmanager
+def running_hub(data_dir: Path) -> Iterator[HubPlatform]:
+    """Run a platform while the block runs; nothing of it is left behind."""
+    directory = DataDirectory(data_dir)
+    directory.prepare(system_users=False)
+    for user in USERS:
+        Accounts(directory).add(user, PASSWORD)
+    (data_dir / "jupyterhub_config.py").write_text(OWN_CONFIG)
+    (data_dir / "projects.yaml").write_text(PROJECTS)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    platform = HubPlatform(data_dir, port)
+    try:
+        platform.start()
+        for user in USERS:
+            platform.http.post(f"/hub/api/users/{user}").raise_for_status()
+        yield platform
+    finally:
+        platform.stop()

@@ -1,0 +1,72 @@
+"""The real service, and the real platform, for the spawner's tests.
+
+| fixture | what it gives |
+|---|---|
+| `service` | a real service, two simulated GPUs: ana and bo in vision (sessions may use 1.5) |
+| `hub_client` | the spawner's own client of it |
+| `submission` | what a spawner asks for: submission("ana", "0.5") |
+| `platform` | `runai up` with one simulated GPU; ana, bo and cy in vision (marker `hub`) |
+| `fresh` | the same with no server running |
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli_service import RunningService, running_service
+from hub_platform import HubPlatform, running_hub
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.spawner.amount import parse_amount
+from runai.spawner.session import SessionRequest
+
+ACTORS = [Actor("hub", kind="hub"), Actor("ana"), Actor("bo"), Actor("out")]
+PROJECTS = [
+    ProjectSpec(
+        "vision",
+        quota=MilliGpu(2000),
+        build_quota=MilliGpu(1500),
+        members=("ana", "bo"),
+    )
+]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[RunningService]:
+    with running_service(tmp_path / "service", ACTORS, PROJECTS, gpus=2) as service:
+        yield service
+
+
+@pytest.fixture
+async def hub_client(service: RunningService) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(service.url, service.tokens["hub"], patience_s=1) as client:
+        yield client
+
+
+@pytest.fixture
+def submission() -> Callable[..., SubmitRequest]:
+    def make(owner: str, amount: str, project: str = "vision", server: str = "") -> SubmitRequest:
+        request = SessionRequest(project, parse_amount(amount))
+        return request.submission(owner=owner, server=server)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
+    with running_hub(tmp_path_factory.mktemp("platform")) as platform:
+        yield platform
+
+
+@pytest.fixture
+def fresh(platform: HubPlatform) -> Iterator[HubPlatform]:
+    """The platform, with every server stopped before and after the test."""
+    platform.stop_all()
+    yield platform
+    platform.stop_all()

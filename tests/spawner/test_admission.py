@@ -1,0 +1,218 @@
+"""The spawner's dealings with a real service: admit, wait with a reason, attach, release."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from runai.hub_service.api.schemas import ProcessReport, SubmitRequest
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.errors import NotFound
+from runai.spawner.admission import Admission
+from runai.spawner.refusal import SessionRefused
+
+Submission = Callable[..., SubmitRequest]
+LONG_S = 60.0
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def admission(hub_client: AsyncClient, said: list[str]) -> Admission:
+    return Admission(hub_client, said.append)
+
+
+async def taken(client: AsyncClient, request: SubmitRequest) -> Admission:
+    """Take a session that is granted at once, for others to wait for."""
+    admission = Admission(client, lambda _sentence: None)
+    await admission.admit(request, within_s=LONG_S)
+    return admission
+
+
+async def test_what_is_free_is_granted_at_once(
+    admission: Admission, submission: Submission, said: list[str]
+):
+    detail = await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+
+    assert (detail.id, detail.user, detail.state) == ("vision/lab-ana", "ana", "starting")
+    assert said == ["Granted: 0.5 of GPU 0 on box"]
+
+
+async def test_the_environment_hands_over_the_device(admission: Admission, submission: Submission):
+    detail = await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+    environment = await admission.environment()
+
+    assert environment["CUDA_VISIBLE_DEVICES"] == detail.workers[0].devices[0].uuid
+    assert environment["RUNAI_WORKLOAD"] == "vision/lab-ana"
+
+
+async def test_a_session_without_a_gpu_is_granted_and_sees_none(
+    admission: Admission, submission: Submission, said: list[str]
+):
+    await admission.admit(submission("ana", "0"), within_s=LONG_S)
+    environment = await admission.environment()
+
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert said == ["Starting without a GPU"]
+
+
+async def test_an_attached_process_is_the_session(
+    admission: Admission, submission: Submission, hub_client: AsyncClient
+):
+    await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+    process = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+    created = psutil.Process(process.pid).create_time()
+    await admission.attach(ProcessReport(pid=process.pid, created=created))
+    running = await hub_client.workload(admission.workload)
+    process.kill()
+    await process.wait()
+
+    assert running.state == "running"
+
+
+async def test_who_waits_is_told_why_and_granted_when_it_is_free(
+    admission: Admission,
+    submission: Submission,
+    hub_client: AsyncClient,
+    said: list[str],
+    eventually_async: Callable[..., Any],
+):
+    first = await taken(hub_client, submission("bo", "1"))
+    waiting = asyncio.create_task(admission.admit(submission("ana", "1"), within_s=LONG_S))
+    await eventually_async(lambda: len(said) == 1)
+    await first.release()
+    detail = await waiting
+
+    assert said == [
+        "Waiting: vision uses 1 of its 1.5 build GPUs: bo 1.0",
+        "Granted: 1 of GPU 0 on box",
+    ]
+    assert detail.allocated == 1
+
+
+async def test_who_is_not_granted_in_time_is_told_what_for(
+    admission: Admission, submission: Submission, hub_client: AsyncClient
+):
+    await taken(hub_client, submission("bo", "1"))
+    with pytest.raises(SessionRefused) as refused:
+        await admission.admit(submission("ana", "1"), within_s=0.5)
+
+    assert refused.value.jupyterhub_message == (
+        "No GPU was granted within 0.5 seconds: vision uses 1 of its 1.5 build GPUs: bo 1.0."
+        " Ask for less, or try again later."
+    )
+
+
+async def test_a_session_deleted_while_it_waits_is_refused(
+    admission: Admission,
+    submission: Submission,
+    hub_client: AsyncClient,
+    said: list[str],
+    eventually_async: Callable[..., Any],
+):
+    await taken(hub_client, submission("bo", "1"))
+    waiting = asyncio.create_task(admission.admit(submission("ana", "1"), within_s=LONG_S))
+    await eventually_async(lambda: len(said) == 1)
+    await hub_client.delete("vision/lab-ana")
+    with pytest.raises(SessionRefused) as refused:
+        await waiting
+
+    assert refused.value.jupyterhub_message == "The session was deleted while it waited."
+
+
+@pytest.mark.parametrize(
+    ("owner", "amount", "project", "sentence"),
+    [
+        pytest.param("out", "0.5", "vision", "out is not a member of project vision.", id="member"),
+        pytest.param("ana", "0.5", "nope", "There is no project nope.", id="project"),
+        pytest.param(
+            "ana",
+            "2",
+            "vision",
+            "2 GPUs for a session are more than project vision may ever give to sessions",
+            id="build quota",
+        ),
+    ],
+)
+async def test_a_refusal_is_the_services_sentence(
+    admission: Admission,
+    submission: Submission,
+    owner: str,
+    amount: str,
+    project: str,
+    sentence: str,
+):
+    with pytest.raises(SessionRefused) as refused:
+        await admission.admit(submission(owner, amount, project), within_s=LONG_S)
+
+    assert sentence in refused.value.jupyterhub_message
+    assert admission.workload == ""
+
+
+async def test_what_an_earlier_life_left_behind_makes_room(
+    admission: Admission, submission: Submission, hub_client: AsyncClient
+):
+    await taken(hub_client, submission("ana", "0.25"))
+    detail = await admission.admit(submission("ana", "1"), within_s=LONG_S)
+
+    assert detail.allocated == 1
+    assert [workload.id for workload in await hub_client.workloads()] == ["vision/lab-ana"]
+
+
+async def test_another_users_workload_never_makes_room(
+    admission: Admission, submission: Submission, hub_client: AsyncClient
+):
+    theirs = submission("bo", "0.25").model_copy(update={"name": "lab-ana"})
+    await taken(hub_client, theirs)
+    with pytest.raises(SessionRefused) as refused:
+        await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+
+    assert "taken by a session of bo" in refused.value.jupyterhub_message
+    assert (await hub_client.workload("vision/lab-ana")).user == "bo"
+
+
+async def test_what_is_released_is_gone(
+    admission: Admission,
+    submission: Submission,
+    hub_client: AsyncClient,
+    eventually_async: Callable[..., Any],
+):
+    await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+
+    assert await admission.release()
+    await eventually_async(lambda: _is_gone(hub_client))
+    assert await admission.release()
+
+
+async def test_a_service_that_is_away_is_no_error_of_a_release(free_port: Callable[[], int]):
+    url = f"http://127.0.0.1:{free_port()}/services/runai/"
+    async with AsyncClient(url, "token", patience_s=0) as nobody:
+        heard = await Admission(nobody, lambda _: None, "vision/lab-ana").release()
+
+    assert not heard
+
+
+async def test_an_allocation_that_is_gone_refuses_its_process(
+    admission: Admission, submission: Submission, hub_client: AsyncClient
+):
+    await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+    await hub_client.delete(admission.workload)
+    me = ProcessReport(pid=os.getpid(), created=psutil.Process().create_time())
+    with pytest.raises(SessionRefused):
+        await admission.attach(me)
+
+
+async def _is_gone(client: AsyncClient) -> bool:
+    try:
+        await client.workload("vision/lab-ana")
+    except NotFound:
+        return True
+    return False

@@ -1,0 +1,111 @@
+"""Amounts of GPU as people write them."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.errors import InvalidRequest
+from runai.spawner.amount import NO_GPU, Amount, parse_amount
+
+
+@pytest.mark.parametrize(
+    ("written", "milli"),
+    [
+        ("0.35", 350),
+        ("0,35", 350),
+        (".5", 500),
+        ("½", 500),
+        ("¼", 250),
+        ("1/4", 250),
+        ("1 / 3", 333),
+        ("25%", 250),
+        ("1", 1000),
+        ("1 GPU", 1000),
+        ("2 gpus", 2000),
+        ("4.0", 4000),
+        (" 0.125 ", 125),
+        (0.5, 500),
+        (2, 2000),
+        ("0", 0),
+        ("none", 0),
+        ("No GPU", 0),
+        ("without a GPU", 0),
+    ],
+)
+def test_a_number_is_a_number_of_gpus(written: object, milli: int):
+    assert parse_amount(written) == Amount(milli_gpus=milli)
+
+
+@pytest.mark.parametrize(
+    ("written", "mib"),
+    [
+        ("8 GiB", 8192),
+        ("8G", 8192),
+        ("8 gb", 8192),
+        ("7.5 GiB", 7680),
+        ("7,5 GiB", 7680),
+        ("512 MiB", 512),
+        ("512m", 512),
+        ("0.0001 GiB", 1),
+        ("1 TiB", 1024 * 1024),
+    ],
+)
+def test_a_number_with_a_unit_is_memory(written: str, mib: int):
+    assert parse_amount(written) == Amount(memory_mib=mib)
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        ("", "'' is no amount of GPU."),
+        ("half", "'half' is no amount of GPU."),
+        ("-1", "'-1' is no amount of GPU."),
+        ("1.5", "'1.5' GPUs are not possible: above one GPU only whole ones are."),
+        ("0.3333", "'0.3333' GPUs are too fine."),
+        ("1/0", "'1/0' is no amount of GPU."),
+        ("1.2.3", "'1.2.3' is no amount of GPU."),
+        ("1/5000", "'1/5000' of a GPU is too little."),
+        ("0 GiB", "'0 gib' is no memory at all."),
+        ("5000", "'5000' GPUs are more than any machine has."),
+        ("nan", "'nan' is no amount of GPU."),
+        ("8 XB", "'8 xb' is no amount of GPU."),
+        ("<b>" * 30, f"'{('<b>' * 30)[:39]}…' is no amount of GPU."),
+        (None, "The amount of GPU is neither text nor a number."),
+        (True, "The amount of GPU is neither text nor a number."),
+        ({"gpus": 1}, "The amount of GPU is neither text nor a number."),
+    ],
+)
+def test_what_is_no_amount_is_one_sentence_with_a_way_out(written: object, sentence: str):
+    with pytest.raises(InvalidRequest) as refused:
+        parse_amount(written)
+
+    assert refused.value.message == sentence
+    assert refused.value.hint
+
+
+@given(st.text(max_size=20) | st.floats() | st.integers())
+def test_whatever_is_written_is_an_amount_or_a_sentence(written: object):
+    try:
+        amount = parse_amount(written)
+    except InvalidRequest:
+        return
+    assert amount.milli_gpus >= 0
+    assert amount.milli_gpus <= 1000 or amount.milli_gpus % 1000 == 0
+
+
+@given(
+    st.integers(0, 1000).map(lambda milli: Amount(milli_gpus=milli))
+    | st.integers(1, 1024).map(lambda gpus: Amount(milli_gpus=gpus * 1000))
+    | st.integers(1, 10**7).map(lambda mib: Amount(memory_mib=mib))
+)
+def test_an_amount_is_read_again_as_it_was_written(amount: Amount):
+    assert parse_amount(amount.text()) == amount
+
+
+def test_gpus_are_exact_decimals():
+    assert Amount(milli_gpus=350).gpus == Decimal("0.35")
+    assert NO_GPU.gpus == 0

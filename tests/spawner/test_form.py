@@ -1,0 +1,207 @@
+"""The spawn form: what it offers, what it says of each offer, what it sends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from runai.hub_service.api.schemas import DeviceView, NodeView, ProjectView, SubmitRequest
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.errors import InvalidRequest
+from runai.spawner.admission import Admission
+from runai.spawner.form import (
+    Person,
+    ProjectChoices,
+    form_choices,
+    offers,
+    options_of,
+    render,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def node(devices: int) -> NodeView:
+    return NodeView(
+        name="box",
+        devices=[
+            DeviceView(device=n, uuid=f"GPU-{n}", name="A", memory_mib=16384, simulated=False)
+            for n in range(devices)
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("quota", "build_quota", "devices", "amounts"),
+    [
+        pytest.param(2.5, None, [5], ["0.25", "0.5", "1", "2"], id="up to the quota"),
+        pytest.param(2.5, 1, [5], ["0.25", "0.5", "1"], id="up to the build quota"),
+        pytest.param(1, 4, [5], ["0.25", "0.5", "1"], id="never above the quota"),
+        pytest.param(None, None, [5, 8], ["0.25", "0.5", "1", "2", "4", "8"], id="unlimited"),
+        pytest.param(100, None, [2, 2], ["0.25", "0.5", "1", "2"], id="no more than a node has"),
+        pytest.param(0.3, None, [5], ["0.25"], id="a small quota"),
+        pytest.param(0, None, [5], [], id="no quota"),
+        pytest.param(2.5, None, [], [], id="no devices"),
+    ],
+)
+def test_a_project_offers_what_its_sessions_could_get(
+    quota: float | None, build_quota: float | None, devices: list[int], amounts: list[str]
+):
+    project = ProjectView(name="vision", quota=quota, build_quota=build_quota)
+    offered = offers(project, [node(count) for count in devices])
+
+    assert [amount.text() for amount in offered] == amounts
+
+
+@pytest.mark.parametrize(
+    ("person", "expected"),
+    [
+        (Person("ana"), True),
+        (Person("vic"), True),
+        (Person("bo", frozenset({"people"})), True),
+        (Person("bo", frozenset({"chiefs"})), True),
+        (Person("people"), False),
+        (Person("bo"), False),
+    ],
+)
+def test_members_and_admins_choose_among_their_projects(person: Person, expected: bool):
+    project = ProjectView(
+        name="vision",
+        quota=1,
+        build_quota=1,
+        members=["ana"],
+        groups=["people"],
+        admins=["vic"],
+        admin_groups=["chiefs"],
+    )
+
+    assert person.is_member(project) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        pytest.param(
+            {"project": ["vision"], "gpus": ["0.5"], "amount": [""]},
+            {"project": "vision", "gpus": "0.5"},
+            id="an offer",
+        ),
+        pytest.param(
+            {"project": ["vision"], "gpus": ["other"], "amount": ["8 GiB"]},
+            {"project": "vision", "gpus": "8 GiB"},
+            id="another amount",
+        ),
+        pytest.param(
+            {"project": ["vision"], "gpus": ["0.5"], "amount": ["8 GiB"]},
+            {"project": "vision", "gpus": "0.5"},
+            id="an offer after all",
+        ),
+        pytest.param({"gpus": ["0"]}, {"project": "", "gpus": "0"}, id="no project"),
+        pytest.param({}, {"project": "", "gpus": "0"}, id="nothing"),
+    ],
+)
+def test_the_form_becomes_options(fields: dict[str, list[str]], options: dict[str, str]):
+    assert options_of(fields) == options
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"project": ["vision"], "gpus": ["other"], "amount": [" "]}, "The other amount is empty."),
+        ({"project": ["vision"], "gpus": ["other"], "amount": ["much"]}, "'much' is no amount"),
+        ({"project": ["vision"], "gpus": ["other"], "amount": ["1.5"]}, "'1.5' GPUs are not"),
+        ({"project": ["vision"], "image": ["x"]}, "There is no option 'image'."),
+    ],
+)
+def test_a_field_that_cannot_be_meant_is_a_sentence(fields: dict[str, list[str]], sentence: str):
+    with pytest.raises(InvalidRequest, match=re.escape(sentence)):
+        options_of(fields)
+
+
+async def test_each_offer_says_what_would_happen(
+    hub_client: AsyncClient, submission: Callable[..., SubmitRequest]
+):
+    await Admission(hub_client, lambda _: None).admit(submission("bo", "1"), within_s=60)
+    [vision] = await form_choices(hub_client, Person("ana"))
+
+    assert (vision.name, vision.summary) == ("vision", "sessions use 1 of 1.5 GPUs")
+    assert [(c.label, c.detail, c.waits, c.refused) for c in vision.choices] == [
+        ("¼ GPU", "4 GiB (simulated)", "", ""),
+        ("½ GPU", "8 GiB (simulated)", "", ""),
+        ("1 GPU", "16 GiB (simulated)", "vision uses 1 of its 1.5 build GPUs: bo 1.0", ""),
+        ("Without a GPU", "", "", ""),
+    ]
+    assert [workload.user for workload in await hub_client.workloads()] == ["bo"]
+
+
+async def test_who_is_in_no_project_is_offered_none(hub_client: AsyncClient):
+    assert await form_choices(hub_client, Person("out")) == []
+
+
+class TestRendered:
+    """The HTML of the form."""
+
+    @pytest.fixture
+    async def projects(
+        self, hub_client: AsyncClient, submission: Callable[..., SubmitRequest]
+    ) -> list[ProjectChoices]:
+        await Admission(hub_client, lambda _: None).admit(submission("bo", "1"), within_s=60)
+        return await form_choices(hub_client, Person("ana"))
+
+    async def test_each_choice_has_a_label_of_its_own(self, projects: list[ProjectChoices]):
+        labels = re.findall(r"<label[^>]*>([^<]*)</label>", render(projects, last={}))
+
+        assert labels == ["¼ GPU", "½ GPU", "1 GPU", "Without a GPU", "Other amount"]
+
+    async def test_what_would_wait_says_why(self, projects: list[ProjectChoices]):
+        html = render(projects, last={})
+
+        assert html.count("free now") == 2
+        assert html.count("would wait") == 1
+        assert "vision uses 1 of its 1.5 build GPUs: bo 1.0" in html
+
+    @pytest.mark.parametrize(
+        ("last", "marked", "written"),
+        [
+            pytest.param({}, "0.25", "", id="never chosen: the first that is free"),
+            pytest.param({"project": "vision", "gpus": "0.5"}, "0.5", "", id="an offer"),
+            pytest.param({"project": "vision", "gpus": "0"}, "0", "", id="no GPU"),
+            pytest.param({"project": "vision", "gpus": "0.35"}, "other", "0.35", id="free text"),
+            pytest.param({"project": "vision", "gpus": "8 GiB"}, "other", "8 GiB", id="memory"),
+            pytest.param({"project": "gone", "gpus": "0.5"}, "0.5", "", id="project is gone"),
+            pytest.param({"image": "x"}, "0.25", "", id="options of another spawner"),
+        ],
+    )
+    async def test_the_last_choice_is_kept(
+        self, projects: list[ProjectChoices], last: dict[str, Any], marked: str, written: str
+    ):
+        html = render(projects, last=last)
+
+        assert re.findall(r'value="([^"]*)"[^>]* checked', html) == [marked]
+        assert re.findall(r'name="amount".*?value="([^"]*)"', html, re.DOTALL) == [written]
+
+    def test_without_a_project_there_is_only_a_session_without_a_gpu(self):
+        html = render([], last={})
+
+        assert '<input type="hidden" name="gpus" value="0">' in html
+        assert "You are not a member of any project" in html
+
+    def test_trouble_is_told_and_not_taken_for_html(self):
+        html = render([], last={}, trouble="The service <b>is away</b>.")
+
+        assert "The service &lt;b&gt;is away&lt;/b&gt;." in html
+        assert "not a member" not in html
+
+    def test_of_several_projects_one_is_chosen(self):
+        two = [ProjectChoices("nlp", "sessions use 0"), ProjectChoices("vision", "")]
+        html = render(two, last={"project": "vision", "gpus": "1"})
+
+        assert '<option value="vision" selected>' in html
+        assert re.findall(r'data-project="(\w+)"( hidden disabled)?', html) == [
+            ("nlp", " hidden disabled"),
+            ("vision", ""),
+        ]

@@ -1,0 +1,126 @@
+"""User options become a request; user and server become a name."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.errors import InvalidRequest
+from runai.spawner.amount import Amount
+from runai.spawner.session import SessionRequest, folder_name, session_name
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?")
+NAMES = st.text(max_size=50) | st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "request_"),
+    [
+        pytest.param({}, SessionRequest(), id="nothing is a session without a GPU"),
+        pytest.param({"project": "", "gpus": "0"}, SessionRequest(), id="no project"),
+        pytest.param(
+            {"project": "vision", "gpus": 0.5},
+            SessionRequest("vision", Amount(500)),
+            id="a number, by REST",
+        ),
+        pytest.param(
+            {"project": "vision", "gpus": "8 GiB"},
+            SessionRequest("vision", Amount(memory_mib=8192)),
+            id="memory",
+        ),
+        pytest.param({"project": "vision"}, SessionRequest("vision"), id="a project, no GPU"),
+    ],
+)
+def test_options_become_a_request(options: dict[str, object], request_: SessionRequest):
+    assert SessionRequest.parse(options) == request_
+    assert SessionRequest.parse(request_.options()) == request_
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        pytest.param(
+            {"project": "vision", "gpus": 1.5},
+            "'1.5' GPUs are not possible: above one GPU only whole ones are.",
+            id="one and a half",
+        ),
+        pytest.param({"gpus": "0.5"}, "0.5 GPUs cannot be had without a project.", id="no project"),
+        pytest.param(
+            {"project": "../vision", "gpus": 1}, "That is no name of a project.", id="odd project"
+        ),
+        pytest.param({"project": 7, "gpus": 1}, "That is no name of a project.", id="number"),
+        pytest.param({"image": "x"}, "There is no option 'image'.", id="unknown option"),
+        pytest.param(
+            {"project": "vision", "gpus": -1}, "'-1' is no amount of GPU.", id="less than none"
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(options: dict[str, object], sentence: str):
+    with pytest.raises(InvalidRequest) as refused:
+        SessionRequest.parse(options)
+
+    assert refused.value.message == sentence
+    assert refused.value.hint
+
+
+def test_the_submission_is_a_session_in_the_owners_name():
+    request = SessionRequest("vision", Amount(350)).submission(owner="ana", server="big")
+
+    assert request.model_dump(exclude_unset=True) == {
+        "name": "lab-ana-big",
+        "project": "vision",
+        "kind": "session",
+        "owner": "ana",
+        "server": "big",
+        "workdir": "",
+        "gpus": Decimal("0.35"),
+        "gpu_memory_mib": None,
+        "grace_seconds": 30,
+    }
+
+
+@pytest.mark.parametrize(
+    ("user", "server", "name"),
+    [
+        ("ana", "", "lab-ana"),
+        ("ana", "big", "lab-ana-big"),
+        ("Ana", "", "lab-ana-ba6bb5"),
+        ("ana-big", "", "lab-ana-big-833169"),
+        ("秀樹", "", "lab-e35e54"),
+        ("ana@example.org", "", "lab-ana-example-org-5aa7ed"),
+        ("a" * 60, "", "lab-aaaaaaaaaaaaaaaaaaaaaaaaaaa-92e9ff"),
+    ],
+)
+def test_a_session_is_named_after_user_and_server(user: str, server: str, name: str):
+    assert session_name(user, server) == name
+
+
+@given(NAMES, NAMES)
+def test_a_session_name_is_always_a_label(user: str, server: str):
+    assert LABEL.fullmatch(session_name(user, server))
+
+
+@given(st.tuples(NAMES, NAMES), st.tuples(NAMES, NAMES))
+def test_two_servers_never_share_a_name(one: tuple[str, str], other: tuple[str, str]):
+    assert (session_name(*one) == session_name(*other)) == (one == other)
+
+
+def test_a_server_named_like_a_hash_is_not_taken_for_another_users():
+    assert session_name("ana", "ba6bb5") != session_name("Ana")
+
+
+@given(NAMES)
+def test_a_home_is_one_plain_folder(user: str):
+    name = folder_name(user)
+
+    assert re.fullmatch(r"[a-z0-9][a-z0-9._@-]*", name)
+    assert "/" not in name
+
+
+@pytest.mark.parametrize("user", [".", "..", "../bob", "/etc", "bob/", "", "Bob"])
+def test_no_name_leads_to_anothers_home(user: str):
+    assert folder_name(user) not in {"", ".", "..", "bob"}
