@@ -23,6 +23,7 @@ SERVICE = "runai"
 # What members of projects may do with the service, from the browser, a notebook or the terminal.
 MEMBER_SCOPES = (f"access:services!service={SERVICE}", "custom:runai:submit")
 ADMIN_SCOPE = "custom:runai:admin"
+EXAMPLES = Path(__file__).parent.parent / "examples"  # beside us, in a checkout as in a wheel
 ADMIN_GROUPS = {"sudo", "wheel"}
 
 
@@ -125,3 +126,4 @@ def _sessions(c: Any, settings: Settings, directory: DataDirectory) -> None:  # 
     c.RunaiLocalSpawner.api_url = settings.api_url
     c.RunaiLocalSpawner.system_users = settings.system_users
     c.RunaiLocalSpawner.users_directory = str(directory.users)
+    c.RunaiLocalSpawner.examples_directory = str(EXAMPLES)
