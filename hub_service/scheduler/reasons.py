@@ -147,9 +147,8 @@ class Reasons:
         free = self._free(nodes)
         if block is not None and block.code == "held_for":
             return self._of_never_lent(unit)
-        if free >= unit.demand > 0:
-            return self._of_scattered(unit, free)
-        return self._of_others_first(unit, nodes, free) or self._of_full(unit, nodes, free)
+        first = self._of_others_first(unit, nodes, free) if free < unit.demand else None
+        return first or self._of_scattered(unit, free) or self._of_full(unit, nodes, free)
 
     def _of_never_lent(self, unit: Unit) -> Reason:
         keepers = [a for a in self._state.tree.holders if a not in unit.item.account.path]
@@ -179,6 +178,9 @@ class Reasons:
             seconds = until - self._state.snapshot.now
             text = f"those who would give way have a minimum run time, for {seconds} s more"
             return Reason(code="protected", rule="R8", text=text)
+        if not unit.demand:
+            text = "no node has the CPU and memory that it asks for"
+            return Reason(code="no_room", rule="P5", text=text)
         total = sum(self._state.nodes[node].devices for node in nodes) * 1000
         used = f"{gpu_text(total - free)} of {count_text(total)} are in use"
         over = [a for a in item.account.path if a.allocated + unit.demand > a.fair_share]
@@ -192,8 +194,8 @@ class Reasons:
             return Reason(code="over_share", rule="R2", text=text)
         return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
 
-    def _of_scattered(self, unit: Unit, free: int) -> Reason:
-        room = self._state.now
+    def _of_scattered(self, unit: Unit, free: int) -> Reason | None:
+        room, total = self._state.now, len(unit.members)
         kinds = sorted({member.kind for member in unit.members}, key=lambda kind: kind.order)
         fitting = sum(
             min(
@@ -202,11 +204,15 @@ class Reasons:
             )
             for kind in kinds
         )
-        total = len(unit.members)
         if total > 1 and fitting:
             text = f"{fitting} of its {total} workers would fit now; it needs all of them at once"
             return Reason(code="gang_incomplete", rule="P4", text=text)
-        text = f"{count_text(free)} are free, but not together as it asks for them"
+        if free < unit.demand or not unit.demand:
+            return None
+        beside = any(kind.cpu or kind.memory for kind in kinds)
+        text = f"{count_text(free)} are free, but not together as it asks for them" + (
+            ", or not with the CPU and memory" if beside else ""
+        )
         return Reason(code="fragmented", rule="P2", text=text)
 
     # ---- counting

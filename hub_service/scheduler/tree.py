@@ -7,7 +7,7 @@ cycle by `state`; read by every rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from runai.hub_service.scheduler.model import LeftOut, Project, Quota, Snapshot
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
@@ -67,11 +67,6 @@ class Account:
         return self.quota >= UNLIMITED
 
     @property
-    def entitlement(self) -> int:
-        """What it may hold without being the first to give back: max(quota, fair share)."""
-        return max(self.quota, self.fair_share)
-
-    @property
     def allocatable(self) -> int:
         """What its dominant share is measured against (O1)."""
         return min(self.limit, max(self.quota, self.fair_share))
@@ -93,12 +88,12 @@ class ProjectTree:
         self._queues: dict[str, Account] = {}
         for name in sorted(given):
             self._add(name, given, set())
+        for root in self.roots:
+            _resolve(root)
         for name in sorted(with_workloads):
             account = self.accounts.get(name)
             if account is not None:
-                self._queues[name] = self._own_queue(account) if account.children else account
-        for root in self.roots:
-            _resolve(root)
+                self._queues[name] = _own_queue(account) if account.children else account
         self.holders = [a for a in self.accounts.values() if a.never_lent]
 
     def _add(self, name: str, given: dict[str, Project], above: set[str]) -> Account:
@@ -115,31 +110,25 @@ class ProjectTree:
         (self.roots if parent is None else parent.children).append(account)
         return account
 
-    def _own_queue(self, account: Account) -> Account:
-        """Give a parent's own workloads an account beside its children's.
-
-        It has what the parent's quota leaves over when every child has its own.
-        """
-        left = _quota_of(account) - sum(_quota_of(child) for child in account.children)
-        if account.project.quota is LeftOut.SUM_OF_CHILDREN or left < 0:
-            left = 0
-        own = Account(Project(name=account.name, created=account.age[0]), account)
-        own.priority = account.priority
-        own.quota = min(left, UNLIMITED)
-        own.build_quota = own.quota
-        own.weight = own.quota or WHOLE_GPU
-        if own.is_unlimited:
-            own.weight = WHOLE_GPU
-        account.children.append(own)
-        return own
-
     def queue_of(self, project: str) -> Account | None:
         """Give the account that a workload of this project is booked on."""
         return self._queues.get(project)
 
-    def queues(self) -> Iterator[Account]:
-        """Give the accounts that own workloads."""
-        return iter(self._queues.values())
+
+def _own_queue(account: Account) -> Account:
+    """Give a parent's own workloads an account beside its children's.
+
+    It has what the parent's quota leaves over when every child has its own.
+    """
+    own = Account(Project(name=account.name, created=account.age[0]), account)
+    own.name = f"{account.name} itself"
+    own.priority = account.priority
+    left = account.quota - sum(child.quota for child in account.children)
+    own.quota = UNLIMITED if account.is_unlimited else max(0, left)
+    own.build_quota = UNLIMITED  # the parent's own cap is above it
+    own.weight = WHOLE_GPU if own.is_unlimited else own.quota or WHOLE_GPU
+    account.children.append(own)
+    return own
 
 
 def _quota_of(account: Account) -> int:
@@ -151,14 +140,13 @@ def _quota_of(account: Account) -> int:
     if quota is None:
         return UNLIMITED
     if quota is LeftOut.SUM_OF_CHILDREN:
-        return min(
-            UNLIMITED,
-            sum(_quota_of(child) for child in account.children if child.name != account.name),
-        )
+        return min(UNLIMITED, sum(child.quota for child in account.children))
     return quota
 
 
 def _resolve(account: Account) -> None:
+    for child in account.children:
+        _resolve(child)
     account.quota = _quota_of(account)
     project = account.project
     build = UNLIMITED if project.build_quota is None else project.build_quota
@@ -167,9 +155,6 @@ def _resolve(account: Account) -> None:
         account.weight = project.weight * WHOLE_GPU
     else:
         account.weight = WHOLE_GPU if account.is_unlimited else account.quota
-    for child in account.children:
-        if child.name != account.name:
-            _resolve(child)
 
 
 def tree_of(snapshot: Snapshot) -> ProjectTree:

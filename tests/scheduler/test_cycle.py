@@ -21,7 +21,7 @@ from builders import (
     with_,
     without,
 )
-from runai.hub_service.scheduler import Snapshot, Unreserve, Wait, decide
+from runai.hub_service.scheduler import Project, Snapshot, Stop, Unreserve, Wait, Workload, decide
 
 BOB_AND_PATTY = (
     [project("bob", 2.5), project("patty", 2.5)],
@@ -285,8 +285,10 @@ def test_every_code_has_its_sentence() -> None:
     nodes, world = "1x4", {}
     expected = {}
 
-    def case(workload: str, code: str, text: str, projects: list, *workloads: object) -> None:
-        world[workload] = snapshot(nodes, projects, workloads)  # type: ignore[arg-type]
+    def case(
+        workload: str, code: str, text: str, projects: list[Project], *workloads: Workload
+    ) -> None:
+        world[workload] = snapshot(nodes, projects, workloads)
         expected[workload] = (code, text)
 
     vision = [project("vision", 2, limit=3)]
@@ -415,7 +417,7 @@ def test_a_stop_says_for_whom_and_by_which_rule() -> None:
         ],
     )
 
-    stop = decide(world).decisions[0]
+    stop = next(d for d in decide(world).decisions if isinstance(d, Stop))
 
     assert (
         stop.worker,

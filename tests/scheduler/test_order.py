@@ -1,0 +1,152 @@
+"""Who is next: projects by deprivation (O1), workloads inside a project (O2), surplus last (E1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import job, project, session, snapshot, started, waits
+from runai.hub_service.scheduler import Project, Workload, decide
+
+ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
+    "O1: who stays within quota": (
+        [project("a", 0), project("b", 1)],
+        [job("a1"), job("b1", project="b")],
+        "b1",
+    ),
+    "O1: then project priority": (
+        [project("a", 1), project("b", 1, priority=200)],
+        [job("a1"), job("b1", project="b")],
+        "b1",
+    ),
+    "O1: quota goes before priority": (
+        [project("a", 1), project("b", 0, priority=200)],
+        [job("a1"), job("b1", project="b")],
+        "a1",
+    ),
+    "O1: then the smaller share with the workload": (
+        [project("a", 2), project("b", 4)],
+        [job("a1"), job("b1", project="b")],
+        "b1",
+    ),
+    "O1: then the older project": (
+        [project("a", 1, created=2), project("b", 1, created=1)],
+        [job("a1"), job("b1", project="b")],
+        "b1",
+    ),
+    "O1: then the name": (
+        [project("b", 1), project("a", 1)],
+        [job("b1", project="b"), job("a1")],
+        "a1",
+    ),
+    "O2: a session before a job of higher priority": (
+        [project("a", 1)],
+        [job("j", priority=100), session("ana-1", priority=1)],
+        "ana-1",
+    ),
+    "O2: priority before age": (
+        [project("a", 1)],
+        [job("old"), job("urgent", priority=75)],
+        "urgent",
+    ),
+    "O2: then age": (
+        [project("a", 1)],
+        [job("young", submitted=9), job("old", submitted=3)],
+        "old",
+    ),
+    "O2: then the name": (
+        [project("a", 1)],
+        [job("y", submitted=3), job("x", submitted=3)],
+        "x",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("projects", "workloads", "expected"), ONE_GPU_LEFT.values(), ids=ONE_GPU_LEFT
+)
+def test_who_gets_the_last_gpu(
+    projects: list[Project], workloads: list[Workload], expected: str
+) -> None:
+    assert started(decide(snapshot("1x1", projects, workloads))) == {f"{expected}-0"}
+
+
+def test_the_smaller_share_with_the_workload_goes_first_even_if_it_holds_more() -> None:
+    # a would be at 3 of 3, b at 2 of 2: equal; without it a is at 2/3, b at 0.
+    world = snapshot(
+        "1x4",
+        [project("a", 3), project("b", 2)],
+        [job("runs", 2, on="n1:0,1"), job("a1", 1), job("b1", 2, "b")],
+    )
+
+    plan = decide(world)
+
+    assert (started(plan), waits(plan)) == ({"b1-0"}, {"a1": "behind"})
+
+
+def test_the_order_is_found_anew_after_each_workload() -> None:
+    jobs = [job(f"{name}{i}", 1, name) for name in "ab" for i in range(4)]
+
+    plan = decide(snapshot("1x5", [project("a", 0, weight=1), project("b", 0, weight=1)], jobs))
+
+    assert started(plan) == {"a0-0", "a1-0", "a2-0", "b0-0", "b1-0"}
+
+
+def test_the_more_deprived_parent_goes_first_whatever_its_children_hold() -> None:
+    world = snapshot(
+        "1x5",
+        [
+            project("left", 2),
+            project("right", 2),
+            project("l1", 1, parent="left"),
+            project("l2", 1, parent="left"),
+            project("r1", 2, parent="right"),
+        ],
+        [
+            job("runs", 3, "l1", on="n1:0,1,2"),
+            job("has", 1, "r1", on="n1:3"),
+            job("poor-child", 1, "l2"),
+            job("poor-parent", 1, "r1"),
+        ],
+    )
+
+    assert started(decide(world)) == {"poor-parent-0"}
+
+
+def test_a_small_job_may_pass_a_big_one_that_does_not_fit() -> None:
+    world = snapshot(
+        "1x2", [project("a", 4)], [job("runs", on="n1:0"), job("big", 2), job("small")]
+    )
+
+    assert started(decide(world)) == {"small-0"}
+
+
+def test_minima_go_before_surplus_which_comes_one_worker_at_a_time() -> None:
+    jobs = [job("e1", workers=3, min_workers=1), job("e2", workers=3, min_workers=1), job("late")]
+
+    plan = decide(snapshot("1x4", [project("a", 4)], jobs))
+
+    assert started(plan) == {"e1-0", "e2-0", "late-0", "e1-1"}
+
+
+def test_a_gang_below_its_minimum_is_completed_first() -> None:
+    broken = job("broken", workers=2, on="n1:0", submitted=9)
+
+    plan = decide(snapshot("1x2", [project("a", 2)], [job("old", submitted=1), broken]))
+
+    assert started(plan) == {"broken-1"}
+
+
+def test_surplus_does_not_start_before_its_minimum_runs() -> None:
+    world = snapshot("1x1+1x2", [project("a", 9)], [job("e", 2, workers=3, min_workers=2)])
+
+    assert started(decide(world)) == set()
+
+
+def test_surplus_never_reserves_what_others_leave() -> None:
+    world = snapshot(
+        "1x2",
+        [project("a", 2)],
+        [job("e", workers=2, min_workers=1, on="n1:0"), job("old", on="n1:1", state="stopping")],
+    )
+
+    assert decide(world).decisions == ()

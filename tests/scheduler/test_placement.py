@@ -1,0 +1,331 @@
+"""Where things go: devices, packing, memory, gangs, nodes that are allowed (P1 to P5), caps (Q)."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import (
+    cluster,
+    job,
+    places,
+    project,
+    reserved,
+    session,
+    snapshot,
+    started,
+    waits,
+    with_,
+)
+from runai.hub_service.scheduler import Node, NodeTypes, Project, Snapshot, Start, Workload, decide
+
+A = [project("a", 16)]
+
+
+def place_of(world: Snapshot, worker: str) -> str | None:
+    return places(decide(world)).get(worker)
+
+
+# ---- P2
+
+
+PACKING = {
+    "a fraction joins the fullest device that has room": (
+        "2x2",
+        [job("x", 0.25, on="n1:0"), job("y", 0.5, on="n2:1")],
+        job("new", 0.5),
+        {"binpack": "n2:1", "spread": "n1:1"},
+    ),
+    "a fraction that fits no shared device opens one on the fullest node": (
+        "2x2",
+        [job("x", 0.75, on="n1:0"), job("y", 1, on="n2:0")],
+        job("new", 0.5),
+        {"binpack": "n1:1", "spread": "n1:1"},
+    ),
+    "a whole GPU goes to the fullest node": (
+        "2x4",
+        [job("x", 2, on="n2:0,1")],
+        job("new", 1),
+        {"binpack": "n2:2", "spread": "n1:0"},
+    ),
+    "whole GPUs go to the fullest node that has enough": (
+        "1x4+2x8",
+        [job("x", 3, on="n1:0,1,2"), job("y", 4, on="n3:0,1,2,3")],
+        job("new", 2),
+        {"binpack": "n3:4,5", "spread": "n2:0,1"},
+    ),
+    "ties go by name": ("3x2", [], job("new", 2), {"binpack": "n1:0,1", "spread": "n1:0,1"}),
+    "a job without a GPU stays off nodes with idle ones": (
+        "1x2+1x0",
+        [],
+        job("new", 0),
+        {"binpack": "n2:", "spread": "n1:"},
+    ),
+}
+
+
+@pytest.mark.parametrize("packing", ["binpack", "spread"])
+@pytest.mark.parametrize(("nodes", "there", "new", "expected"), PACKING.values(), ids=PACKING)
+def test_packing(
+    nodes: str, there: list[Workload], new: Workload, expected: dict[str, str], packing: str
+) -> None:
+    world = snapshot(nodes, A, [*there, new], packing=packing)
+
+    assert place_of(world, "new-0") == expected[packing]
+
+
+# ---- P1, P3
+
+
+def test_sixteen_halves_fill_eight_devices_and_no_more() -> None:
+    plan = decide(snapshot("1x8", A, [job(f"h{i:02}", 0.5) for i in range(17)]))
+
+    used = [d.devices[0].device for d in plan.decisions if isinstance(d, Start)]
+    assert sorted(used) == sorted([*range(8), *range(8)])
+    assert waits(plan) == {"h16": "behind"}
+
+
+def test_a_tenth_and_two_tenths_fit_a_quota_of_three_tenths() -> None:
+    world = snapshot(
+        "1x1",
+        [project("a", 0.3)],
+        [session("ana-1", 0.1), session("bo-1", 0.2), session("cy-1", 0.1)],
+    )
+
+    plan = decide(world)
+
+    assert started(plan) == {"ana-1-0", "bo-1-0"}
+    assert waits(plan) == {"cy-1": "over_build_quota"}
+
+
+MEMORY = {
+    "memory is booked as asked for": (100, [job("m1", gpu_memory_mib=60)], 40, True),
+    "to the last MiB and no further": (100, [job("m1", gpu_memory_mib=60)], 41, False),
+    "a fraction books its part rounded down": (101, [job("f", 0.5)], 51, True),
+    "and no less": (101, [job("f", 0.5)], 52, False),
+    "nothing goes beside a whole GPU": (100, [job("w", 1)], 1, False),
+    "not on a device of unknown size": (0, [], 1, False),
+}
+
+
+@pytest.mark.parametrize(("size", "there", "asked", "fits"), MEMORY.values(), ids=MEMORY)
+def test_memory(size: int, there: list[Workload], asked: int, *, fits: bool) -> None:
+    world = snapshot(cluster("1x1", memory_mib=size), A, [*there, job("new", gpu_memory_mib=asked)])
+
+    assert ("new-0" in started(decide(world))) is fits
+
+
+def test_pure_fractions_stay_within_one_whole_even_where_memory_would_allow_more() -> None:
+    thirds = [job(f"t{i}", 0.335) for i in range(3)]  # 3 x 33 MiB, but 1005 milli
+
+    assert started(decide(snapshot(cluster("1x1", memory_mib=100), A, thirds))) == {"t0-0", "t1-0"}
+
+
+def test_memory_counts_in_quotas_rounded_up() -> None:
+    world = snapshot(
+        cluster("1x1", memory_mib=1024),
+        [project("a", 0.25)],
+        [session("ana-1", gpu_memory_mib=256)],
+    )
+    more = snapshot(
+        cluster("1x1", memory_mib=1024),
+        [project("a", 0.25)],
+        [session("ana-1", gpu_memory_mib=257)],
+    )
+
+    assert decide(world).projects["a"].allocated == 250
+    assert waits(decide(more)) == {"ana-1": "over_build_quota"}
+
+
+def test_a_fraction_on_several_devices_takes_distinct_ones() -> None:
+    world = snapshot("1x3", A, [job("x", 0.75, on="n1:0"), job("new", 0.5, devices_wanted=2)])
+
+    assert place_of(world, "new-0") == "n1:1,2"
+
+
+# ---- P4
+
+
+def test_a_gang_prefers_one_node() -> None:
+    world = snapshot("2x1+1x4", A, [job("x", 2, on="n3:0,1"), job("gang", workers=2)])
+
+    assert places(decide(world)) == {"gang-0": "n3:2", "gang-1": "n3:3"}
+
+
+def test_a_gang_then_prefers_one_domain() -> None:
+    nodes = [
+        *cluster("1x2", labels={"rack": "r1"}),
+        Node(name="n2", devices=1, labels={"rack": "r2"}),
+        Node(name="n3", devices=2, labels={"rack": "r2"}),
+    ]
+    world = snapshot(nodes, A, [job("gang", workers=3, pack_by="rack")])
+
+    assert places(decide(world)) == {"gang-0": "n3:0", "gang-1": "n3:1", "gang-2": "n2:0"}
+
+
+def test_a_gang_then_takes_few_nodes_and_fills_the_last_well() -> None:
+    world = snapshot("1x1+2x4+1x2", A, [job("gang", workers=6)])
+
+    used = {place.split(":")[0] for place in places(decide(world)).values()}
+
+    assert used == {"n2", "n4"}
+
+
+def test_a_gang_starts_with_all_its_workers_or_none() -> None:
+    plan = decide(snapshot("1x2", A, [job("gang", workers=3)]))
+
+    assert (started(plan), waits(plan)) == (set(), {"gang": "gang_incomplete"})
+
+
+def test_a_gang_of_unlike_workers_starts_together() -> None:
+    launcher = job("mpi", 0, workers=1)
+    gang = Workload(
+        name="mpi", project="a", workers=(*launcher.workers, *job("mpi-w", 2, workers=2).workers)
+    )
+
+    assert started(decide(snapshot("1x4", A, [gang]))) == {"mpi-0", "mpi-w-0", "mpi-w-1"}
+
+
+def test_a_gang_waits_whole_for_what_is_leaving() -> None:
+    world = snapshot("1x2", A, [job("old", on="n1:0", state="stopping"), job("gang", workers=2)])
+
+    plan = decide(world)
+
+    assert (started(plan), reserved(plan)) == (set(), {"gang-0", "gang-1"})
+
+
+# ---- P5
+
+
+def test_only_allowed_nodes_are_used() -> None:
+    nodes = [
+        Node(name="n1", devices=4, gpu_type="t4", labels={"zone": "x"}),
+        Node(name="n2", devices=4, gpu_type="a100", labels={"zone": "x"}),
+        Node(name="n3", devices=4, gpu_type="a100", labels={"zone": "y"}, schedulable=False),
+        Node(name="n4", devices=4, gpu_type="a100", labels={"zone": "y"}),
+    ]
+    jobs = [
+        job("by-type", gpu_types=("a100",)),
+        job("by-label", node_selector={"zone": "y"}),
+        job("by-name", nodes=("n1", "n3")),
+        job("by-nothing", gpu_types=("h100",)),
+    ]
+
+    plan = decide(snapshot(nodes, A, jobs))
+
+    assert places(plan) == {"by-type-0": "n2:0", "by-label-0": "n4:0", "by-name-0": "n1:0"}
+    assert waits(plan) == {"by-nothing": "no_such_node"}
+
+
+def test_cpu_and_memory_of_a_node_are_respected() -> None:
+    nodes = cluster("1x4", cpu_milli=4000)
+
+    plan = decide(snapshot(nodes, A, [job(f"j{i}", 0.5, cpu_milli=1500) for i in range(3)]))
+
+    assert started(plan) == {"j0-0", "j1-0"}
+
+
+def test_building_and_training_may_have_nodes_of_their_own() -> None:
+    nodes = [
+        Node(name="dgx", devices=2, labels={"runai/node-type": "dgx"}),
+        Node(name="ws", devices=2, labels={"runai/node-type": "workstation"}),
+        Node(name="other", devices=2),
+    ]
+    vision = [project("a", 4, node_types=NodeTypes(build=("workstation",), train=("dgx",)))]
+
+    plan = decide(snapshot(nodes, vision, [session("ana-1"), job("j")]))
+
+    assert places(plan) == {"ana-1-0": "ws:0", "j-0": "dgx:0"}
+
+
+def test_children_keep_to_their_parents_nodes() -> None:
+    nodes = [
+        Node(name="n1", devices=2, labels={"runai/node-type": "x"}),
+        Node(name="n2", devices=2, labels={"runai/node-type": "y"}),
+    ]
+    owners = [
+        project("p", 4, node_types=NodeTypes(train=("y",))),
+        project("a", 4, parent="p", node_types=NodeTypes(train=("x", "y"))),
+    ]
+
+    assert place_of(snapshot(nodes, owners, [job("j")]), "j-0") == "n2:0"
+
+
+# ---- Q
+
+
+CAPS = {
+    "Q1: the build quota is the quota": (
+        [project("a", 1)],
+        [session("ana-1", 1, on="n1:0"), session("bo-1", 0.5)],
+        {"bo-1": "over_build_quota"},
+    ),
+    "Q1: or what it was set to": (
+        [project("a", 3, build=1)],
+        [session("ana-1", 1, on="n1:0"), session("bo-1", 0.5)],
+        {"bo-1": "over_build_quota"},
+    ),
+    "Q1: but never above the quota": (
+        [project("a", 1, build=3)],
+        [session("ana-1", 1, on="n1:0"), session("bo-1", 0.5)],
+        {"bo-1": "over_build_quota"},
+    ),
+    "Q1: training does not count": (
+        [project("a", 1)],
+        [job("j", 2, on="n1:0,1"), session("bo-1", 1)],
+        {},
+    ),
+    "Q1: at every level": (
+        [project("p", 1), project("a", 1, parent="p"), project("b", 1, parent="p")],
+        [session("ana-1", 1, on="n1:0"), session("bo-1", 1, "b")],
+        {"bo-1": "over_build_quota"},
+    ),
+    "Q3: the limit caps training too": (
+        [project("a", 1, limit=2)],
+        [job("j", 2, on="n1:0,1"), job("k", 0.5)],
+        {"k": "over_limit"},
+    ),
+    "Q3: at every level": (
+        [project("p", 1, limit=2), project("a", 2, parent="p"), project("b", 0, parent="p")],
+        [job("j", 2, on="n1:0,1"), job("k", 1, "b")],
+        {"k": "over_limit"},
+    ),
+    "Q3: work without GPUs is never over a limit": (
+        [project("a", 0, limit=0)],
+        [job("k", 0)],
+        {},
+    ),
+    "Q5: a preemptible session may go over quota": (
+        [project("a", 0)],
+        [session("ana-1", 1, preemptible=True)],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("projects", "workloads", "expected"), CAPS.values(), ids=CAPS)
+def test_caps(projects: list[Project], workloads: list[Workload], expected: dict[str, str]) -> None:
+    assert waits(decide(snapshot("1x4", projects, workloads))) == expected
+
+
+def test_what_is_never_lent_stays_idle_for_its_owner() -> None:
+    owners = [project("a", 2, never_lent=2), project("b", 0)]
+    world = snapshot("1x4", owners, [job(f"b{i}", 1, "b") for i in range(4)])
+
+    plan = decide(world)
+    assert started(plan) == {"b0-0", "b1-0"}
+    assert waits(plan) == {"b2": "held_for", "b3": "held_for"}
+
+    with_login = with_(world, session("ana-1", 1))
+    assert started(decide(with_login)) == {"ana-1-0", "b0-0", "b1-0"}
+
+
+def test_what_a_parent_never_lends_is_there_for_its_children() -> None:
+    owners = [
+        project("p", 2, never_lent=2),
+        project("a", 1, parent="p", never_lent=1),
+        project("b", 1, parent="p"),
+        project("c", 0),
+    ]
+    world = snapshot("1x2", owners, [job(f"{n}{i}", 1, n) for n in "cb" for i in range(2)])
+
+    assert started(decide(world)) == {"b0-0"}

@@ -1,0 +1,326 @@
+"""Who gives back, and how little (R1 to R8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import (
+    cluster,
+    job,
+    moved,
+    places,
+    project,
+    reserved,
+    session,
+    snapshot,
+    started,
+    stopped,
+    waits,
+)
+from runai.hub_service.scheduler import Project, Unreserve, Workload, decide
+
+OWN = [project("a", 2)]
+
+
+def full(
+    owner: str = "a", devices: int = 2, *, node: str = "n1", **fields: object
+) -> list[Workload]:
+    """Fill a node with one-GPU jobs, the oldest first."""
+    return [
+        job(f"{owner}{d}", 1, owner, on=f"{node}:{d}", **fields)  # type: ignore[arg-type]
+        for d in range(devices)
+    ]
+
+
+# ---- R1
+
+
+PREEMPT = {
+    "lower priority gives way": (
+        [*full(priority=25)],
+        job("new", priority=50),
+        {"a1-0"},
+    ),
+    "equal priority does not": ([*full()], job("new"), set()),
+    "training gives way to a session": ([*full(priority=100)], session("ana-1"), {"a1-0"}),
+    "a session does not give way to a session": (
+        [session("bo-1", on="n1:0"), session("cy-1", on="n1:1")],
+        session("ana-1", priority=125),
+        set(),
+    ),
+    "a session beyond the build quota preempts nobody": (
+        [session("bo-1", 2, on="n1:0,1")],
+        session("ana-1", priority=125),
+        set(),
+    ),
+    "a preemptible session gives way to one within the build quota": (
+        [*full(devices=1), session("bo-1", preemptible=True, on="n1:1", priority=10)],
+        session("ana-1"),
+        {"bo-1-0"},
+    ),
+    "R4: the lowest priority first": (
+        [job("x", on="n1:0", priority=25), job("y", on="n1:1", priority=40)],
+        job("new", priority=50),
+        {"x-0"},
+    ),
+    "R4: then the latest submitted": (
+        [job("x", on="n1:0", submitted=9), job("y", on="n1:1", submitted=5)],
+        session("ana-1"),
+        {"x-0"},
+    ),
+    "R5: one that suffices instead of two": (
+        [job("h1", 0.5, on="n1:0"), job("whole", 1, on="n1:1"), job("h2", 0.5, on="n1:0")],
+        session("ana-1"),
+        {"whole-0"},
+    ),
+    "R5: nobody if it would not fit all the same": (
+        [job("x", on="n1:0"), session("bo-1", on="n1:1")],
+        session("ana-1", 2),
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize(("there", "new", "expected"), PREEMPT.values(), ids=PREEMPT)
+def test_preempt(there: list[Workload], new: Workload, expected: set[str]) -> None:
+    assert stopped(decide(snapshot("1x2", OWN, [*there, new]))) == expected
+
+
+def test_a_limit_may_be_relieved_by_preempting_and_what_is_idle_is_used() -> None:
+    world = snapshot("1x2", [project("a", 1, limit=1)], [job("j", on="n1:0"), session("ana-1")])
+
+    plan = decide(world)
+
+    assert (stopped(plan), reserved(plan)) == ({"j-0"}, {"ana-1-0"})
+
+
+# ---- R2, R3
+
+
+TWO = [project("a", 1), project("b", 1)]
+RECLAIM: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
+    "who is over gives back to who is within": (
+        TWO,
+        [*full(), job("new", project="b")],
+        {"a1-0"},
+    ),
+    "who is within keeps what it has": (
+        [project("a", 2), project("b", 1)],
+        [*full(), job("new", project="b")],
+        set(),
+    ),
+    "nobody takes beyond its fair share": (
+        TWO,
+        [*full(devices=1), job("b1", project="b", on="n1:1"), job("new", project="b")],
+        set(),
+    ),
+    "a quota goes before another's share of the rest": (
+        [project("a", 0, weight=5), project("b", 1, weight=0)],
+        [*full(), job("new", project="b")],
+        {"a1-0"},
+    ),
+    "weight 0 gives back first": (
+        [project("a", 0, weight=0), project("b", 0, weight=1)],
+        [*full(), job("n1", project="b"), job("n2", project="b")],
+        {"a0-0", "a1-0"},
+    ),
+    "a session within quota is never taken": (
+        [project("a", 2, build=2, weight=0), project("b", 1)],
+        [session("ana-1", on="n1:0"), session("bo-1", on="n1:1"), job("new", project="b")],
+        set(),
+    ),
+    "R4: the project furthest over first": (
+        [project("a", 0, weight=0), project("b", 0, weight=0), project("c", 1)],
+        [
+            job("a-half", 0.5, "a", on="n1:0", submitted=9),
+            job("b-whole", 1, "b", on="n1:1", submitted=1),
+            job("new", project="c"),
+        ],
+        {"b-whole-0"},
+    ),
+    "R4: as far over, the younger project": (
+        [project("a", 0, weight=0), project("b", 0, weight=0, created=1), project("c", 1)],
+        [job("a-1", on="n1:0"), job("b-1", project="b", on="n1:1"), job("new", project="c")],
+        {"b-1-0"},
+    ),
+    "a gang goes whole": (
+        TWO,
+        [job("gang", workers=2, on="n1:0 n1:1"), job("new", project="b")],
+        {"gang-0", "gang-1"},
+    ),
+    "an elastic job gives its surplus": (
+        TWO,
+        [job("e", workers=2, min_workers=1, on="n1:0 n1:1"), job("new", project="b")],
+        {"e-1"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("projects", "workloads", "expected"), RECLAIM.values(), ids=RECLAIM)
+def test_reclaim(projects: list[Project], workloads: list[Workload], expected: set[str]) -> None:
+    assert stopped(decide(snapshot("1x2", projects, workloads))) == expected
+
+
+def test_departments_are_judged_where_their_paths_part() -> None:
+    # x is over its own quota, but its department is within its own: y's department may not take.
+    projects = [
+        project("left", 2),
+        project("right", 2),
+        project("x", 1, parent="left"),
+        project("y", 1, parent="right"),
+    ]
+    within = snapshot("1x2", projects, [*full("x"), job("new", project="y")])
+    over = snapshot(
+        "1x3", projects, [*full("x", 3), job("new", project="y"), job("more", project="y")]
+    )
+
+    assert stopped(decide(within)) == set()
+    assert stopped(decide(over)) == {"x2-0"}
+
+
+def test_a_child_is_not_protected_by_its_quota_while_its_department_is_over() -> None:
+    projects = [
+        project("left", 1),
+        project("right", 1),
+        project("x", 2, parent="left"),
+        project("y", 1, parent="right"),
+    ]
+    world = snapshot("1x2", projects, [*full("x"), job("new", project="y")])
+
+    assert stopped(decide(world)) == {"x1-0"}
+
+
+def test_the_claimants_department_must_stay_within_its_share_too() -> None:
+    projects = [
+        project("left", 1),
+        project("right", 1),
+        project("x", 1, parent="left"),
+        project("y", 1, parent="right"),
+        project("z", 1, parent="right"),
+    ]
+    workloads = [*full("x", 2), job("z1", project="z", on="n1:2"), job("new", project="y")]
+
+    assert stopped(decide(snapshot("1x3", projects, workloads))) == set()
+
+
+# ---- R5, R6
+
+
+@pytest.mark.parametrize("shrink_first", [True, False])
+def test_surplus_of_all_shrinks_before_anybody_is_paused(*, shrink_first: bool) -> None:
+    projects = [project("a", 0, weight=0), project("b", 0, weight=0), project("c", 1)]
+    workloads = [
+        *[job(f"a{d}", on=f"n1:{d}") for d in range(3)],
+        job("e", project="b", workers=2, min_workers=1, on="n1:3 n1:4"),
+        job("new", project="c"),
+    ]
+
+    plan = decide(snapshot("1x5", projects, workloads, shrink_first=shrink_first))
+
+    assert stopped(plan) == ({"e-1"} if shrink_first else {"a2-0"})
+
+
+def test_a_victim_that_fits_elsewhere_is_moved_rather_than_lost() -> None:
+    projects = [project("a", 0), project("b", 0, created=1), project("c", 1)]
+    halves = [job("x", 0.5, on="n1:0"), job("y", 0.5, "b", on="n2:0")]
+
+    plan = decide(snapshot("2x1", projects, [*halves, job("new", 1, "c")]))
+
+    assert (stopped(plan), moved(plan)) == (set(), {"y-0"})
+    assert places(plan) == {"y-0": "n1:0", "new-0": "n2:0"}
+
+
+def test_a_big_job_takes_the_fewest_that_make_one_node_free() -> None:
+    projects = [project("a", 0, weight=0), project("b", 4)]
+    running = [*full("a", 4, node="n1"), *[job(f"z{d}", on=f"n2:{d}") for d in range(3)]]
+
+    plan = decide(snapshot("2x4", projects, [*running, job("big", 4, "b")]))
+
+    assert stopped(plan) == {"z0-0", "z1-0", "z2-0"}
+
+
+def test_nothing_stops_for_a_gang_that_one_gpu_keeps_from_fitting() -> None:
+    projects = [project("a", 2), project("b", 4)]
+    world = snapshot("1x5", projects, [*full("a", 5), job("gang", 2, "b", workers=2)])
+
+    plan = decide(world)
+
+    assert (stopped(plan), waits(plan)) == (set(), {"gang": "no_room"})
+
+
+def test_work_on_nodes_that_do_not_help_is_left_alone() -> None:
+    nodes = [*cluster("1x1", gpu_type="t4"), *cluster("2x1", gpu_type="a100")[1:]]
+    projects = [project("a", 0, weight=0), project("b", 1)]
+    jobs = [
+        job("on-a100", on="n2:0"),
+        job("on-t4", on="n1:0"),
+        job("new", 1, "b", gpu_types=("a100",)),
+    ]
+
+    assert stopped(decide(snapshot(nodes, projects, jobs))) == {"on-a100-0"}
+
+
+def test_own_and_others_together_where_neither_suffices() -> None:
+    projects = [project("a", 2, build=2), project("b", 0, weight=0)]
+    jobs = [job("own", on="n1:0"), job("theirs", project="b", on="n1:1"), session("ana-1", 2)]
+
+    assert stopped(decide(snapshot("1x2", projects, jobs))) == {"own-0", "theirs-0"}
+
+
+def test_a_reservation_is_given_up_before_a_job_is_stopped_for_its_place() -> None:
+    projects = [project("a", 0, weight=0), project("b", 1)]
+    jobs = [
+        job("leaving", on="n1:0", state="stopping"),
+        job("hopes", on="n1:0", state="reserved"),
+        job("new", project="b"),
+    ]
+
+    plan = decide(snapshot("1x1", projects, jobs))
+
+    assert (stopped(plan), reserved(plan)) == (set(), {"new-0"})
+    assert Unreserve(workload="hopes", worker="hopes-0") in plan.decisions
+
+
+def test_what_was_just_started_over_quota_gives_way_without_ever_running() -> None:
+    # b's job fits the one idle GPU first; a's two need both, which b's quota does not cover.
+    projects = [project("a", 2), project("b", 0, weight=0, priority=200)]
+    jobs = [job("theirs", 1, "b", on="n1:0"), job("hopes", 1, "b"), job("new", 2)]
+
+    plan = decide(snapshot("1x2", projects, jobs))
+
+    assert (started(plan), stopped(plan), reserved(plan)) == (set(), {"theirs-0"}, {"new-0"})
+
+
+# ---- R8
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [(900, {"a1-0"}), (950, set())],
+    ids=["ran long enough", "too young"],
+)
+def test_a_minimum_run_time_protects(since: int, expected: set[str]) -> None:
+    projects = [project("a", 0, min_runtime=100), project("b", 1)]
+
+    plan = decide(snapshot("1x2", projects, [*full(started=since), job("new", project="b")]))
+
+    assert stopped(plan) == expected
+
+
+def test_a_minimum_run_time_does_not_protect_surplus() -> None:
+    projects = [project("a", 0, min_runtime=100), project("b", 1)]
+    elastic = job("e", workers=2, min_workers=1, on="n1:0 n1:1", started=999)
+
+    assert stopped(decide(snapshot("1x2", projects, [elastic, job("new", project="b")]))) == {"e-1"}
+
+
+def test_a_department_protects_its_projects_work() -> None:
+    projects = [
+        project("p", 0, min_runtime=100),
+        project("a", 0, parent="p"),
+        project("b", 1),
+    ]
+
+    plan = decide(snapshot("1x2", projects, [*full(started=950), job("new", project="b")]))
+
+    assert waits(plan) == {"new": "protected"}

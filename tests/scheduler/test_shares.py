@@ -1,0 +1,213 @@
+"""Fair shares: quotas first, the rest by priority and weight, level by level (S1 to S4)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import cluster, gpus, job, parent, project, snapshot
+from runai.hub_service.scheduler import Project, Snapshot, decide
+
+
+def shares(devices: int, *wanting: tuple[Project, float]) -> dict[str, float]:
+    """Give each project's fair share in GPUs when it asks for so much."""
+    workloads = [
+        job(f"{owner.name}-{part}", amount, owner.name)
+        for owner, wanted in wanting
+        for part, amount in enumerate([1.0] * int(wanted) + [wanted % 1])
+        if amount
+    ]
+    world = snapshot(cluster(f"1x{devices}"), [owner for owner, _ in wanting], workloads)
+    return shares_in(world)
+
+
+def shares_in(world: Snapshot) -> dict[str, float]:
+    return {name: share.fair_share / 1000 for name, share in decide(world).projects.items()}
+
+
+TABLE = {
+    "S1: everybody has the quota first": (4, [("a", 3, {}), ("b", 1, {})], [4, 4], [3, 1]),
+    "S1: not more than it asks for": (4, [("a", 3, {}), ("b", 1, {})], [1, 4], [1, 3]),
+    "S1: not more than its limit": (4, [("a", 3, {"limit": 2}), ("b", 1, {})], [4, 4], [2, 2]),
+    "S1: priority does not touch quotas": (
+        4,
+        [("a", 2, {"priority": 200}), ("b", 2, {})],
+        [4, 4],
+        [2, 2],
+    ),
+    "S1: nothing is scaled down": (2, [("a", 2, {}), ("b", 2, {})], [4, 4], [2, 2]),
+    "S1: unlimited is worth all there is": (4, [("a", None, {})], [9], [4]),
+    "S2: the rest by weight, by default the quota": (
+        8,
+        [("a", 3, {}), ("b", 1, {})],
+        [9, 9],
+        [6, 2],
+    ),
+    "S2: a given weight": (
+        8,
+        [("a", 1, {"weight": 1}), ("b", 1, {"weight": 5})],
+        [9, 9],
+        [2, 6],
+    ),
+    "S2: higher priority takes the rest first": (
+        8,
+        [("a", 1, {"priority": 200}), ("b", 1, {})],
+        [9, 9],
+        [7, 1],
+    ),
+    "S2: another round when one has enough": (8, [("a", 2, {}), ("b", 2, {})], [3, 9], [3, 5]),
+    "S2: leftovers to the largest remainder": (
+        5,
+        [("a", 0, {"weight": 1}), ("b", 0, {"weight": 2})],
+        [9, 9],
+        [2, 3],
+    ),
+    "S2: of equal remainders to the oldest": (
+        3,
+        [("a", 0, {"weight": 1, "created": 2}), ("b", 0, {"weight": 1, "created": 1})],
+        [9, 9],
+        [1, 2],
+    ),
+    "S2: of the same age by name": (
+        3,
+        [("a", 0, {"weight": 1}), ("b", 0, {"weight": 1})],
+        [9, 9],
+        [2, 1],
+    ),
+    "S2: whole GPUs leave fractions to the next bucket": (
+        8,
+        [("a", 2.5, {"priority": 50}), ("b", 0, {"weight": 1, "limit": 6}), ("c", 0, {})],
+        [9, 9, 0],
+        [2.5, 5.5, 0],
+    ),
+    "S3: a request is met to the fraction": (3, [("a", 1, {}), ("b", 1, {})], [1.5, 9], [1.5, 1.5]),
+    "S4: weight 0 has no part of the rest": (
+        8,
+        [("a", 1, {"weight": 0}), ("b", 1, {})],
+        [9, 9],
+        [1, 7],
+    ),
+}
+
+
+@pytest.mark.parametrize(("devices", "given_", "wanted", "expected"), TABLE.values(), ids=TABLE)
+def test_fair_shares(
+    devices: int,
+    given_: list[tuple[str, float | None, dict[str, int]]],
+    wanted: list[float],
+    expected: list[float],
+) -> None:
+    projects = [project(name, quota, **fields) for name, quota, fields in given_]
+
+    found = shares(devices, *zip(projects, wanted, strict=True))
+
+    assert found == {p.name: share for p, share in zip(projects, expected, strict=True)}
+
+
+def test_children_share_what_their_parent_has() -> None:
+    world = snapshot(
+        "1x8",
+        [
+            project("left", 4),
+            project("right", 4),
+            project("l1", 1, parent="left"),
+            project("l2", 3, parent="left"),
+            project("r1", 2, parent="right"),
+        ],
+        [job(f"{name}-{i}", 1, name) for name in ("l1", "l2", "r1") for i in range(6)],
+    )
+
+    assert shares_in(world) == {"left": 4, "right": 4, "l1": 1, "l2": 3, "r1": 4}
+
+
+def test_a_parents_quota_is_the_sum_of_its_childrens_if_left_out() -> None:
+    world = snapshot(
+        "1x8", [parent("p"), project("x", 1, parent="p"), project("y", 2.5, parent="p")]
+    )
+
+    assert decide(world).projects["p"].quota == gpus(3.5)
+
+
+def test_a_parents_own_quota_stands_beside_its_childrens() -> None:
+    world = snapshot("1x8", [project("p", 2), project("x", 4, parent="p")])
+
+    assert decide(world).projects["p"].quota == gpus(2)
+
+
+def test_a_parent_with_an_unlimited_child_is_unlimited() -> None:
+    world = snapshot("1x8", [parent("p"), project("x", None, parent="p")])
+
+    assert decide(world).projects["p"].quota is None
+
+
+def test_a_parents_own_workloads_have_what_its_children_leave_of_its_quota() -> None:
+    world = snapshot(
+        "1x4",
+        [project("p", 3), project("x", 1, parent="p")],
+        [job(f"{name}-{i}", 1, name) for name in ("p", "x") for i in range(4)],
+    )
+
+    plan = decide(world)
+
+    assert {n: p.allocated for n, p in plan.projects.items()} == {"p": 4000, "x": 1000}
+
+
+def test_closed_nodes_count_only_with_what_runs_there() -> None:
+    closed = cluster("2x4", schedulable=False)
+    world = snapshot(
+        closed, [project("a", 0, weight=1)], [job("runs", 2, on="n1:0,1"), job("waits", 4)]
+    )
+
+    assert shares_in(world) == {"a": 2}
+
+
+AMOUNTS = st.integers(0, 12)
+
+
+@given(
+    devices=st.integers(0, 16),
+    quotas=st.lists(st.integers(0, 6), min_size=2, max_size=4),
+    weights=st.lists(st.integers(0, 4), min_size=4, max_size=4),
+    wanted=st.lists(AMOUNTS, min_size=4, max_size=4),
+)
+def test_shares_never_exceed_requests_and_use_all_that_somebody_with_weight_wants(
+    devices: int, quotas: list[int], weights: list[int], wanted: list[int]
+) -> None:
+    owners = [
+        project(f"p{i}", quota, weight=weights[i], created=i) for i, quota in enumerate(quotas)
+    ]
+
+    found = shares(devices, *((owner, wanted[i]) for i, owner in enumerate(owners)))
+
+    guaranteed = sum(min(quota, wanted[i]) for i, quota in enumerate(quotas))
+    asked = sum(
+        wanted[i] if weights[i] else min(quota, wanted[i]) for i, quota in enumerate(quotas)
+    )
+    assert sum(found.values()) == max(guaranteed, min(devices, asked))
+    assert all(found[f"p{i}"] <= wanted[i] for i in range(len(quotas)))
+
+
+@given(devices=st.integers(1, 16), quota=st.integers(0, 3), count=st.integers(2, 4))
+def test_equal_projects_differ_by_at_most_one_gpu(devices: int, quota: int, count: int) -> None:
+    owners = [project(f"p{i}", quota, weight=1) for i in range(count)]
+
+    found = shares(devices, *((owner, 20) for owner in owners)).values()
+
+    assert max(found) - min(found) <= 1
+
+
+@given(
+    devices=st.integers(1, 16),
+    weights=st.lists(st.integers(0, 5), min_size=3, max_size=3),
+    wanted=st.lists(AMOUNTS, min_size=3, max_size=3),
+)
+def test_more_weight_never_gives_less(devices: int, weights: list[int], wanted: list[int]) -> None:
+    def share_with(weight: int) -> float:
+        owners = [
+            project(f"p{i}", 1, weight=weight if i == 0 else weights[i], created=i)
+            for i in range(3)
+        ]
+        return shares(devices, *zip(owners, wanted, strict=True))["p0"]
+
+    assert share_with(weights[0] + 1) >= share_with(weights[0])

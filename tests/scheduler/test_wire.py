@@ -1,0 +1,457 @@
+"""The JSON of snapshots and plans, and `runai schedule` (strict, sentences, round trips)."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runai.hub_service.scheduler import (
+    DeviceShare,
+    LeftOut,
+    MilliGpu,
+    Move,
+    NodeTypes,
+    Plan,
+    ProjectShare,
+    Reason,
+    Reserve,
+    Resize,
+    Snapshot,
+    Start,
+    Stop,
+    Unreserve,
+    Wait,
+    WorkerState,
+)
+from runai.hub_service.scheduler.__main__ import main
+from runai.hub_service.scheduler.wire import (
+    InvalidSnapshot,
+    plan_from_json,
+    plan_to_json,
+    snapshot_from_json,
+    snapshot_to_json,
+)
+
+EXAMPLE: dict[str, Any] = {
+    "now": 1000,
+    "policy": {},
+    "nodes": [{"name": "dgx-1", "devices": 8, "device_memory_mib": 81920, "gpu_type": "a100"}],
+    "projects": [{"name": "vision", "quota": 4, "build_quota": 2}],
+    "workloads": [
+        {
+            "name": "bob-1",
+            "project": "vision",
+            "user": "bob",
+            "submitted": 10,
+            "workers": [
+                {
+                    "name": "bob-1-0",
+                    "gpus": 1,
+                    "state": "running",
+                    "node": "dgx-1",
+                    "devices": [0],
+                    "started": 20,
+                }
+            ],
+        }
+    ],
+}
+
+EVERY_FIELD: dict[str, Any] = {
+    "now": 7,
+    "policy": {
+        "phases": ["allocate", "consolidate"],
+        "packing": "frag",
+        "shrink_first": False,
+        "reservations": False,
+        "backfill": True,
+        "history_weight": 2,
+        "users_take_turns": True,
+        "max_evictions": 3,
+        "max_pauses_per_hour": 4,
+        "explain": "none",
+    },
+    "nodes": [
+        {
+            "name": "n",
+            "devices": 2,
+            "device_memory_mib": 100,
+            "gpu_type": "t4",
+            "cpu_milli": 4000,
+            "memory_mib": 5000,
+            "labels": {"zone": "x"},
+            "schedulable": False,
+        }
+    ],
+    "projects": [
+        {"name": "p"},
+        {
+            "name": "a",
+            "parent": "p",
+            "quota": 2.5,
+            "build_quota": 0.5,
+            "limit": 4,
+            "weight": 3,
+            "priority": 200,
+            "created": 5,
+            "min_runtime": 60,
+            "never_lent": 1,
+            "node_types": {"build": ["ws"]},
+            "usage": 1.25,
+            "members": ["ana"],
+        },
+        {"name": "u", "quota": None},
+        {"name": "t", "quota": {"a100": 2, "*": None}},
+    ],
+    "workloads": [
+        {
+            "name": "w",
+            "project": "a",
+            "user": "ana",
+            "kind": "session",
+            "preemptible": True,
+            "priority": 75,
+            "submitted": 3,
+            "min_workers": 1,
+            "gpus_min": 1,
+            "gpus_max": 4,
+            "expected_runtime": 100,
+            "pauses": [1, 2],
+            "below_min_since": 4,
+            "grace": 30,
+            "checkpointed": 5,
+            "throughput": {"1": 10, "2": 18},
+            "resize_cost": 20,
+            "pack_by": "zone",
+            "workers": [
+                {
+                    "name": "w-0",
+                    "gpus": 0.35,
+                    "devices_wanted": 2,
+                    "state": "reserved",
+                    "node": "n",
+                    "devices": [0, 1],
+                    "started": 6,
+                    "cpu_milli": 500,
+                    "memory_mib": 700,
+                    "node_selector": {"zone": "x"},
+                    "gpu_types": ["t4"],
+                    "nodes": ["n"],
+                },
+                {"name": "w-1", "gpu_memory_mib": 50},
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "document", [EXAMPLE, EVERY_FIELD, {}], ids=["example", "every field", "{}"]
+)
+def test_snapshots_survive_their_json(document: dict[str, Any]) -> None:
+    snapshot = snapshot_from_json(document)
+
+    assert snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot)))) == snapshot
+
+
+def test_every_field_is_written_as_it_was_read() -> None:
+    assert snapshot_to_json(snapshot_from_json(EVERY_FIELD)) == EVERY_FIELD
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    snapshot = snapshot_from_json(
+        {
+            "nodes": [{"name": "n"}],
+            "projects": [{"name": "a"}],
+            "workloads": [{"name": "w", "project": "a", "workers": [{"name": "w-0"}]}],
+        }
+    )
+    node, project, workload = snapshot.nodes[0], snapshot.projects[0], snapshot.workloads[0]
+    worker = workload.workers[0]
+
+    assert (snapshot.now, snapshot.policy.packing, snapshot.policy.explain) == (
+        0,
+        "binpack",
+        "short",
+    )
+    assert snapshot.policy.phases == ("allocate", "reclaim", "preempt", "stop_stale_gangs")
+    assert (node.devices, node.cpu_milli, node.schedulable) == (0, None, True)
+    assert (project.quota, project.limit, project.priority) == (LeftOut.SUM_OF_CHILDREN, None, 100)
+    assert project.node_types == NodeTypes(build=None, train=None)
+    assert (workload.kind, workload.is_preemptible, workload.rank) == ("job", True, 50)
+    assert (workload.minimum, workload.grace) == (1, 60)
+    assert (worker.state, worker.gpus, worker.devices_wanted) == (WorkerState.PENDING, 0, 1)
+
+
+def test_sessions_have_their_own_defaults() -> None:
+    [session] = snapshot_from_json(
+        {
+            "workloads": [
+                {"name": "s", "project": "a", "kind": "session", "workers": [{"name": "s-0"}]}
+            ]
+        }
+    ).workloads
+
+    assert (session.is_preemptible, session.rank) == (False, 100)
+
+
+def _workload(**fields: Any) -> dict[str, Any]:
+    return {"workloads": [{"name": "j", "project": "a", "workers": [{"name": "j-0"}], **fields}]}
+
+
+def _worker(**fields: Any) -> dict[str, Any]:
+    return _workload(workers=[{"name": "j-0", **fields}])
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "not an object": ([], "snapshot must be an object, not []"),
+    "unknown field": (
+        {"nodes": [{"name": "n", "gpus": 2, "x": 1}]},
+        (
+            "node n: unknown fields gpus, x (known are name, devices, device_memory_mib, gpu_type,"
+            " cpu_milli, memory_mib, labels, schedulable)"
+        ),
+    ),
+    "missing name": ({"nodes": [{}]}, "node: name is missing"),
+    "missing workers": (
+        {"workloads": [{"name": "j", "project": "a"}]},
+        "workload j: workers is missing",
+    ),
+    "no list": ({"nodes": {}}, "snapshot: nodes must be a list, not {}"),
+    "text for a number": (
+        {"nodes": [{"name": "n", "devices": "2"}]},
+        "node n: devices must be an integer from 0 upwards, not '2'",
+    ),
+    "true for a number": (
+        {"nodes": [{"name": "n", "devices": True}]},
+        "node n: devices must be an integer from 0 upwards, not True",
+    ),
+    "empty name": ({"nodes": [{"name": ""}]}, "node: name must be a name, not ''"),
+    "number for a flag": (
+        {"nodes": [{"name": "n", "schedulable": 1}]},
+        "node n: schedulable must be true or false, not 1",
+    ),
+    "number for a text": (
+        {"nodes": [{"name": "n", "gpu_type": 1}]},
+        "node n: gpu_type must be a text, not 1",
+    ),
+    "wrong labels": (
+        {"nodes": [{"name": "n", "labels": []}]},
+        "node n: labels must be an object, not []",
+    ),
+    "fraction of a second": ({"now": 1.5}, "snapshot: now must be an integer, not 1.5"),
+    "unknown phase": (
+        {"policy": {"phases": ["sleep"]}},
+        (
+            "policy: phases must be one of allocate, consolidate, reclaim, preempt,"
+            " stop_stale_gangs, not 'sleep'"
+        ),
+    ),
+    "negative GPUs": (
+        {"projects": [{"name": "a", "quota": -1}]},
+        "project a: quota must be a number of GPUs from 0 upwards, not -1",
+    ),
+    "infinite GPUs": (
+        {"projects": [{"name": "a", "quota": float("inf")}]},
+        "project a: quota is wrong: inf GPUs are not possible: use a number from 0 upwards",
+    ),
+    "too fine": (
+        {"projects": [{"name": "a", "quota": 0.0005}]},
+        "project a: quota is wrong: 0.0005 GPUs are too fine: use at most three decimals",
+    ),
+    "wrong quota of a type": (
+        {"projects": [{"name": "a", "quota": {"a100": "x"}}]},
+        "project a: quota must be a number of GPUs from 0 upwards, not 'x'",
+    ),
+    "a table under its Python name": (
+        {"projects": [{"name": "a", "quota_by_type": {}}]},
+        "project a: give the table of GPU types as quota",
+    ),
+    "unknown node type": (
+        {"projects": [{"name": "a", "node_types": {"play": ["x"]}}]},
+        "node_types: unknown field play (known are build, train)",
+    ),
+    "unknown parent": (
+        {"projects": [{"name": "a", "parent": "b"}]},
+        "project a: its parent b is no project",
+    ),
+    "circle of parents": (
+        {"projects": [{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}]},
+        "project a: it is its own ancestor",
+    ),
+    "a name twice": ({"nodes": [{"name": "n"}, {"name": "n"}]}, "two nodes have the name n"),
+    "a worker's name twice": (
+        _workload(workers=[{"name": "j-0"}, {"name": "j-0"}]),
+        "two workers have the name j-0",
+    ),
+    "no workers": (_workload(workers=[]), "workload j: it has no workers"),
+    "minimum above the workers": (
+        _workload(min_workers=2),
+        "workload j: min_workers is 2, but it has only 1",
+    ),
+    "minimum of none": (
+        _workload(min_workers=0),
+        "workload j: min_workers must be an integer from 1 upwards, not 0",
+    ),
+    "unknown kind": (
+        _workload(kind="task"),
+        "workload j: kind must be one of job, session, not 'task'",
+    ),
+    "unknown state": (
+        _worker(state="lost"),
+        "worker j-0: state must be one of pending, reserved, running, stopping, not 'lost'",
+    ),
+    "one and a half": (
+        _worker(gpus=1.5),
+        "worker j-0: gpus must be whole GPUs or a fraction below 1, not 1.5",
+    ),
+    "GPUs and memory": (
+        _worker(gpus=1, gpu_memory_mib=5),
+        "worker j-0: give either gpus or gpu_memory_mib",
+    ),
+    "running nowhere": (_worker(state="running"), "worker j-0: it is running but names no node"),
+    "no such device": (
+        {"nodes": [{"name": "n", "devices": 1}], **_worker(state="running", node="n", devices=[1])},
+        "worker j-0: node n has no device 1",
+    ),
+    "long values are cut": (
+        {"now": "x" * 99},
+        f"snapshot: now must be an integer, not '{'x' * 56}...",
+    ),
+}
+
+
+@pytest.mark.parametrize(("document", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_said_in_a_sentence(document: object, message: str) -> None:
+    with pytest.raises(InvalidSnapshot) as caught:
+        snapshot_from_json(document)
+
+    assert str(caught.value) == message
+
+
+WHY = Reason(code="reclaimed", rule="R2", text="because", for_="w")
+DEVICES = (DeviceShare(3, MilliGpu(1000)), DeviceShare(4, MilliGpu(1000)))
+PLAN = Plan(
+    decisions=(
+        Unreserve(workload="z", worker="z-0"),
+        Stop(workload="b", worker="b-0", reason=WHY),
+        Move(workload="e", worker="e-0", node="n", devices=DEVICES, reason=WHY),
+        Resize(workload="r", worker="r-0", node="n", devices=DEVICES, reason=WHY),
+        Start(workload="p", worker="p-0", node="n", devices=DEVICES),
+        Start(workload="cpu", worker="cpu-0", node="n"),
+        Reserve(workload="q", worker="q-0", node="n", devices=DEVICES, waits_for=("b-0",)),
+        Wait(
+            workload="w",
+            reason=Reason(code="no_room", rule="P1", text="full"),
+            position=1,
+        ),
+    ),
+    projects={
+        "b": ProjectShare(
+            quota=None, fair_share=MilliGpu(500), allocated=MilliGpu(0), over_quota=MilliGpu(0)
+        )
+    },
+)
+
+
+def test_plans_survive_their_json() -> None:
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(PLAN)))) == PLAN
+
+
+def test_a_plan_is_written_as_the_interface_says() -> None:
+    written = plan_to_json(PLAN)
+
+    assert written["decisions"][1] == {
+        "kind": "stop",
+        "workload": "b",
+        "worker": "b-0",
+        "reason": {"code": "reclaimed", "rule": "R2", "for": "w", "text": "because"},
+    }
+    assert written["decisions"][5] == {
+        "kind": "start",
+        "workload": "cpu",
+        "worker": "cpu-0",
+        "node": "n",
+        "devices": [],
+    }
+    assert written["decisions"][6]["devices"][0] == {"device": 3, "gpus": 1}
+    assert written["projects"] == {
+        "b": {"quota": None, "fair_share": 0.5, "allocated": 0, "over_quota": 0}
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (
+            {"decisions": [{"kind": "nap"}]},
+            (
+                "a decision's kind must be one of start, stop, reserve, unreserve, move, resize,"
+                " wait, not 'nap'"
+            ),
+        ),
+        (
+            {"decisions": [{"kind": "unreserve", "workload": "w"}]},
+            "unreserve: worker is missing",
+        ),
+    ],
+    ids=["unknown kind", "missing field"],
+)
+def test_wrong_plans_are_refused(document: object, message: str) -> None:
+    with pytest.raises(InvalidSnapshot) as caught:
+        plan_from_json(document)
+
+    assert str(caught.value) == message
+
+
+# ---- runai schedule
+
+
+def test_schedule_prints_the_plan_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "snapshot.json"
+    file.write_text(json.dumps(EXAMPLE))
+
+    assert main([str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["projects"]["vision"] == {
+        "quota": 4,
+        "fair_share": 1,
+        "allocated": 1,
+        "over_quota": 0,
+    }
+
+
+def test_schedule_reads_standard_input_line_by_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps(EXAMPLE), "", json.dumps({"x": 1}), "{", json.dumps({})]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+
+    status = main(["--jsonl", "-"])
+
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [sorted(answer) for answer in answers] == [
+        ["decisions", "projects"],
+        ["error"],
+        ["error"],
+        ["decisions", "projects"],
+    ]
+    assert status == 2
+
+
+def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "none.json")
+
+    assert main([missing]) == 2
+    assert capsys.readouterr().err == f"{missing}: No such file or directory\n"
+
+
+def test_an_empty_cluster_has_an_empty_plan() -> None:
+    from runai.hub_service.scheduler import decide
+
+    assert decide(Snapshot()) == Plan()
