@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, Self
 from uuid import uuid4
@@ -36,6 +37,9 @@ from runai.hub_service.errors import NotFound
 
 __all__ = ["LocalCluster"]
 
+OWN_DIR = ".local/share/runai"
+"""Where a user with an account of their own keeps what jobs write, relative to their home."""
+
 FOLLOW_EVERY_S = 0.2
 """How often a followed log is looked at while its workload runs."""
 
@@ -57,10 +61,13 @@ class LocalCluster(RecordedCluster):
         """Use `open` instead: it makes sure that nobody else does this on the same directory."""
         super().__init__(store, {node_name: devices}, api_url=api_url, clock=clock)
         self._data_dir = data_dir
-        self._node = node_name
+        self._rows = {
+            name: _on_this_machine(row, node_name, len(devices)) for name, row in self._rows.items()
+        }
         self._system_users = system_users
         self._tending = Tending(data_dir / "jobs", self, clock)
-        self._to_remove: asyncio.Queue[Path] = asyncio.Queue()
+        self._to_remove: asyncio.Queue[tuple[Path, Account | None]] = asyncio.Queue()
+        """Directories, and as whom to remove what lies in a user's own home."""
         self._timetable_changed = asyncio.Event()
 
     @classmethod
@@ -104,7 +111,7 @@ class LocalCluster(RecordedCluster):
         for row in list(self._rows.values()):
             self.act(row)
         for path in self._trash.glob("*"):
-            self._to_remove.put_nowait(path)
+            self._to_remove.put_nowait((path, None))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_time())
             tasks.create_task(self._remove_trash())
@@ -131,13 +138,25 @@ class LocalCluster(RecordedCluster):
             self._trash.mkdir(mode=0o700, parents=True, exist_ok=True)
             aside = self._trash / uuid4().hex
             path.rename(aside)
-            self._to_remove.put_nowait(aside)
+            self._to_remove.put_nowait((aside, None))
+        own = _own_dir(row)
+        with contextlib.suppress(NotFound):  # the account may be gone
+            account = self._account(row.spec)
+            if account.uid is not None and own.is_relative_to(account.home):
+                self._to_remove.put_nowait((own, account))
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
-        """Return where the checkpoints and the logs of a workload are to be kept."""
-        del now
-        job = self._job_dir(spec)
-        return str(job / "checkpoints"), str(job)
+        """Return where the checkpoints and the logs of a workload are to be kept.
+
+        Users with accounts of their own cannot enter our directory: their checkpoints are at their
+        homes, under a name that a later workload of the same name does not get.
+        """
+        job = own = self._job_dir(spec)
+        with contextlib.suppress(NotFound):  # said when it is to be started
+            account = self._account(spec)
+            if account.uid is not None:
+                own = account.home / OWN_DIR / spec.project / f"{spec.name}-{int(now)}"
+        return str(own / "checkpoints"), str(job)
 
     def free_port(self) -> int:
         """Return a port that nobody listens on now."""
@@ -191,19 +210,12 @@ class LocalCluster(RecordedCluster):
     def start_of(self, row: Row, worker: WorkerRecord) -> tuple[Instructions, Mapping[str, str]]:
         """Return what its supervisor is told, and the environment."""
         spec = row.spec
-        account = account_of(spec.user, self._data_dir, system_users=self._system_users)
-        return self._instructions(row, account), (
-            account.environment() | self.variables(row, worker)
-        )
-
-    def _instructions(self, row: Row, account: Account) -> Instructions:
-        spec = row.spec
         assert spec.command is not None
-        job = self._job_dir(spec)
-        source = str(job / "source.py")
+        account = self._account(spec)
+        source = str(_own_dir(row) / "source.py")
         directories = [str(account.home)] if account.uid is None else []
         directories.append(row.record.checkpoint_dir)
-        return Instructions(
+        instructions = Instructions(
             command=[source if part == SOURCE_PLACEHOLDER else part for part in spec.command],
             workdir=spec.workdir or str(account.home),
             grace_seconds=spec.grace_seconds,
@@ -213,6 +225,10 @@ class LocalCluster(RecordedCluster):
             directories=directories,
             files={source: spec.source} if spec.source else {},
         )
+        return instructions, account.environment() | self.variables(row, worker)
+
+    def _account(self, spec: WorkloadSpec) -> Account:
+        return account_of(spec.user, self._data_dir, system_users=self._system_users)
 
     # -- time and directories --------------------------------------------------------------------
 
@@ -226,8 +242,19 @@ class LocalCluster(RecordedCluster):
 
     async def _remove_trash(self) -> NoReturn:
         while True:
-            path = await self._to_remove.get()
-            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+            path, account = await self._to_remove.get()
+            if account is None:
+                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+                continue
+            # As the user: at their home a name may be a link to anything.
+            removal = await asyncio.create_subprocess_exec(
+                *("rm", "-rf", "--", str(path)),
+                cwd="/",
+                user=account.uid,
+                group=account.gid,
+                extra_groups=[],
+            )
+            await removal.wait()
 
     @property
     def _trash(self) -> Path:
@@ -235,6 +262,25 @@ class LocalCluster(RecordedCluster):
 
     def _job_dir(self, spec: WorkloadSpec) -> Path:
         return self._data_dir / "jobs" / spec.project / spec.name
+
+
+def _own_dir(row: Row) -> Path:
+    """Return the directory of a workload that its user may write to."""
+    return Path(row.record.checkpoint_dir).parent
+
+
+def _on_this_machine(row: Row, node: str, devices: int) -> Row:
+    """Return a row as it is after the machine was renamed, or has lost devices."""
+    workers = []
+    for worker in row.record.workers:
+        held = tuple(share for share in worker.devices if share.device < devices)
+        if worker.state == "reserved" and (held != worker.devices or worker.node != node):
+            workers.append(replace(worker, state="pending", node="", devices=()))
+        elif worker.state in ACTIVE:
+            workers.append(replace(worker, node=node, devices=held))
+        else:
+            workers.append(worker)
+    return replace(row, record=replace(row.record, workers=tuple(workers)))
 
 
 def _made(data_dir: Path) -> Path:

@@ -106,6 +106,7 @@ class Supervisor:
         self.status_fd = status_fd
         os.set_inheritable(status_fd, False)  # the worker would keep it open
         os.chdir("/")
+        os.umask(0o077)
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGCHLD):

@@ -1,0 +1,319 @@
+"""The supervisor alone: a program that keeps one worker, told and telling by files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from runai.hub_service.clusters.local.attempt import Attempt, Instructions
+from runai.hub_service.clusters.row import Ending
+
+
+class Start:
+    """One attempt, started by a test; whatever of it is left is killed in the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.attempt = Attempt(path)
+        self.path = path
+        self.pid = 0
+
+    def __call__(
+        self, *command: str, environment: dict[str, str] | None = None, **told: Any
+    ) -> Start:
+        """Start a command and return when it runs, or could not start."""
+        told = {"workdir": "/tmp", "grace_seconds": 30} | told
+        environment = {"PATH": os.environ["PATH"], **(environment or {})}
+        self.pid, status = self.attempt.launch(Instructions(command, **told), environment)
+        os.read(status, 1)
+        os.close(status)
+        return self
+
+    def python(self, program: str, **told: Any) -> Start:
+        """Start a Python program, and wait until it has printed "ready"."""
+        self(sys.executable, "-I", "-S", "-u", "-c", program, **told)
+        return self
+
+    def stop(self) -> None:
+        """Tell the supervisor to stop the worker."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def ending(self) -> Ending:
+        """Wait for the supervisor, and return what it says."""
+        os.waitpid(self.pid, 0)
+        ending = self.attempt.ending()
+        assert ending is not None
+        return ending
+
+    def exit_file(self) -> dict[str, Any]:
+        """Return all that is in exit.json."""
+        content: dict[str, Any] = json.loads((self.path / "exit.json").read_text())
+        return content
+
+    def output(self) -> str:
+        """Return what the worker wrote."""
+        return "".join(path.read_text() for path in sorted(self.path.glob("log-*.txt")))
+
+    def printed(self, word: str) -> bool:
+        """Tell whether the worker has printed a word."""
+        return word in self.output()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Generator[Start]:
+    started = Start(tmp_path / "attempt")
+    yield started
+    for pid in [started.pid, *(int(p) for p in started.output().split() if p.isdigit())]:
+        if pid and psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+# -- ends ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code"),
+    [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9), ("kill -TERM $$", -15)],
+    ids=["success", "failure", "killed", "terminated"],
+)
+def test_it_says_how_the_worker_ended(start, script, exit_code):
+    assert Ending(exit_code) == start("sh", "-c", script).ending()
+
+
+@pytest.mark.parametrize(
+    ("command", "told", "text"),
+    [
+        (["no-such-program"], {}, "cannot start no-such-program: No such file or directory"),
+        (["/etc/passwd"], {}, "cannot start /etc/passwd: Permission denied"),
+        (["true"], {"workdir": "/no/dir"}, "cannot start /no/dir: No such file or directory"),
+        (["true"], {"directories": ["/proc/x"]}, "cannot start /proc/x: No such file or directory"),
+    ],
+    ids=["unknown program", "not a program", "no such directory", "cannot make a directory"],
+)
+def test_it_says_why_a_worker_could_not_start(start, command, told, text):
+    assert Ending(127, text=text) == start(*command, **told).ending()
+    assert f"{text}\n" == start.output()
+    assert not (start.path / "process.json").exists()
+
+
+def test_a_second_start_in_the_same_place_does_nothing(start):
+    program = "echo once; read -r _ < /dev/null; exec sleep 1000"
+    start("sh", "-c", program)
+    first = start.pid
+
+    os.waitpid(start("sh", "-c", program).pid, 0)
+    assert first == start.attempt.holder()
+
+    os.kill(first, signal.SIGTERM)
+    os.waitpid(first, 0)
+    os.waitpid(start("sh", "-c", program).pid, 0)
+    assert start.output() == "once\n"
+
+
+def test_processes_that_a_worker_leaves_behind_end_with_it(start, eventually):
+    start("sh", "-c", "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; exit 0")
+
+    assert Ending(0) == start.ending()
+
+    left = [int(pid) for pid in start.output().split()]
+    assert len(left) == 2
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in left))
+
+
+# -- stopping ------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_obeys_ends_in_its_own_way(start, eventually):
+    program = "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.1; done"
+    start("sh", "-c", program)
+    eventually(lambda: start.printed("ready"))
+
+    start.stop()
+
+    assert Ending(143, told=True) == start.ending()
+    assert start.output().endswith("saved\n")
+
+
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid())
+for daemon in (False, True):
+    if os.fork() == 0:
+        if daemon:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        print(os.getpid())
+        while True:
+            time.sleep(100)
+print("ready")
+while True:
+    time.sleep(100)
+"""
+
+
+def test_a_worker_that_ignores_it_is_killed_with_all_it_started(start, eventually):
+    start.python(STUBBORN, grace_seconds=0.2)
+    eventually(lambda: len(start.output().split()) == 4)
+
+    start.stop()
+
+    assert Ending(-9, told=True) == start.ending()
+    assert start.exit_file()["killed"]
+    pids = [int(word) for word in start.output().split() if word.isdigit()]
+    assert len(pids) == 3
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def test_what_a_shell_has_started_gets_the_grace_too(start, eventually):
+    # SIGTERM reaches the whole group: the shell dies of it, the program under it needs longer.
+    inner = "trap 'sleep 0.3; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    start("sh", "-c", f'sh -c "{inner}"; true')
+    eventually(lambda: start.printed("ready"))
+
+    start.stop()
+
+    ending = start.ending()
+    assert ending.told
+    assert not start.exit_file()["killed"]
+    assert start.output().endswith("saved\n")
+
+
+def test_a_worker_dies_with_its_supervisor(start, eventually):
+    start.python("import time; print('ready'); time.sleep(1000)")
+    process = start.attempt.process()
+    assert process is not None
+    assert psutil.pid_exists(process.pid)
+
+    os.kill(start.pid, signal.SIGKILL)
+    os.waitpid(start.pid, 0)
+
+    eventually(lambda: not psutil.pid_exists(process.pid))
+    assert None is start.attempt.holder()
+    assert start.attempt.begun()
+    assert None is start.attempt.ending()
+
+
+# -- surroundings --------------------------------------------------------------------------------
+
+
+def test_the_worker_gets_its_environment_and_no_more(start):
+    start("env", environment={"TOKEN": "secret-1"}).ending()
+
+    assert {"PATH", "TOKEN"} == {line.split("=")[0] for line in start.output().splitlines()}
+
+
+def test_secrets_are_in_no_file_and_no_argument(start, eventually):
+    start.python("import time; print('ready'); time.sleep(1000)", environment={"TOKEN": "secret-1"})
+
+    assert not (start.path / "environment.json").exists()
+    files = [path for path in start.path.iterdir() if path.is_file()]
+    assert not [path for path in files if b"secret-1" in path.read_bytes()]
+    assert "secret-1" not in " ".join(psutil.Process(start.pid).cmdline())
+    assert "TOKEN" not in psutil.Process(start.pid).environ()
+
+
+def test_its_files_are_for_the_owner_only(start):
+    start("true").ending()
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in start.path.iterdir()}
+    assert stat.S_IMODE(start.path.stat().st_mode) == 0o700
+    assert dict.fromkeys(modes, 0o600) == modes
+
+
+def test_the_worker_leads_a_session_of_its_own_without_a_terminal(start):
+    start.python(
+        "import os, sys; print(os.getpid(), os.getsid(0), os.getpgid(0), sys.stdin.read())"
+    )
+    start.ending()
+
+    pid, session, group = start.output().split()
+    assert pid == session == group
+
+
+def test_signals_that_python_ignores_are_back_to_normal(start):
+    start("grep", "SigIgn", "/proc/self/status").ending()
+
+    assert int(start.output().split()[1], 16) == 0
+
+
+def test_files_and_directories_are_made_before_it_starts(start, tmp_path):
+    source = tmp_path / "made" / "source.py"
+    told = {"directories": [str(source.parent)], "files": {str(source): "print('hello')"}}
+
+    start(sys.executable, "-I", "-S", str(source), **told).ending()
+
+    assert start.output() == "hello\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+def test_a_worker_runs_as_its_user(start, eventually):
+    nobody = pwd.getpwnam("nobody")
+    home = Path(tempfile.mkdtemp())  # pytest's own directories are closed to others
+    try:
+        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        start(
+            "sh",
+            "-c",
+            "id -u; id -g; id -G; pwd; umask; exec sleep 1000",
+            workdir=str(home),
+            uid=nobody.pw_uid,
+            gid=nobody.pw_gid,
+            user="nobody",
+            directories=[str(home / "a" / "checkpoints")],
+            files={str(home / "a" / "source.py"): ""},
+        )
+        eventually(lambda: len(start.output().splitlines()) == 5)
+
+        uid, gid, groups, where, umask = start.output().splitlines()
+        assert (str(nobody.pw_uid), str(nobody.pw_gid)) == (uid, gid)
+        assert [str(nobody.pw_gid)] == groups.split()
+        assert (str(home), "0022") == (where, umask)
+        assert nobody.pw_uid == (home / "a" / "source.py").stat().st_uid
+
+        process = start.attempt.process()
+        os.kill(start.pid, signal.SIGKILL)
+        os.waitpid(start.pid, 0)
+        eventually(lambda: not psutil.pid_exists(process.pid))
+    finally:
+        shutil.rmtree(home)
+
+
+# -- logs ----------------------------------------------------------------------------------------
+
+
+def test_logs_are_cut_between_lines_and_the_oldest_go(start):
+    start("sh", "-c", "for i in $(seq 10 40); do echo line $i; done", log_bytes=50, log_files=3)
+    start.ending()
+
+    files = sorted(start.path.glob("log-*.txt"))
+    assert len(files) == 3
+    assert all(path.stat().st_size <= 50 for path in files)
+    lines = start.output().splitlines()
+    assert [f"line {i}" for i in range(41 - len(lines), 41)] == lines
+
+
+def test_a_line_longer_than_a_file_is_cut(start):
+    start("sh", "-c", "printf '%0120d\\n' 7", log_bytes=50, log_files=10)
+    start.ending()
+
+    assert [p.stat().st_size for p in sorted(start.path.glob("log-*.txt"))] == [50, 50, 21]
+    assert f"{'0' * 119}7\n" == start.output()
+
+
+def test_the_last_words_are_kept_without_an_end_of_line(start):
+    start("printf", "no newline").ending()
+
+    assert start.output() == "no newline"
