@@ -54,6 +54,7 @@ class Controller:
         self._decide = decide
         self._on_cycle = on_cycle
         self._clock = clock
+        self._one_at_a_time = asyncio.Lock()
         self.last = Cycle()
         self.changes = Broadcast()
         """Announced after every cycle, so after every change that anybody could see."""
@@ -76,7 +77,11 @@ class Controller:
             await self._next_occasion()
 
     async def cycle(self) -> Cycle:
-        """Observe, decide, apply; keep and announce what came of it."""
+        """Observe, decide, apply; keep and announce what came of it. One at a time."""
+        async with self._one_at_a_time:
+            return await self._cycle()
+
+    async def _cycle(self) -> Cycle:
         began = self._clock()
         snapshot = await self._cluster.observe()
         plan = await self.plan(snapshot)

@@ -152,8 +152,8 @@ async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpe
         for spec in specs
     ]
     rows = [step.row for step in steps if step.row is not None]
-    # Not observed anew: that is the controller's, which would miss a change that we have seen.
-    snapshot = platform.controller.last.snapshot
+    # Observing is the controller's: it would miss a change that only we have seen.
+    snapshot = (await platform.controller.cycle()).snapshot
     added = tuple(w for row in rows if (w := workload_for_core(row)) is not None)
     plan = await platform.controller.plan(
         replace(snapshot, workloads=(*snapshot.workloads, *added))

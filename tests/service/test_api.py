@@ -1,0 +1,336 @@
+"""What the API answers when all is well: lists, waits, streams, sessions, usage, plans, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from decimal import Decimal
+
+import httpx
+import pytest
+
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.api.schemas import ProcessReport, ProjectPut, SubmitRequest
+from runai.hub_service.errors import Conflict, Forbidden, NotFound
+
+
+def job(name: str | None = None, gpus: str | None = None, **more: object) -> SubmitRequest:
+    given = {"name": name, "gpus": gpus and Decimal(gpus), **more}
+    return SubmitRequest(command=["true"], **{k: v for k, v in given.items() if v is not None})
+
+
+async def test_the_only_project_and_a_free_name_are_chosen(simulated):
+    ana = await simulated.client("ana")
+    names = [(await ana.submit(job())).workloads[0].id for _ in range(3)]
+
+    assert names == ["vision/job-1", "vision/job-2", "vision/job-3"]
+
+
+async def test_whoever_submits_at_once_gets_names_of_their_own(simulated):
+    ana = await simulated.client("ana")
+    replies = await asyncio.gather(*(ana.submit(job()) for _ in range(4)))
+
+    assert len({reply.workloads[0].id for reply in replies}) == 4
+
+
+async def test_an_array_is_as_many_workloads_each_with_its_index(simulated):
+    ana = await simulated.client("ana")
+    reply = await ana.submit(job("exp", "0.5", array=3))
+    details = [await ana.workload(w.id) for w in reply.workloads]
+
+    assert [(d.name, d.array_index) for d in details] == [("exp-0", 0), ("exp-1", 1), ("exp-2", 2)]
+
+
+async def test_a_submission_answers_with_what_came_of_it_at_once(simulated):
+    ana = await simulated.client("ana")
+    first = await ana.submit(job("exp1", "4"))
+    second = await ana.submit(job("exp2", "1"))
+
+    assert (first.workloads[0].state, first.workloads[0].allocated) == ("running", 4)
+    assert first.notes == []
+    assert second.workloads[0].reason.code == "over_limit"
+    assert [note.startswith("exp2 waits: ") for note in second.notes] == [True]
+
+
+async def test_a_dry_run_says_the_same_and_stores_nothing(simulated):
+    ana = await simulated.client("ana")
+    fits = await ana.submit(job("exp1", "1"), dry_run=True)
+    root = await simulated.client("root")
+    await root.put_project("vision", ProjectPut(limit=None))
+    never = await ana.submit(job("exp1", "8"), dry_run=True)
+
+    assert (fits.dry_run, fits.notes) == (True, [])
+    assert never.workloads[0].reason.code == "no_such_node"
+    assert never.notes[0].startswith("exp1 waits: ")
+    assert await ana.workloads() == []
+
+
+async def test_a_dry_run_refuses_a_name_that_is_taken(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(job("exp1"))
+
+    with pytest.raises(Conflict):
+        await ana.submit(job("exp1"), dry_run=True)
+
+
+async def test_a_list_is_filtered_by_project_user_and_state(simulated):
+    ana, vic, nel = [await simulated.client(name) for name in ("ana", "vic", "nel")]
+    for client, name in ((ana, "a"), (vic, "v"), (nel, "n")):
+        await client.submit(job(name, "1"))
+    await ana.suspend("vision/a")
+
+    async def names(**by: str) -> list[str]:
+        return [w.name for w in await vic.workloads(**by)]
+
+    assert await names() == ["a", "v"]
+    assert await names(user="ana") == ["a"]
+    assert await names(state="running") == ["v"]
+    assert await names(project="nlp") == []
+
+
+async def test_waiting_answers_when_the_state_changes_and_not_before(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(job("exp1", "1"))
+    seen = await ana.workload("vision/exp1")
+    waiting = asyncio.create_task(ana.wait("vision/exp1", seen.version, timeout_s=30))
+    unchanged = await ana.wait("vision/exp1", seen.version, timeout_s=0.2)
+    simulated.platform.cluster.complete("vision/exp1")
+
+    assert unchanged.version == seen.version
+    assert (await waiting).state == "succeeded"
+
+
+async def test_waiting_for_a_workload_that_is_deleted_ends(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(job("exp1"))
+    simulated.platform.cluster.complete("vision/exp1")
+    seen = await ana.workload("vision/exp1")
+    waiting = asyncio.create_task(ana.wait("vision/exp1", seen.version, timeout_s=30))
+    await asyncio.sleep(0)
+    await ana.delete("vision/exp1")
+
+    with pytest.raises(NotFound):
+        await waiting
+
+
+async def test_a_session_of_the_hub_is_granted_attached_and_released(simulated):
+    hub, ana = await simulated.client("hub"), await simulated.client("ana")
+    asked = SubmitRequest(name="lab-ana", kind="session", owner="ana", gpus=Decimal("0.5"))
+    granted = (await hub.submit(asked)).workloads[0]
+    environment = await hub.environment("vision/lab-ana")
+    running = await hub.attach("vision/lab-ana", ProcessReport(pid=4242, created=1.0))
+    mine = (await ana.workloads())[0]
+
+    assert (granted.state, granted.allocated, granted.preemptible) == ("starting", 0.5, False)
+    assert environment.environment["RUNAI_WORKLOAD"] == "vision/lab-ana"
+    assert environment.environment["CUDA_VISIBLE_DEVICES"].startswith("GPU-sim-")
+    assert running.state == "running"
+    assert (mine.id, mine.user, mine.mine) == ("vision/lab-ana", "ana", True)
+
+
+async def test_a_colleague_sees_a_workload_but_reads_nothing_of_it(simulated):
+    ana, mia = await simulated.client("ana"), await simulated.client("mia")
+    await ana.submit(job("exp1", source="secret = 42"))
+
+    assert [(w.id, w.mine) for w in await mia.workloads()] == [("vision/exp1", False)]
+    with pytest.raises(Forbidden, match="Only ana or an admin of its project may read vision/exp1"):
+        await mia.workload("vision/exp1")
+
+
+async def test_others_see_that_a_device_is_taken_but_not_by_whom(simulated):
+    ana, nel = await simulated.client("ana"), await simulated.client("nel")
+    await ana.submit(job("exp1", "0.5"))
+    (own,) = await ana.nodes()
+    (others,) = await nel.nodes()
+    overview = await nel.overview()
+
+    assert own.devices[0].allocations[0].workload == "vision/exp1"
+    held = others.devices[0].allocations[0]
+    assert (held.workload, held.user, held.gpus) == ("", "", 0.5)
+    assert overview.workloads == []
+    assert [(p.name, p.allocated, p.members) for p in overview.projects] == [
+        ("vision", 0.5, []),
+        ("nlp", 0, []),
+    ]
+
+
+async def test_the_overview_adds_up(simulated):
+    ana, hub = await simulated.client("ana"), await simulated.client("hub")
+    await hub.submit(SubmitRequest(name="lab", kind="session", owner="ana", gpus=Decimal("0.5")))
+    await ana.submit(job("exp1", "3"))
+    await ana.submit(job("exp2", "1"))
+    vision = (await ana.overview()).projects[0]
+
+    assert (vision.quota, vision.build_quota, vision.limit) == (2.5, 2.5, 4)
+    assert (vision.allocated, vision.build_allocated, vision.waiting) == (3.5, 0.5, 1)
+    assert (vision.over_quota, vision.may_submit, vision.may_admin) == (1.0, True, False)
+
+
+async def test_admins_are_told_when_the_quotas_are_more_than_there_is(simulated):
+    root, ana = await simulated.client("root"), await simulated.client("ana")
+    await root.put_project("third", ProjectPut(quota=Decimal(1)))
+
+    assert (await root.overview()).notes == ["Quotas add up to 6 GPUs, the cluster has 5."]
+    assert (await ana.overview()).notes == []
+
+
+async def test_a_project_is_created_changed_by_field_and_deleted(simulated):
+    root = await simulated.client("root")
+    await root.put_project("new", ProjectPut(quota=Decimal("1.5"), members=["zoe"]))
+    changed = await root.put_project("new", ProjectPut(limit=Decimal(2)))
+    unlimited = await root.put_project("new", ProjectPut(quota=None))
+    await root.delete_project("new")
+
+    assert (changed.quota, changed.limit, changed.members) == (1.5, 2, ["zoe"])
+    assert (unlimited.quota, unlimited.limit) == (None, 2)
+    assert [p.name for p in await root.projects()] == ["vision", "nlp"]
+
+
+async def test_a_changed_quota_takes_effect_in_the_next_cycle(simulated):
+    root, ana, nel = [await simulated.client(name) for name in ("root", "ana", "nel")]
+    await root.put_project("nlp", ProjectPut(quota=Decimal(1)))
+    await ana.submit(job("a", "1", array=4))
+    await nel.submit(job("n", "1"))
+    before = (await nel.submit(job("n2", "1"))).workloads[0]
+    await root.put_project("nlp", ProjectPut(quota=Decimal(2)))
+    after = await nel.wait(before.id, before.version, timeout_s=10)
+    states = [w.state for w in await ana.workloads()]
+
+    assert (before.reason.code, after.reason.code) == ("over_share", "stopping")
+    assert sorted(states) == ["running", "running", "running", "stopping"]
+
+
+async def test_events_bring_an_overview_at_once_and_after_each_change(simulated):
+    ana = await simulated.client("ana")
+    states = []
+    async with aclosing(ana.events()) as events, asyncio.timeout(20):
+        async for overview in events:
+            states.append([w.state for w in overview.workloads])
+            match states[-1]:
+                case []:
+                    await ana.submit(job("exp1", "1"))
+                case ["running"]:
+                    simulated.platform.cluster.complete("vision/exp1")
+                case ["succeeded"]:
+                    await ana.delete("vision/exp1")
+            if len(states) > 1 and states[-1] == []:
+                break
+
+    assert [state for state in states if state != ["queued"]] == [
+        [],
+        ["running"],
+        ["succeeded"],
+        [],
+    ]
+
+
+async def test_a_stream_ends_soon_after_its_readers_token_is_revoked(simulated, monkeypatch):
+    from runai.hub_service.api import streams
+
+    monkeypatch.setattr(streams, "CHECK_EVERY_S", 0.1)
+    monkeypatch.setattr(streams, "SIGN_OF_LIFE_S", 0.1)
+    headers = {"Authorization": "Bearer ana-token"}
+    async with (
+        httpx.AsyncClient(base_url=simulated.url, headers=headers, timeout=20) as http,
+        http.stream("GET", "api/v1/events") as reply,
+    ):
+        pieces = reply.aiter_bytes()
+        first = await anext(pieces)
+        del simulated.platform.authenticator._users.actors["ana"]
+        rest = [piece async for piece in pieces]
+
+    assert first.startswith(b"event: overview")
+    assert [piece for piece in rest if piece.startswith(b"event")] == []
+
+
+async def test_measurements_of_the_agent_are_shown_beside_what_is_allocated(simulated):
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp1", "0.5"))
+    uuid = (await ana.nodes())[0].devices[0].uuid
+    clock = simulated.platform.clock
+    report = AgentReport(
+        node="lab",
+        at=clock(),
+        interval=1.0,
+        devices=[DeviceSample(device=uuid, utilization=0.4, memory_mib=2048)],
+        samples=[
+            UsageSample(workload="vision/exp1", device=uuid, utilization=0.4, memory_mib=1024)
+        ],
+    )
+    told = await agent.report(report)
+    shown = (await ana.workloads())[0]
+    device = (await ana.nodes())[0].devices[0]
+    usage = await ana.usage(workload="vision/exp1", step_s=1)
+
+    assert [(a.workload, a.shares[0].uuid) for a in told.allocations] == [("vision/exp1", uuid)]
+    assert (shown.allocated, shown.utilized, shown.memory_used_mib) == (0.5, 0.4, 1024)
+    assert (device.utilized, device.memory_used_mib) == (0.4, 2048)
+    assert (usage.capacity, usage.simulated) == (5, True)
+
+
+async def test_an_agent_of_an_unknown_node_is_refused(simulated):
+    agent = await simulated.client("agent")
+    with pytest.raises(NotFound, match="no node elsewhere"):
+        await agent.report(AgentReport(node="elsewhere", at=1, interval=1, devices=[], samples=[]))
+
+
+async def test_the_plan_shows_only_decisions_about_what_one_may_see(simulated):
+    ana, nel = await simulated.client("ana"), await simulated.client("nel")
+    await ana.submit(job("a", "4"))
+    await ana.submit(job("a2", "1"))
+    whole = [d["workload"] for d in (await ana.plan())["decisions"]]
+
+    assert whole == ["vision/a2"]
+    assert (await nel.plan())["decisions"] == []
+    assert (await nel.plan())["projects"]["vision"]["allocated"] == 4
+
+
+async def test_metrics_count_workloads_gpus_and_decisions(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(job("exp1", "1.0"))
+    headers = {"Authorization": "Bearer ana-token"}
+    async with httpx.AsyncClient(base_url=simulated.url, headers=headers) as http:
+        text = (await http.get("metrics")).text
+
+    assert 'runai_workloads{project="vision",state="running"} 1.0' in text
+    assert 'runai_gpus_allocated{project="vision"} 1.0' in text
+    assert 'runai_gpus_quota{project="vision"} 2.5' in text
+    assert 'runai_gpus{node="lab"} 5.0' in text
+    assert 'runai_decisions_total{kind="start"} 1.0' in text
+    assert "runai_cycle_seconds_count" in text
+
+
+async def test_health_is_for_everybody(simulated):
+    async with httpx.AsyncClient(base_url=simulated.url) as http:
+        reply = await http.get("health")
+
+    assert (reply.status_code, reply.json()["status"]) == (200, "ok")
+
+
+async def test_the_page_names_its_reader_as_text_and_its_files_are_there(simulated):
+    simulated.platform.authenticator._users.actors["<b>"] = Actor("<b>")
+    async with httpx.AsyncClient(base_url=simulated.url) as http:
+        page = await http.get("", headers={"Authorization": "Bearer <b>-token"})
+        files = [await http.get(f"static/{name}") for name in ("gpus.js", "gpus.css", "gpus.svg")]
+        missing = await http.get("static/../views.py")
+
+    assert "&lt;b&gt;" in page.text
+    assert "<b>" not in page.text
+    assert [f.status_code for f in files] == [200, 200, 200]
+    assert missing.status_code == httpx.codes.NOT_FOUND
+
+
+async def test_every_route_and_its_schemas_are_in_the_openapi_document(simulated):
+    async with httpx.AsyncClient(base_url=simulated.url) as http:
+        document = (await http.get("api/v1/openapi.json")).json()
+
+    described = [
+        operation.get("summary") and operation.get("description")
+        for methods in document["paths"].values()
+        for operation in methods.values()
+    ]
+    assert all(described)
+    assert {"SubmitRequest", "WorkloadDetail", "Overview"} <= document["components"][
+        "schemas"
+    ].keys()
