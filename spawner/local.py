@@ -73,6 +73,10 @@ class RunaiLocalSpawner(LocalProcessSpawner):
     def _default_start_timeout(self) -> int:
         return int(self.queue_timeout + self.launch_timeout)
 
+    @default("poll_interval")
+    def _default_poll_interval(self) -> int:
+        return 5  # a look at a process costs nothing
+
     @default("options_form")
     def _default_options_form(self) -> Callable[..., Any]:
         return type(self)._form  # noqa: SLF001 - JupyterHub calls it with the spawner

@@ -1,0 +1,183 @@
+"""Accounts of the data directory: passwords hashed, files private, changes without a restart."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from runai.embedded.accounts import Accounts
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.errors import Conflict, InvalidRequest, NotFound
+
+PASSWORD = "correct horse"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> DataDirectory:
+    directory = DataDirectory(tmp_path / "data")
+    directory.prepare(system_users=False)
+    return directory
+
+
+@pytest.fixture
+def accounts(directory: DataDirectory) -> Accounts:
+    return Accounts(directory)
+
+
+def kept(directory: DataDirectory) -> dict[str, str]:
+    """Return what `passwords.txt` says."""
+    words = directory.passwords.read_text().split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_the_first_accounts_are_an_admin_and_two_members(
+    accounts: Accounts, directory: DataDirectory
+):
+    passwords = accounts.make_first()
+
+    assert {a.name: a.admin for a in accounts.all().values()} == {
+        "admin": True,
+        "bob": False,
+        "patty": False,
+    }
+    assert kept(directory) == passwords
+    assert all(accounts.check(name, password) for name, password in passwords.items())
+
+
+def test_a_second_start_makes_none(accounts: Accounts):
+    accounts.make_first()
+
+    assert accounts.make_first() == {}
+
+
+def test_passwords_are_different_and_hard_to_guess(accounts: Accounts):
+    passwords = accounts.make_first()
+
+    assert len(set(passwords.values())) == len(passwords)
+    assert all(re.fullmatch(r"[\w-]{20}", password) for password in passwords.values())
+
+
+@pytest.mark.parametrize("file", ["accounts.json", "passwords.txt", "accounts.lock"])
+def test_only_the_owner_may_read_them(accounts: Accounts, directory: DataDirectory, file: str):
+    accounts.make_first()
+
+    assert stat.S_IMODE((directory.secrets / file).stat().st_mode) == 0o600
+
+
+def test_a_chosen_password_is_kept_as_a_hash_only(accounts: Accounts, directory: DataDirectory):
+    accounts.add("carol", PASSWORD)
+
+    assert accounts.check("carol", PASSWORD)
+    assert PASSWORD not in directory.accounts.read_text()
+    assert not directory.passwords.exists() or "carol" not in kept(directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [
+        ("carol", "wrong"),
+        ("carol", ""),
+        ("carol", PASSWORD.upper()),
+        ("nobody", PASSWORD),
+        ("", PASSWORD),
+    ],
+)
+def test_nobody_else_enters(accounts: Accounts, name: str, password: str):
+    accounts.add("carol", PASSWORD)
+
+    assert accounts.check(name, password) is None
+
+
+def test_a_new_password_replaces_the_old_one(accounts: Accounts, directory: DataDirectory):
+    first = accounts.make_first()["bob"]
+    accounts.set_password("bob", PASSWORD)
+
+    assert accounts.check("bob", first) is None
+    assert accounts.check("bob", PASSWORD)
+    assert "bob" not in kept(directory)
+
+
+def test_a_generated_password_replaces_its_line(accounts: Accounts, directory: DataDirectory):
+    accounts.make_first()
+    made = accounts.set_password("bob")
+
+    assert kept(directory)["bob"] == made
+    assert set(kept(directory)) == {"admin", "bob", "patty"}
+
+
+def test_a_new_password_keeps_an_admin_admin(accounts: Accounts):
+    accounts.add("root", PASSWORD, admin=True)
+    accounts.set_password("root")
+
+    assert accounts.all()["root"].admin
+
+
+def test_a_removed_account_is_gone(accounts: Accounts, directory: DataDirectory):
+    password = accounts.make_first()["bob"]
+    accounts.remove("bob")
+
+    assert accounts.check("bob", password) is None
+    assert "bob" not in kept(directory)
+
+
+def test_a_change_by_another_process_is_seen(accounts: Accounts, directory: DataDirectory):
+    accounts.make_first()
+    assert "carol" not in accounts.all()
+    Accounts(directory).add("carol", PASSWORD)
+
+    assert accounts.check("carol", PASSWORD)
+
+
+@pytest.mark.parametrize("name", ["", "Bob", "a b", "../x", "-x", "a/b", "x" * 64, "ü", "a\n"])
+def test_a_name_that_would_not_do_is_refused(accounts: Accounts, name: str):
+    with pytest.raises(InvalidRequest, match="cannot be a user name"):
+        accounts.add(name, PASSWORD)
+
+
+@pytest.mark.parametrize("name", ["a", "bob", "ana@example.org", "j.doe", "x_1", "x" * 63])
+def test_a_usual_name_will_do(accounts: Accounts, name: str):
+    accounts.add(name, PASSWORD)
+
+    assert name in accounts.all()
+
+
+def test_a_short_password_is_refused(accounts: Accounts):
+    with pytest.raises(InvalidRequest, match="of 9 characters is too short"):
+        accounts.add("carol", "x" * 9)
+
+    assert "carol" not in accounts.all()
+
+
+def test_a_taken_name_is_refused_and_its_password_stays(accounts: Accounts):
+    accounts.add("carol", PASSWORD)
+    with pytest.raises(Conflict, match="a user carol already"):
+        accounts.add("carol", "something else")
+
+    assert accounts.check("carol", PASSWORD)
+
+
+def test_an_unknown_name_is_told_which_there_are(accounts: Accounts):
+    accounts.make_first()
+    for change in (accounts.set_password, accounts.remove):
+        with pytest.raises(NotFound, match=r"no user carol\. There is: admin, bob, patty"):
+            change("carol")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"accounts": []}', '{"accounts": {"a": 1}}'])
+def test_a_damaged_file_is_named(accounts: Accounts, directory: DataDirectory, text: str):
+    directory.accounts.write_text(text)
+    with pytest.raises(InvalidRequest, match=r"accounts\.json is damaged"):
+        accounts.all()
+
+
+def test_the_hash_is_salted(accounts: Accounts, directory: DataDirectory):
+    accounts.add("one", PASSWORD)
+    accounts.add("two", PASSWORD)
+    stored = json.loads(directory.accounts.read_text())["accounts"]
+
+    assert stored["one"]["hashed"].startswith("scrypt$16384$8$1$")
+    assert stored["one"]["hashed"] != stored["two"]["hashed"]

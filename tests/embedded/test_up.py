@@ -1,0 +1,119 @@
+"""`runai up` before it becomes JupyterHub: options, mistakes, what it prints."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runai.embedded.directory import DataDirectory
+from runai.embedded.settings import Settings
+from runai.embedded.up import parse
+from runai.hub_service.errors import InvalidRequest
+
+
+def up(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `runai up` as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "runai.embedded", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param([], {"port": 8000, "gpus": None, "simulate": None}, id="defaults"),
+        pytest.param(["--gpus", "auto"], {"gpus": None}, id="gpus auto"),
+        pytest.param(["--gpus", "4"], {"gpus": 4}, id="gpus"),
+        pytest.param(["--simulate", "8"], {"simulate": 8}, id="simulate"),
+        pytest.param(["--simulate", "0"], {"simulate": 0}, id="no GPU at all"),
+        pytest.param(["--port", "9000"], {"port": 9000}, id="port"),
+        pytest.param(["--data-dir", "/x/y"], {"data_dir": Path("/x/y")}, id="data dir"),
+        pytest.param(["--system-users"], {"system_users": True}, id="system users"),
+    ],
+)
+def test_options(arguments: list[str], expected: dict[str, object]):
+    settings = parse(arguments)
+
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--gpus", "-1"], "--gpus -1 is not possible."),
+        (["--gpus", "some"], "--gpus some is not possible."),
+        (["--simulate", "1.5"], "--simulate 1.5 is not possible."),
+        (["--simulate", "9999"], "--simulate 9999 is not possible."),
+        (["--port", "0"], "--port 0 is not possible."),
+        (["--port", "70000"], "--port 70000 is not possible."),
+        (["--projects", "/no/such.yaml"], "There is no file /no/such.yaml."),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_a_way_out(arguments: list[str], sentence: str):
+    with pytest.raises(InvalidRequest) as refused:
+        parse(arguments)
+
+    assert refused.value.message == sentence
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(Path("/data")),
+        Settings(Path("/data"), 9000, 4, None, Path("/p.yaml"), system_users=True),
+        Settings(Path("/data"), simulate=0),
+    ],
+    ids=["defaults", "all", "no GPU"],
+)
+def test_the_hub_reads_what_up_was_asked_for(settings: Settings):
+    assert Settings.from_environment(settings.environment()) == settings
+
+
+def test_a_taken_port_is_told_with_the_way_out(tmp_path: Path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        told = up("--port", str(port), "--data-dir", str(tmp_path))
+
+    assert told.returncode == 1
+    assert told.stderr == (
+        f"runai up: Port {port} of 127.0.0.1 is taken by another program."
+        f" Choose another one, for example --port {port + 1}.\n"
+    )
+
+
+def test_a_second_start_on_the_same_directory_is_told_where_the_first_one_is(tmp_path: Path):
+    directory = DataDirectory(tmp_path)
+    directory.prepare(system_users=False)
+    held = directory.lock("http://127.0.0.1:8000/ (process 7)")
+    told = up("--data-dir", str(tmp_path))
+    os.close(held)
+
+    assert told.returncode == 1
+    assert "already: http://127.0.0.1:8000/ (process 7)." in told.stderr
+
+
+def test_a_mistake_makes_nothing(tmp_path: Path):
+    told = up("--data-dir", str(tmp_path / "data"), "--simulate", "many")
+
+    assert told.returncode == 1
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may")
+def test_system_users_need_root(tmp_path: Path):
+    told = up("--data-dir", str(tmp_path), "--system-users")
+
+    assert "--system-users needs root" in told.stderr
