@@ -7,6 +7,7 @@ time between is a gap. One ledger writes to a database at a time. Not thread-saf
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,7 +59,7 @@ class Ledger:
         self._latest: dict[tuple[str, str], tuple[float, float | None, int]] = {}
         self._devices: dict[str, tuple[float, float | None, int | None]] = {}
         self._batch = Batch()
-        self._span_written_at = 0.0
+        self._span_written_until = self._sums.closed_until
         self._retained_at = 0.0
 
     # -- what comes in ---------------------------------------------------------------------------
@@ -238,7 +239,7 @@ class Ledger:
 
     def _write_rest(self) -> None:
         # The running stretch of ten seconds is written as if complete: it will not be continued.
-        self._collect(-(-int(self._clock()) // WRITE_S) * WRITE_S)
+        self._collect(math.ceil(self._clock() / WRITE_S) * WRITE_S)
         batch, self._batch = self._batch, Batch()
         try:
             if batch:
@@ -262,8 +263,8 @@ class Ledger:
             for series in sorted(self._sums.changed, key=lambda one: one.id):
                 self._collect_row(series, at, level)
         self._sums.closed_until = max(self._sums.closed_until, until)
-        if self._batch or now - self._span_written_at >= IDLE_WRITE_S:
-            self._span_written_at = now
+        if self._batch or until - self._span_written_until >= IDLE_WRITE_S or until >= now:
+            self._span_written_until = until
             for id_, span in self._spans().items():
                 # Not beyond the rows: after a crash what they lack must be a gap, not a zero.
                 if span.started < until:

@@ -1,0 +1,257 @@
+"""Averages against exact integrals, over generated traces of everything that can happen.
+
+A trace is a list of steps during which allocation and load do not change. Steps may lack their
+report (a gap), have it twice or late; the service may be stopped or die between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runai.hub_service.api.reports import AgentReport
+from runai.hub_service.ledger import Held, Ledger, Totals, UsageFilter
+
+START = 1_700_000_000.0
+TICK_S = 0.25
+
+HOLDS = [
+    Held("vision", "ana", "vision/a", "GPU-0", 500),
+    Held("vision", "ana", "vision/b", "GPU-0", 250),
+    Held("vision", "bo", "vision/c", "GPU-1", 1000),
+    Held("nlp", "bo", "nlp/d", "GPU-2", 1000),
+    Held("nlp", "bo", "nlp/d", "GPU-3", 1000),
+    # Held all the time: an idle ledger writes once a minute, so a crash would cost that much.
+    Held("ops", "eve", "ops/e", "GPU-4", 1000),
+]
+ALWAYS = len(HOLDS) - 1
+WORKLOADS = {held.workload for held in HOLDS}
+FILTERS = {
+    "all": UsageFilter(),
+    "project vision": UsageFilter(project="vision"),
+    "user bo": UsageFilter(user="bo"),
+    "bo in vision": UsageFilter(project="vision", user="bo"),
+    "workload vision/a": UsageFilter(workload="vision/a"),
+    "workload nlp/d": UsageFilter(workload="nlp/d"),
+}
+
+Delivery = Literal["once", "twice", "late", "failed", "lost"]
+
+
+@dataclass(frozen=True)
+class Step:
+    ticks: int
+    held: tuple[int, ...]
+    busy: tuple[float, ...]
+    delivery: Delivery
+    then: Literal["go on", "stop", "crash"]
+    away_ticks: int
+
+
+def without_late_reports_before_a_crash(trace: list[Step]) -> list[Step]:
+    """What a late report adds to a stretch that is written already goes with the next one."""
+    if all(step.then != "crash" for step in trace):
+        return trace
+    return [replace(s, delivery="once") if s.delivery == "late" else s for s in trace]
+
+
+traces = st.lists(
+    st.builds(
+        Step,
+        ticks=st.integers(1, 24),
+        held=st.sets(st.integers(0, ALWAYS)).map(lambda some: tuple(sorted(some | {ALWAYS}))),
+        busy=st.tuples(*[st.sampled_from([0.0, 0.005, 0.1, 0.5, 1.0])] * len(HOLDS)),
+        delivery=st.sampled_from(["once"] * 6 + ["twice", "late", "failed", "lost"]),
+        then=st.sampled_from(["go on"] * 8 + ["stop", "crash"]),
+        away_ticks=st.integers(0, 120),
+    ),
+    min_size=1,
+    max_size=40,
+).map(without_late_reports_before_a_crash)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is true of a stretch of time that the ledger keeps."""
+
+    start: float
+    end: float
+    held: tuple[int, ...]
+    busy: tuple[float, ...]
+    measured: bool
+
+    def until(self, end: float) -> Piece:
+        return replace(self, end=min(self.end, end))
+
+
+@dataclass
+class Sums:
+    """Exact integrals over some pieces."""
+
+    watched: float = 0.0
+    held: float = 0.0
+    measured_held: float = 0.0
+    measured: float = 0.0
+    allocated: float = 0.0
+    used: float = 0.0
+    idle: float = 0.0
+
+
+def answers(who: UsageFilter, held: Held) -> bool:
+    wanted = {"workload": who.workload, "project": who.project, "user": who.user}
+    return all(value in {None, getattr(held, name)} for name, value in wanted.items())
+
+
+def integrate(pieces: list[Piece], who: UsageFilter) -> Sums:
+    sums = Sums()
+    for piece in pieces:
+        length = max(0.0, piece.end - piece.start)
+        mine = [n for n in piece.held if answers(who, HOLDS[n])]
+        sums.watched += length
+        sums.held += length * bool(mine)
+        sums.allocated += length * sum(HOLDS[n].milli for n in mine) / 1000
+        if piece.measured or not mine:
+            sums.measured += length
+        if piece.measured:
+            sums.measured_held += length * bool(mine)
+            sums.used += length * sum(piece.busy[n] for n in mine)
+            sums.idle += length * sum(HOLDS[n].milli / 1000 for n in mine if piece.busy[n] < 0.01)
+    return sums
+
+
+@dataclass
+class Clock:
+    now: float = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Replay:
+    """Plays a trace to a ledger and keeps what is true of it."""
+
+    def __init__(self, database: Path, make_report) -> None:
+        self.clock = Clock()
+        self.kept: list[Piece] = []
+        self._database = database
+        self._make_report = make_report
+        self._complete = 0.0
+        """The end of the stretch in which the service was stopped: it is written as a whole."""
+        self._open()
+
+    def _open(self) -> None:
+        self.ledger = Ledger(self._database, clock=self.clock)
+        self._run: list[Piece] = []
+        self._late: AgentReport | None = None
+        self._opened = self.clock.now
+
+    async def play(self, step: Step) -> None:
+        held = [HOLDS[n] for n in step.held]
+        start = self.clock.now
+        self.ledger.record(start, 0, held)
+        self.clock.now += step.ticks * TICK_S
+        length = self.clock.now - start
+        busy = {(HOLDS[n].workload, HOLDS[n].device): step.busy[n] for n in step.held}
+        told = {} if step.delivery == "failed" else busy
+        report = self._make_report(self.clock.now, length, told)
+        if self._late is not None:
+            self.ledger.record(self.clock.now, self._late.interval, held, self._late)
+            self._late = None
+        if step.delivery == "late":
+            self._late = report
+        elif step.delivery != "lost":
+            for _ in range(2 if step.delivery == "twice" else 1):
+                self.ledger.record(self.clock.now, length, held, report)
+        else:
+            self.ledger.record(self.clock.now, length, held)
+        measured = step.delivery not in {"failed", "lost"}
+        self._run.append(Piece(start, self.clock.now, step.held, step.busy, measured))
+        await self.ledger.flush()
+        if step.then != "go on":
+            await self.restart(step)
+
+    async def restart(self, step: Step) -> None:
+        if self._late is not None:
+            # It never arrived: the agent went with the service.
+            self._run[-1] = replace(self._run[-1], measured=False)
+        if step.then == "stop":
+            self.ledger.close()
+            self._complete = -(-self.clock.now // 10) * 10
+            self.kept += self._run
+        else:
+            # Whole stretches of ten seconds were written, the last a little after its end.
+            written = (self.clock.now - 3) // 10 * 10
+            kept = written if written > max(self._opened, self._complete) else self._opened
+            self.kept += [piece.until(kept) for piece in self._run if piece.start < kept]
+            self.ledger._store.close()
+        self.clock.now += step.away_ticks * TICK_S
+        self._open()
+
+    async def finish(self) -> list[Piece]:
+        """End on a whole stretch, so that the range asked for is the range answered."""
+        if self._late is not None:
+            self.ledger.record(self.clock.now, self._late.interval, [], self._late)
+        end = -(-self.clock.now // 10) * 10 + 10
+        self.ledger.record(self.clock.now, 0, [])
+        self._run.append(Piece(self.clock.now, end, (), (), measured=False))
+        self.clock.now = end
+        self.ledger.record(end, 0, [])
+        return self.kept + self._run
+
+
+def ratio(amount: float, seconds: float) -> float | None:
+    return amount / seconds if seconds > 1e-6 else None
+
+
+def expected(who: UsageFilter, sums: Sums) -> Mapping[str, float | None]:
+    held = who.workload is not None
+    return {
+        "allocated_average": ratio(sums.allocated, sums.held if held else sums.watched),
+        "utilized_average": ratio(sums.used, sums.measured_held if held else sums.measured),
+        "allocated_gpu_hours": sums.allocated / 3600,
+        "used_gpu_hours": sums.used / 3600,
+        "idle_gpu_hours": sums.idle / 3600,
+    }
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(trace=traces)
+def test_averages_are_the_exact_integrals_whatever_happens(trace, empty_database, report):
+    asyncio.run(play_and_compare(trace, empty_database, report))
+
+
+async def play_and_compare(trace, empty_database, report):
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(shutil.copy(empty_database, Path(folder) / "ledger.sqlite"))
+        played = Replay(copied, report)
+        grown: dict[str, Totals] = {}
+        for step in trace:
+            await played.play(step)
+            # A crash may cost what was not written; else nothing ever shrinks.
+            last = {} if step.then == "crash" else grown
+            grown = {workload: played.ledger.totals(workload) for workload in WORKLOADS}
+            for workload, earlier in last.items():
+                assert min(grown[workload].minus(earlier)) >= -1e-9, workload
+        pieces = await played.finish()
+        for name, who in FILTERS.items():
+            series = await played.ledger.usage(who, START, played.clock.now)
+            answer = expected(who, integrate(pieces, who))
+            found = {field: getattr(series, field) for field in answer}
+
+            # 0.1 points of a GPU is 0.001; what is added up in seconds is as exact as floats are.
+            assert found == pytest.approx(dict(answer), abs=1e-6), name
+            assert (series.since, series.until) == (START, played.clock.now)
+        played.ledger.close()
