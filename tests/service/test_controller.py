@@ -162,7 +162,7 @@ def test_after_a_failure_it_waits_longer_each_time_and_goes_on(loop, cluster, ca
         async with Watched(cluster, fails_four_times):
             await cluster.submit([job("exp1")])
             await asyncio.sleep(8)
-            return (await cluster.workload("vision/exp1")).state
+            return str((await cluster.workload("vision/exp1")).state)
 
     with caplog.at_level(logging.ERROR, "runai.controller"):
         state = loop.run_until_complete(story())
@@ -192,10 +192,10 @@ def test_a_change_during_a_cycle_is_not_missed(loop, cluster):
 
             async def slowly(plan: Plan) -> Any:
                 await cluster.submit([job("meanwhile")])
-                cluster.apply = apply  # type: ignore[method-assign]
+                cluster.apply = apply
                 return await apply(plan)
 
-            cluster.apply = slowly  # type: ignore[method-assign]
+            cluster.apply = slowly
             await cluster.submit([job("exp1")])
             await asyncio.sleep(1)
             states = {w.id: w.state for w in await cluster.workloads()}
