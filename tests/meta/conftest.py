@@ -2,7 +2,8 @@
 
 checkout   the repository's root
 metadata   pyproject.toml, parsed
-folders    {"runai.widgets": PATH of widgets/, ...}: the root folder of each package
+shipped    {"runai.widgets": PATH of widgets/, ...}: the root folder of all that is in the wheel
+folders    the same without what is shipped as files only (examples/)
 wheel      the wheel, built once in a session from a copy of the tree
 installed  a virtual environment of its own with that wheel; dependencies are borrowed from ours
 """
@@ -35,21 +36,29 @@ def metadata(checkout: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def folders(checkout: Path, metadata: dict[str, Any]) -> dict[str, Path]:
-    """Return the root folder of each package."""
+def shipped(checkout: Path, metadata: dict[str, Any]) -> dict[str, Path]:
+    """Return the root folders of everything in the wheel."""
     mapped: dict[str, str] = metadata["tool"]["setuptools"]["package-dir"]
     return {package: checkout / folder for package, folder in mapped.items()}
 
 
 @pytest.fixture(scope="session")
+def folders(shipped: dict[str, Path]) -> dict[str, Path]:
+    """Return the root folders of the packages: the others are files that nobody imports."""
+    return {
+        package: folder for package, folder in shipped.items() if (folder / "__init__.py").exists()
+    }
+
+
+@pytest.fixture(scope="session")
 def wheel(
-    checkout: Path, folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+    checkout: Path, shipped: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """Build the wheel from a copy: a `build/` left in the checkout would hide missing files."""
     source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(checkout / name, source)
-    for folder in folders.values():
+    for folder in shipped.values():
         shutil.copytree(
             folder, source / folder.name, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )

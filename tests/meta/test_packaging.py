@@ -32,10 +32,10 @@ def _files(folder):
     ]
 
 
-def test_every_package_on_disk_is_declared(metadata, folders):
+def test_every_package_on_disk_is_declared(metadata, shipped):
     on_disk = {
         ".".join([package, *path.parent.relative_to(folder).parts])
-        for package, folder in folders.items()
+        for package, folder in shipped.items()
         for path in _files(folder)
         if path.suffix == ".py"
     }
@@ -66,10 +66,10 @@ def test_every_root_folder_is_linked_for_the_type_checkers(checkout, folders):
     assert links == {folder.name: folder for folder in folders.values()}
 
 
-def test_the_wheel_holds_every_file_and_no_other(wheel, folders):
+def test_the_wheel_holds_every_file_and_no_other(wheel, shipped):
     expected = {
         f"runai/{path.relative_to(folder.parent).as_posix()}"
-        for folder in folders.values()
+        for folder in shipped.values()
         for path in _files(folder)
     }
     with zipfile.ZipFile(wheel) as archive:
