@@ -8,7 +8,7 @@ A Job holds nothing but its name: what it tells is asked of the service each tim
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack, overload
 
 from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
 from runai.widgets import text
@@ -173,6 +173,31 @@ def _shown(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
     return jobs_view(first.link, [job.id for job in each], notes=first.notes).mimebundle()
 
 
+class Options(TypedDict, total=False):
+    """The options of `submit` beside `array`, for type checkers."""
+
+    args: Sequence[str]
+    gpus: Amount | None
+    gpu_memory: str | None
+    name: str | None
+    project: str | None
+    priority: str | int
+    workers: int
+    env: Mapping[str, str] | Iterable[str] | None
+    workdir: str | PathLike[str] | None
+    interactive: bool
+    preemptible: bool | None
+    backoff_limit: int
+    grace_seconds: int
+    wait: bool
+
+
+@overload
+def submit(
+    program: str | Sequence[str], *, array: None = None, **options: Unpack[Options]
+) -> Job: ...
+@overload
+def submit(program: str | Sequence[str], *, array: int, **options: Unpack[Options]) -> Jobs: ...
 def submit(
     program: str | Sequence[str],
     *,

@@ -6,11 +6,11 @@ at first use. `connect` replaces it (another platform, another user). Holds no s
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from runai.hub_service.api.schemas import WhoAmI, WorkloadView
+from runai.hub_service.api.schemas import Overview, WhoAmI, WorkloadView
 from runai.hub_service.client import AsyncClient, Client
 from runai.hub_service.connection import Connection, find_connection
 from runai.hub_service.errors import InvalidRequest, NotFound
@@ -27,7 +27,7 @@ class Link:
         """Keep the connection; nothing is sent before it is needed."""
         self.connection = connection
         self.client = Client(connection.url, connection.token, default_project=connection.project)
-        self.live = Live(self.client.events)
+        self.live = Live(self._events)
         self._in_hub = "JUPYTERHUB_SERVICE_PREFIX" in environ
 
     def awaitable_client(self) -> AsyncClient:
@@ -74,6 +74,11 @@ class Link:
                 hint=near or "%runai_list shows those there are.",
             )
         return named[0]
+
+    def _events(self) -> Generator[Overview]:
+        """Listen by a client of its own, which belongs to the thread that reads."""
+        with Client(self.connection.url, self.connection.token) as client:
+            yield from client.events()
 
     def close(self) -> None:
         """Stop listening and close the connections."""

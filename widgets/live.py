@@ -6,8 +6,8 @@ and tried again for as long as anybody listens.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from runai.hub_service.api.schemas import Overview
@@ -33,7 +33,7 @@ FIRST_RETRY_S, LAST_RETRY_S = 1.0, 15.0
 class Live:
     """The events of one platform, shared by all views of a kernel. Safe to use from any thread."""
 
-    def __init__(self, events: Callable[[], Iterator[Overview]]) -> None:
+    def __init__(self, events: Callable[[], Generator[Overview]]) -> None:
         """Keep how to open the stream; it is opened when somebody listens."""
         self._events = events
         self._lock = threading.Lock()
@@ -75,11 +75,12 @@ class Live:
         retry_s = FIRST_RETRY_S
         while self._wanted():
             try:
-                for overview in self._events():
-                    retry_s = FIRST_RETRY_S
-                    self._tell(overview)
-                    if not self._wanted():
-                        return
+                with closing(self._events()) as events:
+                    for overview in events:
+                        retry_s = FIRST_RETRY_S
+                        self._tell(overview)
+                        if not self._wanted():
+                            return
             except Unavailable as away:
                 self._tell(Lost(str(away), retrying=True))
             except RunaiError as refused:

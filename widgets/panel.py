@@ -36,7 +36,7 @@ class Panel(anywidget.AnyWidget):
     _esm = page_script(HERE)
     _css = HERE / "panel.css"
 
-    state: "traitlets.Dict[str, object]" = traitlets.Dict().tag(sync=True)
+    state: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
     service = traitlets.Unicode().tag(sync=True)
 
     def __init__(
@@ -45,6 +45,7 @@ class Panel(anywidget.AnyWidget):
         draw: Callable[[Overview], State],
         say: Callable[[Overview], str],
         *,
+        lose: Callable[[], None] = lambda: None,
         done: Callable[[State], bool] = lambda _state: False,
     ) -> None:
         """Show the platform as it is now and listen to what changes.
@@ -56,7 +57,7 @@ class Panel(anywidget.AnyWidget):
         first = draw(overview)
         super().__init__(state=first, service=here.page_path)
         self._link = here
-        self._draw, self._say, self._done = draw, say, done
+        self._draw, self._say, self._lose, self._done = draw, say, lose, done
         self._latest = overview
         self._leave: Callable[[], None] = lambda: None
         self.on_msg(self._act)
@@ -82,6 +83,7 @@ class Panel(anywidget.AnyWidget):
 
     def _hear(self, news: News) -> None:
         if isinstance(news, Lost):
+            self._lose()
             self.state = {**self.state, "lost": news.text}
             return
         self._latest = news
@@ -128,7 +130,7 @@ def panel(*, minutes: float = 10) -> Panel:
         mine = [view for view in overview.workloads if view.user == user]
         return f"{_quota_text(overview, projects)}\n\n{text.workload_table(mine)}"
 
-    return Panel(here, draw, say)
+    return Panel(here, draw, say, lose=timeline.lose)
 
 
 def quota() -> Panel:
@@ -184,7 +186,8 @@ def _recorded(here: Link, user: str, timeline: Timeline) -> Timeline:
         )
     except RunaiError:
         return timeline
-    timeline.load((p.at.timestamp(), p.allocated, p.utilized) for p in series.points)
+    points = ((point.at.timestamp(), point.allocated, point.utilized) for point in series.points)
+    timeline.load(points, series.step_s)
     return timeline
 
 

@@ -12,9 +12,6 @@ __all__ = ["Point", "Timeline"]
 Point = tuple[float, float | None, float | None]
 """End of the step in Unix seconds, allocated and utilized GPUs in it; None: nothing is known."""
 
-LONGEST_SILENCE_S = 10.0
-"""The service speaks every 2 s while anything is measured; a longer silence is no knowledge."""
-
 
 @dataclass(slots=True)
 class _Average:
@@ -47,20 +44,23 @@ class Timeline:
         self._steps: dict[int, _Step] = {}
         self._held: Point | None = None
 
-    def load(self, points: Iterable[Point]) -> None:
-        """Take over recorded points; each is the average of the step that ends there."""
+    def load(self, points: Iterable[Point], step_s: float) -> None:
+        """Take over recorded points, each the average over `step_s` seconds that end there."""
         for at, allocated, utilized in points:
-            step = self._step(self._index(at - self.step_s / 2))
-            step.allocated.add(allocated, self.step_s)
-            step.utilized.add(utilized, self.step_s)
+            if allocated is not None:
+                self._hold_until(at, at - step_s, allocated, utilized)
 
     def push(self, at: float, allocated: float | None, utilized: float | None) -> None:
-        """Note the values from `at` on; those before held until now, but for a long silence."""
-        if self._held is not None and 0 < at - self._held[0] <= LONGEST_SILENCE_S:
+        """Note the values from `at` on; those before held until now."""
+        if self._held is not None:
             self._hold_until(at, *self._held)
         self._held = (at, allocated, utilized)
         oldest = self._index(at - self.window_s)
         self._steps = {index: step for index, step in self._steps.items() if index >= oldest}
+
+    def lose(self) -> None:
+        """Note that nothing is known until the next news."""
+        self._held = None
 
     def points(self) -> list[Point]:
         """Return the steps in order, with one empty point for each gap."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from queue import Queue
 
 import pytest
-from overviews import overview, workload
 
+from overviews import overview, workload
 from runai.hub_service.api.schemas import Overview
 from runai.hub_service.errors import RunaiError, Unauthenticated, Unavailable
 from runai.widgets.live import Live, Lost, News
@@ -21,7 +21,7 @@ class Source:
         self.news: Queue[Overview | RunaiError | None] = Queue()
         self.opened = 0
 
-    def events(self) -> Iterator[Overview]:
+    def events(self) -> Generator[Overview]:
         self.opened += 1
         while (item := self.news.get()) is not None:
             if isinstance(item, RunaiError):

@@ -11,8 +11,8 @@ from runai.widgets.timeline import Timeline
 
 def timeline_of(*news, window_s=60, step_s=4):
     timeline = Timeline(window_s, step_s)
-    for at, allocated, utilized in news:
-        timeline.push(at, allocated, utilized)
+    for each in news:
+        timeline.push(*each) if each else timeline.lose()
     return timeline.points()
 
 
@@ -27,13 +27,13 @@ def timeline_of(*news, window_s=60, step_s=4):
         ),
         pytest.param([(0, 1, None), (4, 1, None)], [(4, 1, None)], id="not measured is not zero"),
         pytest.param(
-            [(0, 1, 0), (4, 1, 0), (40, 1, 0), (44, 1, 0)],
+            [(0, 1, 0), (4, 1, 0), None, (40, 1, 0), (44, 1, 0)],
             [(4, 1, 0), (8, None, None), (44, 1, 0)],
-            id="a long silence is a gap",
+            id="what could not be heard is a gap",
         ),
         pytest.param(
-            [(0, 1, 0), (4, 1, 0), (64, 1, 0), (68, 2, 0), (72, 2, 0)],
-            [(68, 1, 0), (72, 2, 0)],
+            [(0, 1, 0), (4, 1, 0), None, (68, 2, 0), (72, 2, 0)],
+            [(72, 2, 0)],
             id="what is older than the window is forgotten",
         ),
         pytest.param([(4, 1, 1), (4, 2, 2), (3, 1, 1)], [], id="no time passes backwards"),
@@ -45,11 +45,14 @@ def test_points_are_averages_over_steps(news, points):
 
 def test_it_goes_on_where_the_record_ends():
     timeline = Timeline(60, 4)
-    timeline.load([(4, 1.0, 0.5), (8, 1.0, None)])
-    timeline.push(8, 2, 1)
-    timeline.push(12, 2, 1)
+    timeline.load([(4, 1.0, 0.5), (12, 1.0, None), (20, None, None)], step_s=8)
+    timeline.push(24, 2, 1)
+    timeline.push(28, 2, 1)
 
-    assert timeline.points() == [(4, 1, 0.5), (8, 1, None), (12, 2, 1)]
+    assert timeline.points() == [
+        *[(0, 1, 0.5), (4, 1, 0.5), (8, 1, None), (12, 1, None)],
+        *[(16, None, None), (28, 2, 1)],
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 8)), min_size=2, max_size=30))

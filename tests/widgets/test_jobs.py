@@ -1,0 +1,112 @@
+"""Jobs as Python objects, against a real service."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runai.hub_service.errors import Conflict, NotFound
+from runai.widgets import Job, Jobs, connect, submit
+from runai.widgets import text as texts
+
+
+@pytest.fixture
+def link(folder, service):
+    link = connect(service.url, service.tokens["bob"])
+    yield link
+    link.close()
+
+
+def test_a_job_is_waited_for_and_tells_what_it_wrote(link, capsys):
+    job = submit("hello.py", gpus=0.5, name="exp1", args=["world"])
+
+    assert job.wait() is job
+    assert (job.state, job.finished, job.detail.exit_code) == ("succeeded", True, 0)
+    assert list(job.lines()) == ["hello world"]
+    job.logs(tail=1)
+    assert capsys.readouterr().out == "hello world\n"
+
+
+async def test_a_job_can_be_awaited_without_blocking_the_notebook(link):
+    job = submit("hello.py", gpus=0.25)
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    ticking = asyncio.create_task(tick())
+    assert await job is job
+    ticking.cancel()
+
+    assert job.state == "succeeded"
+    assert ticks > 1
+
+
+async def test_giving_up_an_await_leaves_the_job_running(link, eventually):
+    job = submit("endless.py", gpus=1)
+    eventually(lambda: job.state == "running")
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.ensure_future(job._finish()), 0.1)
+
+    assert job.state == "running"
+
+
+def test_wait_in_one_step(link):
+    assert submit(["true"], gpus=0.25, wait=True).state == "succeeded"
+
+
+def test_a_failure_is_a_state_and_not_an_exception(link):
+    job = submit("fail.py", gpus=0.25).wait()
+
+    assert (job.state, job.detail.exit_code) == ("failed", 3)
+    assert "exit code 3" in repr(job)
+
+
+def test_an_array_is_waited_for_as_one(link):
+    jobs = submit("hello.py", gpus=0.25, name="sweep", array=2)
+
+    assert isinstance(jobs, Jobs)
+    assert [job.state for job in jobs.wait()] == ["succeeded", "succeeded"]
+
+
+def test_a_job_is_found_by_its_name(link):
+    submit("hello.py", gpus=0.25, name="exp1")
+
+    assert Job.find("exp1").id == "vision/exp1"
+    with pytest.raises(NotFound, match="Did you mean exp1"):
+        Job.find("exp2")
+
+
+def test_a_taken_name_is_a_conflict(link):
+    submit("hello.py", gpus=0.25, name="exp1")
+
+    with pytest.raises(Conflict):
+        submit("hello.py", gpus=0.25, name="exp1")
+
+
+def test_a_job_pauses_resumes_and_goes(link, eventually):
+    job = submit("endless.py", gpus=1, name="exp1", grace_seconds=5)
+    eventually(lambda: job.state == "running")
+
+    assert job.suspend() is job
+    eventually(lambda: job.state == "suspended")
+    job.resume()
+    eventually(lambda: job.state == "running")
+    job.delete()
+
+    with pytest.raises(NotFound):
+        job.wait()
+
+
+def test_outside_a_notebook_a_job_is_shown_as_text(link):
+    job = submit("hello.py", gpus=0.25).wait()
+
+    bundle, _ = job._repr_mimebundle_()
+
+    assert bundle == {"text/plain": repr(job)}
+    assert isinstance(job.describe(), texts.Text)

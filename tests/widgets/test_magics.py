@@ -1,0 +1,194 @@
+"""The magics in a real IPython shell against a real service with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from runai.hub_service.cli.submit import submit as command
+from runai.widgets import Job, Jobs
+from runai.widgets.link import link
+from runai.widgets.magics import RunaiMagics
+
+
+def test_a_script_is_submitted_and_its_job_returned_at_once(notebook):
+    bob = notebook("bob")
+
+    job = bob("%runai_submit hello.py --gpus 0.5 --name exp1 -- --epochs 3").value
+
+    assert isinstance(job, Job)
+    assert (job.id, job.name, job.project) == ("vision/exp1", "exp1", "vision")
+    assert job.wait().state == "succeeded"
+    assert bob("%runai_logs exp1").out == "hello --epochs 3\n"
+
+
+def test_a_cell_is_a_program_of_its_own_that_is_kept_with_the_job(notebook, folder):
+    bob = notebook("bob")
+
+    cell = "import os, sys, beside\nprint(beside.NAME, os.getcwd(), sys.executable, sys.argv[1:])"
+    job = bob(f"%%runai_submit --gpus 0.25 --name cell -- a 'b c'\n{cell}").value
+
+    assert job.wait().state == "succeeded"
+    assert list(job.lines()) == [
+        f"the module beside the notebook {folder} {sys.executable} ['a', 'b c']"
+    ]
+    assert job.detail.source.strip() == cell
+
+
+def test_options_reach_the_job(notebook):
+    bob = notebook("bob")
+
+    job = bob(
+        "%runai_submit endless.py -g 0.25 --name opts -p vision --priority high --workers 2"
+        " -e A=1 -e 'B=two words' --backoff-limit 3 --grace 5"
+    ).value
+
+    detail = job.detail
+    assert (detail.priority, detail.gpus, len(detail.workers)) == (75, 0.5, 2)
+    assert (detail.backoff_limit, detail.grace_seconds) == (3, 5)
+
+
+def test_an_array_is_several_jobs_in_one_view(notebook):
+    bob = notebook("bob")
+
+    jobs = bob("%runai_submit hello.py --gpus 0.25 --name sweep --array 3").value
+
+    assert isinstance(jobs, Jobs)
+    assert len(jobs) == 3
+    assert [job.state for job in jobs.wait()] == ["succeeded"] * 3
+    assert len(repr(jobs).splitlines()) == 3
+
+
+def test_the_options_are_those_of_the_command_line():
+    actions = RunaiMagics.runai_submit.parser._actions
+    ours = {name for action in actions for name in action.option_strings}
+    theirs = {name for option in command.params for name in option.opts if name.startswith("-")}
+
+    # A notebook has no output format, and its job's name is an option: a script stands first.
+    assert ours == (theirs - {"-o", "--output"}) | {"--name"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        pytest.param(
+            "%runai_submit helo.py",
+            "There is no file helo.py in {folder}. Did you mean hello.py?",
+            id="script missing",
+        ),
+        pytest.param(
+            "%runai_submit", "Name a script: %runai_submit train.py --gpus 1", id="nothing"
+        ),
+        pytest.param(
+            "%runai_submit hello.py --gpus -1",
+            "-1 GPUs are not possible. Ask for 0 or more, such as 0.5 or 2.",
+            id="negative",
+        ),
+        pytest.param("%runai_submit hello.py --gpus 1.5", "1.5", id="fraction above one"),
+        pytest.param("%runai_submit hello.py -p visoin", "visoin", id="unknown project"),
+        pytest.param("%runai_submit hello.py -p nlp", "nlp", id="not a member"),
+        pytest.param("%runai_submit hello.py --gpus 5", "limit", id="more than the limit"),
+        pytest.param("%runai_submit hello.py --name taken", "taken", id="name taken"),
+        pytest.param("%runai_submit hello.py --workers x", "--workers", id="no number"),
+        pytest.param("%runai_submit hello.py --nonsense", "--nonsense", id="unknown option"),
+        pytest.param("%runai_submit hello.py --name 'x", "quotation", id="open quotation"),
+        pytest.param("%runai_logs takne", "Did you mean taken?", id="unknown job"),
+        pytest.param("%runai_describe", "name", id="no name"),
+        pytest.param("%%runai_submit hello.py\nx", "hello.py has no place", id="cell and script"),
+        pytest.param("%%runai_submit\nx = ", "The cell is not a Python program", id="syntax"),
+    ],
+)
+def test_a_mistake_is_one_sentence_without_a_traceback(notebook, folder, cell, sentence):
+    bob = notebook("bob")
+    bob("%runai_submit hello.py --name taken --gpus 0.25").value.wait()
+
+    ran = bob(cell)
+
+    assert ran.value is None
+    lines = (ran.out + ran.err).strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("UsageError: ")
+    assert sentence.format(folder=folder) in lines[0]
+    assert bob("%runai_list").value.count("vision") == 1
+
+
+def test_more_gpus_than_any_node_has_is_accepted_and_said_at_once(notebook):
+    patty = notebook("patty")
+
+    job = patty("%runai_submit hello.py --gpus 8 --name big").value
+
+    assert job.state == "queued"
+    assert "no node has 8 GPUs" in repr(job)
+
+
+def test_a_dry_run_stores_nothing(notebook):
+    bob = notebook("bob")
+
+    said = bob("%runai_submit hello.py --name dry --dry-run").value
+
+    assert str(said).endswith("Nothing was submitted (dry run).")
+    assert "dry" not in bob("%runai_list").value
+
+
+def test_a_job_is_paused_resumed_described_and_deleted(notebook, eventually):
+    bob = notebook("bob")
+    job = bob("%runai_submit endless.py --gpus 1 --name exp1 --grace 5").value
+    eventually(lambda: job.state == "running")
+
+    bob("%runai_suspend exp1")
+    eventually(lambda: job.state == "suspended")
+    bob("%runai_resume vision/exp1")
+    eventually(lambda: job.state == "running")
+
+    described = bob("%runai_describe exp1").value
+    assert "endless.py" in described
+    assert "History:" in described
+    assert bob("%runai_delete exp1").value == "vision/exp1 is deleted."
+    eventually(lambda: "exp1" not in bob("%runai_list").value)
+
+
+def test_a_list_shows_mine_and_with_all_what_my_projects_do(notebook):
+    eve = notebook("eve")
+    eve("%runai_submit hello.py -p vision --name of-eve --gpus 0.25")
+    bob = notebook("bob")
+    bob("%runai_submit hello.py --name of-bob --gpus 0.25")
+
+    assert "of-eve" not in bob("%runai_list").value
+    assert "of-eve" in bob("%runai_list --all").value
+
+
+def test_a_followed_log_ends_with_the_job(notebook):
+    bob = notebook("bob")
+    bob("%runai_submit hello.py --name exp1 --gpus 0.25")
+
+    assert bob("%runai_logs exp1 -f").out == "hello\n"
+
+
+def interrupt_when(condition, eventually) -> threading.Thread:
+    """Press the notebook's stop button when the condition is true."""
+
+    def press() -> None:
+        eventually(condition)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    return thread
+
+
+def test_an_interrupt_ends_the_wait_and_leaves_the_job_running(notebook, eventually):
+    bob = notebook("bob")
+    client = link().client
+    pressing = interrupt_when(
+        lambda: [w.state for w in client.workloads()] == ["running"], eventually
+    )
+
+    ran = bob("%runai_submit endless.py --name exp1 --gpus 1 --wait --grace 1")
+    pressing.join()
+
+    assert ran.out.splitlines()[0] == "Stopped waiting; the job goes on. %runai_list shows it."
+    assert ran.value.state == "running"

@@ -1,0 +1,232 @@
+"""The live views against a real service, in this process and in a real kernel."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from runai.hub_service.errors import Unauthenticated
+from runai.widgets import connect, panel, quota, submit
+from runai.widgets.panel import jobs_view
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class Wire:
+    """The kernel's end of the connection to a page; remembers what was sent."""
+
+    comm_id = "wire"
+    kernel = "present"
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+
+    def send(self, data: dict[str, Any], **_: object) -> None:
+        """Keep what goes to the page."""
+        self.sent.append(data)
+
+    def on_msg(self, callback: object) -> None:
+        """Take note of who reads; tests call the reader themselves."""
+
+    def close(self, **_: object) -> None:
+        """End."""
+
+    def answers(self) -> list[Any]:
+        """Return the answers to clicks."""
+        return [data["content"] for data in self.sent if data["method"] == "custom"]
+
+
+@pytest.fixture
+def bob(folder, service):
+    link = connect(service.url, service.tokens["bob"])
+    yield link
+    link.close()
+
+
+def states(view) -> dict[str, str]:
+    return {row["name"]: row["state"] for row in view.state["workloads"]}
+
+
+def click(view, verb: str, workload: str) -> list[Any]:
+    """Send what the page sends outside JupyterHub; return the kernel's answers."""
+    view.comm = Wire()
+    view._handle_custom_msg({"verb": verb, "workload": workload}, [])
+    answers: list[Any] = view.comm.answers()
+    return answers
+
+
+def test_the_panel_shows_my_projects_and_follows_my_jobs(bob, eventually):
+    view = panel()
+    assert [bar["name"] for bar in view.state["projects"]] == ["vision"]
+
+    job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
+
+    eventually(lambda: states(view) == {"exp1": "running"})
+    eventually(lambda: view.state["projects"][0]["allocated"] == 1)
+    job.suspend()
+    eventually(lambda: states(view) == {"exp1": "suspended"})
+    view.close()
+
+
+def test_the_chart_grows_while_something_is_allocated(bob, eventually):
+    view = panel(minutes=2)
+    job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
+    eventually(lambda: states(view) == {"exp1": "running"})
+    job.delete()
+
+    eventually(lambda: any(point[1] for point in view.state["chart"]["points"]))
+
+    chart = view.state["chart"]
+    assert (chart["quota"], round(chart["until"] - chart["since"])) == (2.5, 120)
+    view.close()
+
+
+def test_simulated_devices_are_marked(bob):
+    view = quota()
+
+    assert view.state["simulated"] is True
+    assert "(simulated GPUs)" in repr(view)
+    view.close()
+
+
+def test_the_quota_bars_stand_alone(bob):
+    view = quota()
+
+    assert (view.state["view"], view.state["workloads"], view.state["chart"]) == ("quota", [], None)
+    view.close()
+
+
+def test_text_stands_where_no_live_view_can_be_shown(bob):
+    view = panel()
+
+    data, _ = view._repr_mimebundle_()
+
+    assert data["text/plain"] == repr(view)
+    assert "0 allocated of 2.5 quota" in data["text/plain"]
+    assert data[VIEW]["model_id"] == view.model_id
+    view.close()
+
+
+def test_a_view_of_jobs_ends_with_them(bob, eventually):
+    job = submit("hello.py", gpus=0.25, name="exp1")
+    view = jobs_view(bob, [job.id])
+
+    eventually(lambda: states(view) == {"exp1": "succeeded"})
+    eventually(lambda: bob.live._listeners == [])
+
+
+def test_a_closed_view_hears_nothing_more(bob):
+    view = panel()
+    view.close()
+
+    assert bob.live._listeners == []
+
+
+def test_outside_jupyterhub_a_button_works_through_the_kernel(bob, eventually):
+    job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
+    view = panel()
+
+    assert click(view, "suspend", job.id) == [{"workload": job.id, "error": ""}]
+
+    eventually(lambda: job.state == "suspended")
+    view.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "answers"),
+    [
+        pytest.param(("suspend", "vision/none"), ["There is no workload"], id="not there"),
+        pytest.param(("close", "vision/none"), [], id="not a verb of a button"),
+    ],
+)
+def test_what_a_button_cannot_do_is_answered_in_a_sentence(bob, message, answers):
+    view = panel()
+
+    told = click(view, *message)
+
+    assert [answer["error"][: len(said)] for answer, said in zip(told, answers, strict=True)] == (
+        answers
+    )
+    view.close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "path"),
+    [
+        pytest.param({}, "", id="outside: through the kernel"),
+        pytest.param(
+            {"JUPYTERHUB_SERVICE_PREFIX": "/user/bob/"}, "/services/runai/", id="inside a session"
+        ),
+    ],
+)
+def test_the_page_is_told_where_the_service_is(folder, service, monkeypatch, environment, path):
+    monkeypatch.delenv("JUPYTERHUB_SERVICE_PREFIX", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    link = connect(service.url, service.tokens["bob"])
+
+    view = quota()
+
+    assert view.service == path
+    view.close()
+    link.close()
+
+
+def test_nobody_known_is_told_by_the_cell(folder, service):
+    link = connect(service.url, "wrong")
+
+    with pytest.raises(Unauthenticated):
+        panel()
+    link.close()
+
+
+CELLS = [
+    """
+import threading, time
+from runai.widgets import connect, panel, submit
+connect({url!r}, {token!r})
+view = panel()
+told = []
+view.observe(lambda change: told.append(threading.current_thread().name), "state")
+view
+""",
+    """
+job = submit("hello.py", gpus=0.25, name="exp1")
+job
+""",
+    """
+# The kernel is busy in this cell: only another thread can tell the page anything.
+deadline = time.monotonic() + 60
+while not any(r["state"] == "succeeded" for r in view.state["workloads"]):
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+print(sorted(set(told)))
+""",
+]
+
+
+def test_in_a_kernel_the_views_are_live_while_a_cell_runs(folder, service):
+    notebook = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell(cell.format(url=service.url, token=service.tokens["bob"]))
+            if "{url" in cell
+            else nbformat.v4.new_code_cell(cell)
+            for cell in CELLS
+        ]
+    )
+    ran = NotebookClient(
+        notebook, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
+
+    shown_panel, shown_job, printed = [cell["outputs"][-1] for cell in ran["cells"]]
+    assert VIEW in shown_panel["data"]
+    assert VIEW in shown_job["data"]
+    assert printed["text"] == "['runai-live']\n"
+    kept = ran["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    state = kept[shown_panel["data"][VIEW]["model_id"]]["state"]["state"]
+    assert [(row["name"], row["state"]) for row in state["workloads"]] == [("exp1", "succeeded")]
+    json.dumps(state)
