@@ -249,10 +249,10 @@ def _placed(
     )
 
 
-def settled(world: Snapshot, *, cycles: int = 3) -> Snapshot:
-    """Let so many cycles decide and apply."""
+def settled(world: Snapshot, *, cycles: int = 3, seconds: int = 10) -> Snapshot:
+    """Let so many cycles decide and apply, so many seconds apart."""
     for _ in range(cycles):
-        world = applied(world, decide(world))
+        world = applied(world, decide(world), seconds=seconds)
     return world
 
 

@@ -156,6 +156,26 @@ class World:
         own = self.quota(project)
         return own if project.build_quota is None else min(own, project.build_quota)
 
+    def pending_quota(self, worker: Worker) -> int:
+        """Give what it counts for in quotas on the node where that is most."""
+        return max(quota_of(worker, node) for node in self.nodes.values())
+
+    def may_reclaim(self, claimant: Workload, victim: Workload, held: dict[str, int]) -> bool:
+        """Tell whether R2 lets a claimant within its quota take this victim alone."""
+        theirs = self.path(victim.project)
+        mine = self.path(claimant.project)
+        if (
+            victim.is_preemptible is False
+            or victim.project in {p.name for p in mine}
+            or claimant.project in {p.name for p in theirs}
+            or any(p.min_runtime for p in theirs)
+            or not self.active_after(victim)
+        ):
+            return False
+        above = {p.name for p in mine}
+        judged = next(p for p in theirs if p.parent is None or p.parent in above)
+        return held[judged.name] > self.quota(judged)
+
     def held_before(self, *, fixed_only: bool = False) -> dict[str, int]:
         """Sum each project's allocation in the snapshot: running and reserved."""
         states = {WorkerState.RUNNING, WorkerState.RESERVED}

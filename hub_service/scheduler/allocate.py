@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.state import Item, Member, Standing, State
 
 _NO_NODE = Block("no_such_node", "P5")
 _NO_ROOM = Block("no_room", "P1")
-_HELD = Block("held_for", "Q2")
+HELD = Block("held_for", "Q2")
 
 
 class Allocation:
@@ -144,7 +144,7 @@ class Allocation:
             else:
                 held = True
             state.roll_back(mark)
-        return _HELD if held else _NO_ROOM
+        return HELD if held else _NO_ROOM
 
     def _try_to_move(self, unit: Unit) -> None:
         item = unit.item

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.allocate import HELD, Allocation
 from runai.hub_service.scheduler.order import FairOrder, Unit, pending_units
 from runai.hub_service.scheduler.quotas import cap_in_the_way
 from runai.hub_service.scheduler.search import ACTIVE, Search, Victim, Way, victims_of
@@ -139,6 +139,8 @@ class Reclaim:
                     )
 
     def _remember(self, unit: Unit, search: Search) -> None:
+        if search.is_held:
+            self._allocation.blocks[unit.item] = HELD
         if search.exceeds_share:
             self.over_share.add(unit.item)
         if search.protected_until is not None:

@@ -110,6 +110,8 @@ class Search:
         self.taken: list[Taken] = []
         self.exceeds_share = False
         """Whether R2 forbade it to take from others."""
+        self.is_held = False
+        """Whether it would fit but for what is never lent (Q2)."""
         self.protected_until: int | None = None
         """When the first victim that R8 protected may be taken."""
 
@@ -126,10 +128,13 @@ class Search:
                 return False
             self._take(*found)
         self._minimise()
-        if place(state, self._unit.members, Standing.RESERVED) and leaves_what_is_never_lent(
-            state, self._unit.item
-        ):
-            return True
+        # Where only a cap was in the way it starts at once; else it waits for its victims (R7).
+        for standing in (Standing.STARTED, Standing.RESERVED):
+            if place(state, self._unit.members, standing):
+                if leaves_what_is_never_lent(state, self._unit.item):
+                    return True
+                self.is_held = True
+                break
         state.roll_back(mark)
         return False
 

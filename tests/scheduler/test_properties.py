@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
+import builders
 import strategies
-from builders import applied
+from builders import applied, job, session, settled, waits, with_
 from runai.hub_service.scheduler import (
     Move,
     Plan,
@@ -30,7 +31,7 @@ from runai.hub_service.scheduler.wire import (
     snapshot_from_json,
     snapshot_to_json,
 )
-from world import World, add, fits_somewhere, overbooked
+from world import World, add, fits_somewhere, overbooked, quota_of
 
 SNAPSHOTS = strategies.snapshots()
 
@@ -142,7 +143,7 @@ def test_nobody_stops_without_somebody_who_gains_by_exactly_that(snapshot: Snaps
                 back = world._old(worker)
                 add(usage, back, world.nodes[back.node])
                 for project in world.path(victim.project):
-                    held[project.name] += min(1000, worker.gpus) * max(1, len(back.devices))
+                    held[project.name] += quota_of(worker, world.nodes[back.node])
         limited = any(
             project.limit is not None and held[project.name] > project.limit
             for project in world.projects.values()
@@ -284,6 +285,55 @@ def test_priority_goes_before_age_inside_a_project(snapshot: Snapshot) -> None:
         for low in snapshot.workloads:
             if asks(high.name) == asks(low.name) and high.rank > low.rank:
                 assert high.name in starts or low.name not in starts
+
+
+@given(SNAPSHOTS)
+def test_who_is_within_quota_never_waits_for_one_victim_that_it_may_take(
+    snapshot: Snapshot,
+) -> None:
+    snapshot = settled(snapshot, cycles=3, seconds=0)
+    _, world = looked_at(snapshot)
+    held, built = world.held_after(), world.held_after(fixed_only=True)
+    at_rest = {name for name, code in waits(world.plan).items() if code != "held_for"}
+
+    for workload in snapshot.workloads:
+        wanted = workload.workers[: workload.minimum]
+        if workload.name not in at_rest or world.active_after(workload):
+            continue
+        demand = sum(world.pending_quota(worker) for worker in wanted)
+        is_within = all(
+            held[p.name] + demand <= min(world.quota(p), p.limit or 10**9)
+            and (workload.is_preemptible or built[p.name] + demand <= world.build_quota(p))
+            for p in world.path(workload.project)
+        )
+        for victim in snapshot.workloads if is_within else ():
+            if world.may_reclaim(workload, victim, held):
+                usage = world.now_and_reserved()
+                for worker in victim.workers:
+                    if kept := world.keeps(worker):
+                        add(usage, kept, world.nodes[kept.node], -1)
+                assert not fits_somewhere(list(wanted), usage, world.nodes)
+
+
+@given(
+    builds=st.lists(st.integers(0, 3), min_size=2, max_size=3),
+    over=st.integers(0, 3),
+    jobs=st.lists(st.integers(0, 2), max_size=12),
+    data=st.data(),
+)
+def test_a_build_gpu_is_always_there(
+    builds: list[int], over: int, jobs: list[int], data: st.DataObject
+) -> None:
+    # Quotas that the cluster can honour, training wherever it fits, and then everybody logs in.
+    owners = [builders.project(f"p{i}", quota) for i, quota in enumerate(builds)]
+    running = [job(f"j{n}", 1, f"p{i % len(builds)}") for n, i in enumerate(jobs)]
+    world = settled(builders.snapshot(f"1x{sum(builds) + over}", owners, running), seconds=0)
+    who = data.draw(st.permutations([i for i, quota in enumerate(builds) for _ in range(quota)]))
+
+    logins = [session(f"u{n}-s", 1, f"p{i}") for n, i in enumerate(who)]
+    world = settled(with_(world, *logins), cycles=3, seconds=0)
+
+    assert {login.name for login in logins} <= builders.running(world)
 
 
 # ---- stability

@@ -86,12 +86,12 @@ def test_preempt(there: list[Workload], new: Workload, expected: set[str]) -> No
     assert stopped(decide(snapshot("1x2", OWN, [*there, new]))) == expected
 
 
-def test_a_limit_may_be_relieved_by_preempting_and_what_is_idle_is_used() -> None:
+def test_a_limit_may_be_relieved_by_preempting_and_what_is_idle_is_used_at_once() -> None:
     world = snapshot("1x2", [project("a", 1, limit=1)], [job("j", on="n1:0"), session("ana-1")])
 
     plan = decide(world)
 
-    assert (stopped(plan), reserved(plan)) == ({"j-0"}, {"ana-1-0"})
+    assert (stopped(plan), places(plan)) == ({"j-0"}, {"ana-1-0": "n1:1"})
 
 
 # ---- R2, R3
