@@ -55,7 +55,8 @@ class Ledger:
         }
         self._sums = Integration(self._series)
         self._opened = clock()
-        self._sums.closed_until = max(last_at, int(self._opened) // WRITE_S * WRITE_S)
+        # The last stretch is written anew if it is not over yet; never one before it.
+        self._sums.closed_until = max(last_at - WRITE_S, int(self._opened) // WRITE_S * WRITE_S)
         self._latest: dict[tuple[str, str], tuple[float, float | None, int]] = {}
         self._devices: dict[str, tuple[float, float | None, int | None]] = {}
         self._batch = Batch()
@@ -239,7 +240,8 @@ class Ledger:
 
     def _write_rest(self) -> None:
         # The running stretch of ten seconds is written as if complete: it will not be continued.
-        self._collect(math.ceil(self._clock() / WRITE_S) * WRITE_S)
+        end = math.ceil(self._clock() / WRITE_S) * WRITE_S
+        self._collect(max(end, self._sums.closed_until + WRITE_S))
         batch, self._batch = self._batch, Batch()
         try:
             if batch:

@@ -1,0 +1,54 @@
+"""Which resolution a question gets, and what the answer makes of totals."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.ledger.query import choose_range
+
+NOW = 1_699_999_200 + 50 * 3600  # a whole hour, and nothing more
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+@pytest.mark.parametrize(
+    ("age", "step_s", "expected_step", "level"),
+    [
+        pytest.param(300, 1, 1, 10, id="in memory: single seconds"),
+        pytest.param(300, None, 1, 10, id="by default about 300 points"),
+        pytest.param(HOUR, 1, 10, 10, id="in the database: ten seconds"),
+        pytest.param(HOUR, 15, 20, 10, id="steps are multiples of the grid"),
+        pytest.param(HOUR, None, 20, 10, id="an hour"),
+        pytest.param(DAY, None, 300, 60, id="a day"),
+        pytest.param(3 * DAY, 10, 60, 60, id="older than two days: minutes"),
+        pytest.param(30 * DAY, None, 14400, 3600, id="a month"),
+        pytest.param(30 * DAY, 60, 540, 60, id="never more than thousands of points"),
+        pytest.param(100 * DAY, 60, HOUR, 3600, id="older than 90 days: hours"),
+        pytest.param(365 * DAY, 90 * MINUTE, 2 * HOUR, 3600, id="whole hours"),
+    ],
+)
+def test_the_finest_grid_that_reaches_back_answers(age, step_s, expected_step, level):
+    found = choose_range(NOW - age, NOW, step_s, now=NOW, memory_since=NOW - 890)
+
+    assert (found.step_s, found.level) == (expected_step, level)
+    assert len(found.ends) <= 5001
+
+
+def test_a_range_is_widened_to_the_grid():
+    found = choose_range(NOW - 3605.5, NOW - 1802.5, 60, now=NOW, memory_since=NOW - 890)
+
+    assert (NOW - found.since, NOW - found.until) == (3610, 1800)
+    assert [NOW - end for end in found.ends[:2]] == [3600, 3540]
+    assert found.ends[-1] == found.until
+
+
+def test_steps_lie_on_the_clock_whatever_the_range():
+    found = choose_range(NOW - 3650, NOW, 600, now=NOW, memory_since=NOW - 890)
+
+    assert all(end % 600 == 0 for end in found.ends)
+
+
+@pytest.mark.parametrize("since", [NOW, NOW + 100])
+def test_what_is_to_come_is_an_empty_range(since):
+    found = choose_range(since, since + 60, None, now=NOW, memory_since=NOW - 890)
+
+    assert (found.since, found.until, found.ends) == (NOW, NOW, ())

@@ -1,0 +1,152 @@
+"""The database: migrations, levels, retention."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+
+from runai.hub_service.ledger import Held, UsageFilter, schema
+from runai.hub_service.ledger.store import Store
+
+A = Held("vision", "ana", "vision/a", "GPU-0", 500)
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+def query(database, sql):
+    with sqlite3.connect(database) as connection:
+        rows = connection.execute(sql).fetchall()
+    connection.close()
+    return rows
+
+
+def test_migrations_make_what_the_program_knows(database):
+    with sa.create_engine(f"sqlite:///{database}").connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), schema.metadata)
+
+    assert differences == []
+    assert query(database, "SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
+
+
+def test_opening_twice_migrates_once(database):
+    for _ in range(2):
+        Store(database).close()
+
+    assert query(database, "SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
+
+
+@pytest.mark.parametrize("table", schema.metadata.sorted_tables, ids=str)
+def test_the_tables_can_be_made_on_postgresql(table):
+    assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))
+
+
+def test_a_damaged_file_is_not_taken_for_an_empty_one(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    path.write_text("not a database, but long enough to be read as the header of one" * 10)
+
+    with pytest.raises(sa.exc.DatabaseError):
+        Store(path)
+
+
+async def hours_of(book, clock, report, hours, busy_minutes):
+    """Hold for so many minutes at the beginning of each hour; write every ten seconds or so."""
+    for _ in range(hours):
+        for minute in range(60):
+            held = [A] if minute < busy_minutes else []
+            book.record(clock.now, 0, held)
+            clock.now += MINUTE
+            busy = {("vision/a", "GPU-0"): 0.4} if held else {}
+            book.record(clock.now, MINUTE, held, report(clock.now, MINUTE, busy))
+        await book.flush()
+
+
+async def test_rows_are_written_while_something_changes_and_once_on_each_grid_after(
+    ledger, clock, report, database
+):
+    clock.now = 1_699_999_200.0  # a whole hour
+    start = int(clock.now)
+    book = ledger()
+    await hours_of(book, clock, report, 3, busy_minutes=1)
+    rows = query(
+        database,
+        "SELECT at, level FROM totals JOIN series ON id = series_id WHERE kind = 'workload'"
+        f" AND at < {start + HOUR + 10} ORDER BY at",
+    )
+
+    # Ten seconds each, the sixth stands for its minute, and the hour's end for the hour.
+    assert [(at - start, level) for at, level in rows] == [
+        *((second, 10) for second in range(10, 60, 10)),
+        (60, 60),
+        (3600, 3600),
+    ]
+
+
+async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, database):
+    book = ledger()
+    start = clock.now
+    await hours_of(book, clock, report, 5, busy_minutes=7)
+    before = [await book.usage(who, start, start + 5 * HOUR, HOUR) for who in FILTERS]
+    rows = query(database, "SELECT count(*) FROM totals")
+    book.close()
+    for age, kept_level in [(3 * DAY, 60), (100 * DAY, 3600)]:
+        clock.now = start + age
+        book = ledger()
+        book._drop_old()
+        after = [await book.usage(who, start, start + 5 * HOUR, HOUR) for who in FILTERS]
+
+        assert query(database, f"SELECT count(*) FROM totals WHERE level < {kept_level}") == [(0,)]
+        for was, is_ in zip(before, after, strict=True):
+            assert is_.used_gpu_hours == pytest.approx(was.used_gpu_hours)
+            assert is_.utilized_average == pytest.approx(was.utilized_average, rel=0.02)
+    assert query(database, "SELECT count(*) FROM totals") < rows
+
+
+FILTERS = [UsageFilter(), UsageFilter(workload="vision/a"), UsageFilter(project="vision")]
+
+
+async def test_a_workloads_last_totals_survive_retention(ledger, clock, report):
+    book = ledger()
+    book.record(clock.now, 0, [A])
+    clock.now += 25
+    book.record(clock.now, 25, [], report(clock.now, 25, {("vision/a", "GPU-0"): 0.4}))
+    book.forget("vision/a")
+    book.close()
+    clock.now += 100 * DAY
+    book = ledger()
+    book._drop_old()
+    series = await book.usage(FILTERS[1], clock.now - 101 * DAY, clock.now, HOUR)
+
+    assert series.used_gpu_hours == pytest.approx(10 / HOUR)
+    assert series.utilized_average == pytest.approx(0.4)
+
+
+async def test_old_events_are_dropped(ledger, clock, report):
+    book = ledger()
+    book.event("vision/a", "queued", "")
+    await book.flush()
+    clock.now += 401 * DAY
+    book._drop_old()
+
+    assert await book.events("vision/a") == []
+
+
+async def test_a_new_name_among_many_is_found_by_its_own_series(ledger, clock, report):
+    book = ledger()
+    for number in range(20):
+        held = [A._replace(workload=f"vision/{number}")]
+        book.record(clock.now, 0, held)
+        clock.now += 5
+        busy = {(f"vision/{number}", "GPU-0"): number / 20}
+        book.record(clock.now, 5, [], report(clock.now, 5, busy))
+        await book.flush()
+    book.close()
+    clock.now += 3600
+    book = ledger()
+    averages = [book.average(f"vision/{number}") for number in range(20)]
+
+    assert averages == pytest.approx([number / 20 for number in range(20)])
