@@ -34,7 +34,13 @@ STATUS: dict[type[RunaiError], HTTPStatus] = {
 """Most specific class first: the first that fits counts."""
 
 _CLASSES = {status: kind for kind, status in STATUS.items()}
-_AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+_AWAY = (
+    # Without details it is no error of ours: a server that stops answers open long polls so.
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
 
 
 def problem_of(error: RunaiError) -> Problem:
