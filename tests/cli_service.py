@@ -41,6 +41,10 @@ class RunningService:
     """Where it answers, and each user's token."""
 
     tokens: Mapping[str, str]
+    port: int
+    """0: any free one, known when it is ready."""
+    leaves_jobs: bool
+    """Whether its jobs go on when it ends, as they do in life."""
     url: str = ""
     ready: threading.Event = field(default_factory=threading.Event)
     failure: BaseException | None = None
@@ -67,10 +71,17 @@ class _TokenTable:
 
 @contextmanager
 def running_service(
-    data_dir: Path, actors: Sequence[Actor], projects: Sequence[ProjectSpec], *, gpus: int
+    data_dir: Path,
+    actors: Sequence[Actor],
+    projects: Sequence[ProjectSpec],
+    *,
+    gpus: int,
+    port: int = 0,
+    leaves_jobs: bool = False,
 ) -> Iterator[RunningService]:
-    """Run a service while the block runs; nothing of it is left behind."""
-    service = RunningService({actor.name: f"token-of-{actor.name}" for actor in actors})
+    """Run a service while the block runs; nothing of it is left behind unless asked for."""
+    tokens = {actor.name: f"token-of-{actor.name}" for actor in actors}
+    service = RunningService(tokens, port, leaves_jobs)
     users = _TokenTable(actors, service.tokens)
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
@@ -107,8 +118,9 @@ async def _serve(
     gpus: int,
     stop: asyncio.Event,
 ) -> None:
-    listening = await listen("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}{PREFIX}"
+    listening = await listen("127.0.0.1", service.port)
+    service.port = listening.getsockname()[1]
+    url = f"http://127.0.0.1:{service.port}{PREFIX}"
     devices = open_devices("auto", gpus, node=NODE).devices()
     async with LocalCluster.open(data_dir, devices, NODE, api_url=url) as cluster:
         for spec in projects:
@@ -136,7 +148,8 @@ async def _serve(
             service.url = url
             service.ready.set()
             await stop.wait()
-            await _end_all(cluster, controller)
+            if not service.leaves_jobs:
+                await _end_all(cluster, controller)
             server.stop()
             await serving
             for task in loops:

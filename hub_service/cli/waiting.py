@@ -5,6 +5,7 @@ never the workload.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
@@ -18,10 +19,13 @@ from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.cli import render
 from runai.hub_service.cli.reporting import INTERRUPTED
 from runai.hub_service.client import Client
+from runai.hub_service.errors import Unavailable
 
 __all__ = ["FINISHED", "exit_code_of", "wait_for"]
 
 FINISHED: Final = frozenset({"succeeded", "failed", "ended"})
+_PATIENCE_S: Final = 600.0
+"""So long a service may be away, being restarted or upgraded."""
 _SIGNALLED: Final = 128
 """A shell reports signal N as 128 + N."""
 
@@ -57,6 +61,7 @@ def wait_for(client: Client, workloads: Sequence[WorkloadView], *, quiet: bool =
 def _until_finished(client: Client, workload: WorkloadView, ended: list[int]) -> Iterator[str]:
     """Yield a line for each change, and add the exit code at the end."""
     said = ""
+    away_since: float | None = None
     while True:
         if workload.state in FINISHED:
             ended.append(exit_code_of(workload))
@@ -66,7 +71,16 @@ def _until_finished(client: Client, workload: WorkloadView, ended: list[int]) ->
             said = line
         if workload.state in FINISHED:
             return
-        workload = client.wait(workload.id, workload.version)
+        try:
+            workload = client.wait(workload.id, workload.version)
+            away_since = None
+        except Unavailable as away:
+            # The job goes on without the service, and the client has already tried for seconds.
+            away_since = away_since or time.monotonic()
+            if time.monotonic() - away_since > _PATIENCE_S:
+                raise
+            said = f"{workload.id} {workload.state}: {away.message} Still waiting."
+            yield said
 
 
 def _line(workload: WorkloadView) -> str:

@@ -4,12 +4,15 @@ home      an empty home directory, and an environment that knows of no platform
 runai     run the command in this process: runai("list", "-o", "json") -> click's Result
 service   a real service with five simulated GPUs and the users and projects below
 as_user   the command line of a user: as_user("bob")("submit", "exp1", "--", "true")
+start_service, command_line    the same for tests that stop and start the service themselves
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 UNSET = ("RUNAI_API_URL", "JUPYTERHUB_API_TOKEN", "RUNAI_PROJECT", "RUNAI_DATA_DIR")
 
+GPUS = 5
 USERS = [Actor("admin", admin=True), *(Actor(name) for name in ("bob", "patty", "ana", "eve"))]
 PROJECTS = [
     ProjectSpec("vision", quota=MilliGpu(2500), members=("bob", "ana")),
@@ -73,16 +77,31 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
     """Run a service of its own for each test."""
     from cli_service import running_service
 
-    with running_service(tmp_path / "data", USERS, PROJECTS, gpus=5) as running:
+    with running_service(tmp_path / "data", USERS, PROJECTS, gpus=GPUS) as running:
         yield running
+
+
+@pytest.fixture
+def start_service(tmp_path: Path) -> Callable[..., AbstractContextManager[RunningService]]:
+    """Return a function that runs a service on the same data directory each time."""
+    from cli_service import running_service
+
+    return partial(running_service, tmp_path / "data", USERS, PROJECTS, gpus=GPUS)
 
 
 @pytest.fixture
 def as_user(home: Path, service: RunningService) -> Callable[[str], CommandLine]:
     """Return a function that gives a user's command line."""
+    return partial(command_line, service)
 
-    def command_line(name: str) -> CommandLine:
-        token = service.tokens[name]
-        return CommandLine(name, {"RUNAI_API_URL": service.url, "JUPYTERHUB_API_TOKEN": token})
 
+@pytest.fixture(name="command_line")
+def command_line_fixture(home: Path) -> Callable[[RunningService, str], CommandLine]:
+    """Return a function that gives the command line of a user of a service."""
     return command_line
+
+
+def command_line(service: RunningService, name: str) -> CommandLine:
+    """Return the command line of a user of a service."""
+    token = service.tokens[name]
+    return CommandLine(name, {"RUNAI_API_URL": service.url, "JUPYTERHUB_API_TOKEN": token})

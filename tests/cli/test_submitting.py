@@ -18,7 +18,9 @@ def bob(as_user, tmp_path, monkeypatch):
 
 
 def described(user, name):
-    return json.loads(user("describe", name, "-o", "json").stdout)
+    result = user("describe", name, "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):

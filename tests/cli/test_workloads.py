@@ -25,7 +25,9 @@ def bob(as_user, tmp_path, monkeypatch):
 
 
 def described(user, name):
-    return json.loads(user("describe", name, "-o", "json").stdout)
+    result = user("describe", name, "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 def state(user, name):
@@ -281,6 +283,29 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(bob, eventually):
     assert waiting.returncode == 130
     assert "runai delete vision/exp1" in said
     assert state(bob, "exp1") == "running"
+
+
+def test_waiting_outlives_the_service(start_service, command_line, tmp_path, eventually):
+    gate = tmp_path / "gate"
+    program = (
+        f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.02)"
+    )
+    with start_service(leaves_jobs=True) as service:
+        bob = command_line(service, "bob")
+        waiting = subprocess.Popen(
+            [*COMMAND, "submit", "exp1", "-g", "1", "--wait", "--", PYTHON, "-c", program],
+            env=os.environ | bob.environment,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        eventually(lambda: state(bob, "exp1") == "running")
+    with start_service(port=service.port):
+        gate.touch()
+        _, said = waiting.communicate(timeout=60)
+
+    assert waiting.returncode == 0
+    assert said.splitlines()[-1] == "vision/exp1 succeeded: exit code 0"
 
 
 # -- the terminal --------------------------------------------------------------------------------
