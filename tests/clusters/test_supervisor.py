@@ -33,9 +33,9 @@ class Start:
         self, *command: str, environment: dict[str, str] | None = None, **told: Any
     ) -> Start:
         """Start a command and return when it runs, or could not start."""
-        told = {"workdir": "/tmp", "grace_seconds": 30} | told
+        everything: dict[str, Any] = {"workdir": "/tmp", "grace_seconds": 30} | told
         environment = {"PATH": os.environ["PATH"], **(environment or {})}
-        self.pid, status = self.attempt.launch(Instructions(command, **told), environment)
+        self.pid, status = self.attempt.launch(Instructions(command, **everything), environment)
         os.read(status, 1)
         os.close(status)
         return self
@@ -145,20 +145,20 @@ def test_a_worker_that_obeys_ends_in_its_own_way(start, eventually):
     assert start.output().endswith("saved\n")
 
 
-STUBBORN = """
+STUBBORN = r"""
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print(os.getpid())
+os.write(1, b"%d\n" % os.getpid())  # in one piece: three processes write
 for daemon in (False, True):
     if os.fork() == 0:
         if daemon:
             os.setsid()
             if os.fork():
                 os._exit(0)
-        print(os.getpid())
+        os.write(1, b"%d\n" % os.getpid())
         while True:
             time.sleep(100)
-print("ready")
+os.write(1, b"ready\n")
 while True:
     time.sleep(100)
 """
@@ -246,7 +246,7 @@ def test_the_worker_leads_a_session_of_its_own_without_a_terminal(start):
 def test_signals_that_python_ignores_are_back_to_normal(start):
     start("grep", "SigIgn", "/proc/self/status").ending()
 
-    assert int(start.output().split()[1], 16) == 0
+    assert int(start.output().split()[1], 16) & 0x7FFF_FFFF == 0  # above: the C library's own
 
 
 def test_files_and_directories_are_made_before_it_starts(start, tmp_path):
