@@ -30,6 +30,7 @@ from runai.hub_service.scheduler.model import (
     Workload,
 )
 from runai.hub_service.scheduler.quantity import Mib, MilliGpu, gpu_number, gpu_text, milli_gpus
+from runai.hub_service.scheduler.quotas import oversubscribed
 
 __all__ = [
     "Decision",
@@ -59,4 +60,5 @@ __all__ = [
     "gpu_number",
     "gpu_text",
     "milli_gpus",
+    "oversubscribed",
 ]

@@ -25,8 +25,12 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
     """
     if policy is not None:
         snapshot = replace(snapshot, policy=policy)
-    phases = snapshot.policy.phases
-    state = State(snapshot, tree_of(snapshot))
+    return run(State(snapshot, tree_of(snapshot)))
+
+
+def run(state: State) -> Plan:
+    """Take the steps of one cycle on a fresh state; afterwards it can tell what they cost."""
+    phases = state.snapshot.policy.phases
 
     # 1. Divide the cluster (S).
     set_fair_shares(state.tree, state.capacity())

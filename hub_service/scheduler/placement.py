@@ -31,6 +31,12 @@ def place(state: State, members: Sequence[Member], standing: Standing) -> bool:
     if _place_on_few_nodes(state, members, standing, room, None):
         return True
     state.roll_back(mark)
+    if any(m.kind.devices > 1 and not m.kind.is_whole for m in members):
+        # Fractions on several devices each: how many fit depends on which devices are chosen.
+        for spread in (False, True):
+            if _place_one_by_one(state, members, standing, room, spread=spread):
+                return True
+            state.roll_back(mark)
     return False
 
 
@@ -39,6 +45,21 @@ def _place_one(state: State, member: Member, standing: Standing, room: Room) -> 
     if place_found is None:
         return False
     state.set(member, standing, state.book(member.kind, *place_found))
+    return True
+
+
+def _place_one_by_one(
+    state: State, members: Sequence[Member], standing: Standing, room: Room, *, spread: bool
+) -> bool:
+    for member in _largest_first(members):
+        for node in room.nodes_by_fullness(0):
+            if node in member.kind.nodes:
+                devices = room.devices_on(node, member.kind, spread=spread)
+                if devices is not None:
+                    state.set(member, standing, state.book(member.kind, node, devices))
+                    break
+        else:
+            return False
     return True
 
 

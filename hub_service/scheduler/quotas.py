@@ -1,17 +1,17 @@
 """What a project may hold at all: build quota, limit and devices that are never lent (Q1 to Q3).
 
-Knows the caps, checked at the project and at every ancestor, and the sentence for each. Knows
-nothing of fairness (`shares`, `reclaim`). Called before every placement.
+Knows the caps, checked at the project and at every ancestor before every placement, and says
+where guarantees promise more than there is. Knows nothing of fairness (`shares`, `reclaim`).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from runai.hub_service.scheduler.model import WaitCode
-from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.model import Snapshot, WaitCode
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, count_text
 from runai.hub_service.scheduler.state import Item, State
-from runai.hub_service.scheduler.tree import UNLIMITED, Account
+from runai.hub_service.scheduler.tree import UNLIMITED, Account, tree_of
 
 
 class Block(NamedTuple):
@@ -55,3 +55,26 @@ def leaves_what_is_never_lent(state: State, item: Item) -> bool:
     held = held_back(state, item)
     room = state.later
     return not held or (room.free_milli >= held and room.idle_total >= held // WHOLE_GPU)
+
+
+def oversubscribed(snapshot: Snapshot) -> tuple[str, ...]:
+    """Say in sentences where quotas or build quotas promise more than there is (S1, Q1).
+
+    That is allowed and nothing is scaled down, but then not every guarantee can be kept at once.
+    """
+    tree = tree_of(snapshot)
+    capacity = sum(node.devices for node in snapshot.nodes if node.schedulable) * WHOLE_GPU
+    there = f"the cluster has {count_text(capacity)}"
+    remarks = _excess("the quotas", [a.quota for a in tree.roots], capacity, there)
+    builds = [a.build_quota for a in tree.roots]
+    remarks += _excess("the build quotas", builds, capacity, there)
+    for name, account in sorted(tree.accounts.items()):
+        quotas = [child.quota for child in account.children]
+        own = f"{name} itself has {count_text(account.quota)}"
+        remarks += _excess(f"the quotas inside {name}", quotas, account.quota, own)
+    return tuple(remarks)
+
+
+def _excess(what: str, promised: list[int], there: int, whose: str) -> list[str]:
+    total = sum(quota for quota in promised if quota < UNLIMITED)
+    return [f"{what} add up to {count_text(total)}, but {whose}"] if total > there else []

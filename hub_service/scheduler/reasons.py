@@ -12,6 +12,7 @@ from runai.hub_service.scheduler.allocate import Allocation
 from runai.hub_service.scheduler.model import Reason
 from runai.hub_service.scheduler.order import Unit, pending_units
 from runai.hub_service.scheduler.quantity import (
+    WHOLE_GPU,
     count_text,
     gpu_holding_text,
     gpu_text,
@@ -61,10 +62,8 @@ class Reasons:
                 f" and needs its {what}"
             )
         else:
-            text = (
-                f"{loss.giver.name} holds more than its {_entitlement(loss.giver)}:"
-                f" {what} for {_label(claimant)} of {claimant.workload.project}"
-            )
+            over = _entitlement(loss.giver)
+            text = f"{loss.giver.name} is over its {over}: {what} goes to {_label(claimant)}"
         return Reason(
             code="shrunk" if loss.is_surplus else "preempted" if loss.rule == "R1" else "reclaimed",
             rule=loss.rule,
@@ -182,7 +181,8 @@ class Reasons:
             text = "no node has the CPU and memory that it asks for"
             return Reason(code="no_room", rule="P5", text=text)
         total = sum(self._state.nodes[node].devices for node in nodes) * 1000
-        used = f"{gpu_text(total - free)} of {count_text(total)} are in use"
+        verb = "is" if total - free == WHOLE_GPU else "are"
+        used = f"{gpu_text(total - free)} of {count_text(total)} {verb} in use"
         over = [a for a in item.account.path if a.allocated + unit.demand > a.fair_share]
         users = self._projects(nodes)
         has_rivals = any(name != item.workload.project for name in users)
@@ -204,7 +204,7 @@ class Reasons:
             )
             for kind in kinds
         )
-        if total > 1 and fitting:
+        if 0 < fitting < total:
             text = f"{fitting} of its {total} workers would fit now; it needs all of them at once"
             return Reason(code="gang_incomplete", rule="P4", text=text)
         if free < unit.demand or not unit.demand:

@@ -155,8 +155,13 @@ class Room:
             device
         ] >= memory_of_fraction(kind.milli, full)
 
-    def devices_on(self, node: int, kind: Kind) -> tuple[int, ...] | None:
-        """Choose the devices of a node for a kind, or None where it does not fit (P2)."""
+    def devices_on(
+        self, node: int, kind: Kind, *, spread: bool | None = None
+    ) -> tuple[int, ...] | None:
+        """Choose the devices of a node for a kind, or None where it does not fit (P2).
+
+        `spread` takes the emptiest instead of the fullest, or the other way round.
+        """
         self.looks += 1
         if not self.has_base(node, kind):
             return None
@@ -172,9 +177,8 @@ class Room:
         if len(found) < kind.devices:
             return None
         if len(found) > kind.devices:
-            found.sort(key=lambda d: (self.largest_fraction(node, d), d))
-            if self.spread:
-                found.sort(key=lambda d: (-self.largest_fraction(node, d), d))
+            sign = -1 if (self.spread if spread is None else spread) else 1
+            found.sort(key=lambda d: (sign * self.largest_fraction(node, d), d))
         return tuple(sorted(found[: kind.devices]))
 
     def _is_idle(self, node: int, device: int) -> bool:
@@ -193,10 +197,13 @@ class Room:
             return slots
         if kind.is_whole:
             return min(slots, self.idle[node] // kind.devices)
-        parts = 0
-        for device in range(len(self.milli[node])):
-            parts += self._parts(node, device, kind)
-        return min(slots, parts // kind.devices)
+        parts = [self._parts(node, device, kind) for device in range(len(self.milli[node]))]
+        slots = min(slots, sum(parts) // kind.devices)
+        if kind.devices > 1:
+            # Each takes distinct devices, so one device serves each at most once.
+            while sum(min(part, slots) for part in parts) < slots * kind.devices:
+                slots -= 1
+        return slots
 
     def _parts(self, node: int, device: int, kind: Kind) -> int:
         mib = self.mib[node][device]

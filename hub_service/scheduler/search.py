@@ -199,9 +199,10 @@ class Search:
             cursor = len(victims) - 1
         claimant = self._unit.item
         while cursor >= 0:
+            self._state.victim_looks += 1
             victim = victims[cursor]
             if own and not claimant.is_fixed and victim.item.rank >= claimant.rank:
-                cursor = -1 if victim.item.rank >= claimant.rank else cursor
+                cursor = -1  # from here on everybody's priority is as high (R1)
                 break
             if victim.is_active and victim.item is not claimant and self._is_useful(victim):
                 break

@@ -107,6 +107,7 @@ class State:
         self._journal: list[tuple[Member, Standing, Booking | None]] = []
         self.touched: set[Account] = set()
         """Accounts whose allocation changed since the order last looked."""
+        self.victim_looks = 0
         self._leaving: dict[int, list[Member]] | None = None
         self.items: list[Item] = []
         for workload in sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name)):
@@ -255,6 +256,11 @@ class State:
                 return tuple(b for b in (origin, booking) if b)
             case _:
                 return (booking,) if booking else ()
+
+    @property
+    def looks(self) -> int:
+        """Count the candidates looked at so far: what the growth of the cost is measured by."""
+        return self.now.looks + self.later.looks + self.victim_looks
 
     def capacity(self) -> int:
         """Count the milli-GPU to share: open nodes, and what is in use on closed ones."""

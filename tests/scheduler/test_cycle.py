@@ -430,7 +430,7 @@ def test_a_stop_says_for_whom_and_by_which_rule() -> None:
         "reclaimed",
         "R2",
         "ana-1",
-        "eve holds more than its quota of 1 GPU: 1 GPU for the session of ana of vision",
+        "eve is over its quota of 1 GPU: 1 GPU goes to the session of ana",
     )
 
 

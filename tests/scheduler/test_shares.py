@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import cluster, gpus, job, parent, project, snapshot
-from runai.hub_service.scheduler import Project, Snapshot, decide
+from runai.hub_service.scheduler import Project, Snapshot, decide, oversubscribed
 
 
 def shares(devices: int, *wanting: tuple[Project, float]) -> dict[str, float]:
@@ -160,6 +160,29 @@ def test_closed_nodes_count_only_with_what_runs_there() -> None:
     )
 
     assert shares_in(world) == {"a": 2}
+
+
+def test_promises_beyond_what_there_is_are_accepted_and_said() -> None:
+    world = snapshot(
+        "1x4",
+        [
+            project("p", 3),
+            project("x", 2, parent="p", build=1),
+            project("y", 2.5, parent="p", build=1),
+            project("q", 4),
+            project("free", None, build=0),
+        ],
+    )
+
+    assert oversubscribed(world) == (
+        "the quotas add up to 7 GPUs, but the cluster has 4 GPUs",
+        "the build quotas add up to 7 GPUs, but the cluster has 4 GPUs",
+        "the quotas inside p add up to 4.5 GPUs, but p itself has 3 GPUs",
+    )
+
+
+def test_promises_that_can_be_kept_need_no_remark() -> None:
+    assert oversubscribed(snapshot("1x4", [project("a", 3), project("b", 1)])) == ()
 
 
 AMOUNTS = st.integers(0, 12)

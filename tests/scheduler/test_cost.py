@@ -1,0 +1,61 @@
+"""What a cycle costs, in candidates looked at: never in seconds, which depend on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from builders import cluster, job, project, snapshot
+from runai.hub_service.scheduler import Snapshot, Workload
+from runai.hub_service.scheduler.cycle import run
+from runai.hub_service.scheduler.state import State
+from runai.hub_service.scheduler.tree import tree_of
+
+
+def full(nodes: int) -> list[Workload]:
+    return [job(f"r{i:05}", on=f"n{i // 8 + 1}:{i % 8}") for i in range(8 * nodes)]
+
+
+def filling(nodes: int) -> Snapshot:
+    jobs = [job(f"j{i:05}", 1, "ab"[i % 2]) for i in range(8 * nodes)]
+    return snapshot(cluster(f"{nodes}x8"), [project("a", 4 * nodes), project("b", 4 * nodes)], jobs)
+
+
+def sharing(nodes: int) -> Snapshot:
+    jobs = [job(f"j{i:05}", 0.25) for i in range(32 * nodes)]
+    return snapshot(cluster(f"{nodes}x8"), [project("a", 8 * nodes)], jobs)
+
+
+def reclaiming_many(nodes: int) -> Snapshot:
+    owners = [project("a", 0, weight=0), project("b", 8 * nodes)]
+    claims = [job(f"q{i:05}", 1, "b") for i in range(8 * nodes)]
+    return snapshot(cluster(f"{nodes}x8"), owners, [*full(nodes), *claims])
+
+
+def reclaiming_for_one_gang(nodes: int) -> Snapshot:
+    owners = [project("a", 0, weight=0), project("b", 8 * nodes)]
+    gang = job("gang", 8, "b", workers=nodes // 2)
+    return snapshot(cluster(f"{nodes}x8"), owners, [*full(nodes), gang])
+
+
+def hopeless_gang(nodes: int) -> Snapshot:
+    owners = [project("a", 8 * nodes - 15), project("b", 16)]
+    gang = job("gang", 8, "b", workers=2)
+    return snapshot(cluster(f"{nodes}x8"), owners, [*full(nodes), gang])
+
+
+SHAPES = [filling, sharing, reclaiming_many, reclaiming_for_one_gang, hopeless_gang]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__.replace("_", " "))
+def test_ten_times_the_work_costs_at_most_thirteen_times_the_looks(
+    shape: Callable[[int], Snapshot],
+) -> None:
+    def looks(nodes: int) -> int:
+        world = shape(nodes)
+        state = State(world, tree_of(world))
+        run(state)
+        return state.looks
+
+    assert looks(60) <= 13 * looks(6)
