@@ -47,6 +47,11 @@ class DataDirectory:
         return self.secrets / "cookie_secret"
 
     @property
+    def own_config(self) -> Path:
+        """Return the file in which an admin may change anything about JupyterHub."""
+        return self.root / "jupyterhub_config.py"
+
+    @property
     def hub_log(self) -> Path:
         """Return the log of JupyterHub and of what it starts."""
         return self.root / "hub.log"
@@ -73,6 +78,8 @@ class DataDirectory:
                 if not path.exists():
                     write_private(path, secrets.token_hex(_SECRET_BYTES))
                 path.chmod(0o600)
+            if self.own_config.exists():
+                self.own_config.chmod(0o600)  # other authenticators' secrets are in there
         except OSError as wrong:
             raise InvalidRequest(
                 f"The data directory {self.root} cannot be used: {wrong.strerror}.",

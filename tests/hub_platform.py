@@ -123,7 +123,8 @@ class HubPlatform:
 
     def spawn(self, user: str, **options: object) -> httpx.Response:
         """Ask for a server; return what the hub answers within a second or so."""
-        return self.http.post(f"/hub/api/users/{user}/server", json={"user_options": options})
+        # JupyterHub 6 would also take {"user_options": …}; 5 knows only the options themselves.
+        return self.http.post(f"/hub/api/users/{user}/server", json=options)
 
     def start_server(self, user: str, **options: object) -> None:
         """Ask for a server and return when it is ready."""

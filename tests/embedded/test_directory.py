@@ -57,6 +57,13 @@ def test_system_users_may_pass_through_to_their_jobs_and_see_no_secret(directory
     assert mode(directory.secrets) == 0o700
 
 
+def test_an_admins_own_configuration_is_private_too(directory: DataDirectory):
+    directory.own_config.write_text("c.LDAPAuthenticator.lookup_dn_search_password = 'x'")
+    directory.prepare(system_users=True)
+
+    assert mode(directory.own_config) == 0o600
+
+
 def test_secrets_are_long_and_of_their_own(directory: DataDirectory):
     assert len(directory.hub_token()) == 64
     assert directory.hub_token() != directory.cookie_secret.read_text()

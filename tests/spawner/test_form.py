@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -195,6 +196,14 @@ class TestRendered:
 
         assert "The service &lt;b&gt;is away&lt;/b&gt;." in html
         assert "not a member" not in html
+
+    async def test_only_the_chosen_projects_choice_is_marked(self, projects: list[ProjectChoices]):
+        [vision] = projects
+        two = [replace(vision, name="nlp"), vision]
+        html = render(two, last={"project": "nlp", "gpus": "0.5"})
+
+        assert re.findall(r'id="runai-(\w+)-\d"[^>]* checked', html) == ["nlp"]
+        assert re.findall(r'id="runai-(\w+)-\d"[^>]* data-first', html) == ["nlp", "vision"]
 
     def test_of_several_projects_one_is_chosen(self):
         two = [ProjectChoices("nlp", "sessions use 0"), ProjectChoices("vision", "")]

@@ -72,7 +72,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_and_a_killed_session_gives_its
 def test_a_session_without_a_gpu_sees_none_and_is_no_workload_without_a_project(
     fresh: HubPlatform,
 ):
-    fresh.start_server("ana")
+    fresh.start_server("ana", gpus="0")
 
     assert fresh.environment("ana")["CUDA_VISIBLE_DEVICES"] == ""
     assert fresh.environment("ana")["NVIDIA_VISIBLE_DEVICES"] == "void"
