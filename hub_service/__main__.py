@@ -130,20 +130,25 @@ async def serve(config: Config) -> None:
         server = Server(create_app(platform, metrics=metrics, login=users))
         LOG.info("%d GPUs on %s; listening at %s", len(devices), node, own_url)
         try:
-            await run_until(stopped, server, listening, work)
+            await run_until(stopped, platform, server, listening, work)
         finally:
             platform.ledger.close()
     LOG.info("stopped; jobs go on")
 
 
 async def run_until(
-    stopped: asyncio.Event, server: Server, listening: socket.socket, work: Sequence[Work]
+    stopped: asyncio.Event,
+    platform: Platform,
+    server: Server,
+    listening: socket.socket,
+    work: Sequence[Work],
 ) -> None:
     """Own all background work; whatever fails ends everything, and JupyterHub starts us anew."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(coroutine) for coroutine in work]
         serving = tasks.create_task(server.serve(sockets=[listening]))
         await stopped.wait()
+        platform.leaving.set()
         server.stop()
         await serving
         for task in running:

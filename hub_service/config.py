@@ -109,7 +109,7 @@ def _required(name: str, environ: Mapping[str, str]) -> str:
     value = environ.get(name, "")
     if not value:
         raise InvalidRequest(
-            f"{name} is not set.", hint="`runai up` sets it; docs/configuration.md says what it is."
+            f"{name} is not set.", hint="`runai up` sets it; hub_service/config.py says what it is."
         )
     return value
 

@@ -53,7 +53,7 @@ async def overview(on: On, caller: Caller) -> Overview:
 async def events(on: On, watching: Watching) -> StreamingResponse:
     """Stream an overview at once and whenever it differs, at most twice a second."""
     authorise(watching.actor, Action.SEE_CLUSTER)
-    body = with_signs_of_life(_overviews(on, watching), b":\n\n", watching.check)
+    body = with_signs_of_life(_overviews(on, watching), b":\n\n", watching.check, on.leaving)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 

@@ -4,9 +4,10 @@ Handlers declare `On` (the platform) and `Caller` (the actor) and get them from 
 gather a `World`; leaves what of it is shown to `views`. Made by the composition root.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -38,6 +39,8 @@ class Platform:
     workdir_exists: Callable[[str], bool]
     """Whether jobs could begin in a directory; always true where only their user could tell."""
     clock: Callable[[], float] = time.time
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the service is about to end: who waits is answered with what is, streams end."""
     _shared: World | None = None
     _shared_version: int = -1
 

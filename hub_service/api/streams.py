@@ -5,11 +5,15 @@ Knows bytes and time only. Used by the event stream and by followed logs.
 
 import asyncio
 import time
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["SIGN_OF_LIFE_S", "with_signs_of_life"]
+__all__ = ["unless", "with_signs_of_life"]
+
+T = TypeVar("T")
 
 SIGN_OF_LIFE_S = 15.0
 """Clients take three missed ones for a broken connection."""
@@ -20,35 +24,48 @@ async def with_signs_of_life(
     body: AsyncIterator[bytes],
     sign: bytes,
     check: Callable[[], Awaitable[None]],
-    every_s: float = SIGN_OF_LIFE_S,
+    leaving: asyncio.Event,
 ) -> AsyncIterator[bytes]:
     """Pass a stream on, adding `sign` whenever it is silent for so long.
 
-    It ends when its source or `check`, called now and then, raises a RunaiError: what it shows is
-    gone, or the reader may no longer read.
+    It ends when the service is `leaving`, and when its source or `check`, called now and then,
+    raises a RunaiError: what it shows is gone, or the reader may no longer read.
     """
     source = aiter(body)
     checked = time.monotonic()
-    while True:
-        # No TaskGroup: a generator may be closed by another task than the one that began it.
-        piece = asyncio.ensure_future(_next(source))
-        try:
-            arrived = False
-            while not arrived:
-                arrived = bool((await asyncio.wait({piece}, timeout=every_s))[0])
-                if time.monotonic() - checked > CHECK_EVERY_S:
-                    await check()
-                    checked = time.monotonic()
-                if not arrived:
-                    yield sign
-            result = piece.result()
-        except RunaiError:
-            return
-        finally:
-            piece.cancel()
-        if result is None:
-            return
-        yield result
+    # No TaskGroup: a generator may be closed by another task than the one that began it.
+    end = asyncio.ensure_future(leaving.wait())
+    piece = asyncio.ensure_future(_next(source))
+    try:
+        while not end.done():
+            await asyncio.wait({piece, end}, timeout=SIGN_OF_LIFE_S, return_when=FIRST_COMPLETED)
+            if time.monotonic() - checked > CHECK_EVERY_S:
+                await check()
+                checked = time.monotonic()
+            if not piece.done():
+                yield sign
+                continue
+            if (result := piece.result()) is None:
+                return
+            piece = asyncio.ensure_future(_next(source))
+            yield result
+    except RunaiError:
+        return
+    finally:
+        piece.cancel()
+        end.cancel()
+
+
+async def unless(leaving: asyncio.Event, work: Awaitable[T], within_s: float) -> T | None:
+    """Return what `work` comes to; None when time is up or the service is leaving before that."""
+    working = asyncio.ensure_future(work)
+    end = asyncio.ensure_future(leaving.wait())
+    try:
+        await asyncio.wait({working, end}, timeout=within_s, return_when=FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        end.cancel()
 
 
 async def _next(source: AsyncIterator[bytes]) -> bytes | None:

@@ -22,7 +22,7 @@ from runai.hub_service.api.schemas import (
     WorkloadStateName,
     WorkloadView,
 )
-from runai.hub_service.api.streams import with_signs_of_life
+from runai.hub_service.api.streams import unless, with_signs_of_life
 from runai.hub_service.api.submitting import submit as submit_request
 from runai.hub_service.api.views import version_of
 from runai.hub_service.clusters.base import LogChunk
@@ -134,7 +134,7 @@ async def logs(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
         )
     chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow)
-    body = with_signs_of_life(_log_lines(chunks), b"\n", watching.check)
+    body = with_signs_of_life(_log_lines(chunks), b"\n", watching.check, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")
 
 
@@ -153,12 +153,13 @@ async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
 async def _changed(
     on: Platform, record: WorkloadRecord, seen: str, within_s: float
 ) -> WorkloadRecord:
-    try:
-        async with asyncio.timeout(within_s):
-            while version_of(record) == seen:
-                record = await on.cluster.wait(record.id, record)
-    except TimeoutError:
-        pass
+    deadline = asyncio.get_running_loop().time() + within_s
+    while version_of(record) == seen:
+        left_s = deadline - asyncio.get_running_loop().time()
+        changed = await unless(on.leaving, on.cluster.wait(record.id, record), left_s)
+        if changed is None:
+            break
+        record = changed
     return record
 
 

@@ -136,6 +136,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
                 try:
                     yield Served(platform, url, clients)
                 finally:
+                    platform.leaving.set()
                     await clients.aclose()
                     server.stop()
                     await answering

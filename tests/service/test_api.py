@@ -12,7 +12,7 @@ import pytest
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.api.schemas import ProcessReport, ProjectPut, SubmitRequest
-from runai.hub_service.errors import Conflict, Forbidden, NotFound
+from runai.hub_service.errors import Conflict, Forbidden, NotFound, Unavailable
 
 
 def job(name: str | None = None, gpus: str | None = None, **more: object) -> SubmitRequest:
@@ -99,6 +99,20 @@ async def test_waiting_answers_when_the_state_changes_and_not_before(simulated):
 
     assert unchanged.version == seen.version
     assert (await waiting).state == "succeeded"
+
+
+async def test_whoever_waits_is_answered_when_the_service_leaves(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(job("exp1", "1"))
+    seen = await ana.workload("vision/exp1")
+    waiting = asyncio.create_task(ana.wait("vision/exp1", seen.version, timeout_s=30))
+    events = aiter(ana.events())
+    await anext(events)
+    simulated.platform.leaving.set()
+
+    assert (await waiting).version == seen.version
+    with pytest.raises(Unavailable, match="ended the stream"):
+        await anext(events)
 
 
 async def test_waiting_for_a_workload_that_is_deleted_ends(simulated):

@@ -1,0 +1,299 @@
+"""The client: what it sends, how long it is patient, and that errors arrive as what they were.
+
+The service here is a list of prepared answers on a real socket; the API itself is in test_api.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from runai.hub_service import calls
+from runai.hub_service.api.problems import STATUS, error_from_reply, problem_of
+from runai.hub_service.api.schemas import LogLine, ProjectPut, SubmitRequest
+from runai.hub_service.calls import LogDecoder, OverviewDecoder, Retries
+from runai.hub_service.client import AsyncClient, Client
+from runai.hub_service.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    RunaiError,
+    Unauthenticated,
+    Unavailable,
+)
+
+WHO = {
+    "name": "ana",
+    "kind": "user",
+    "admin": False,
+    "groups": [],
+    "projects": ["vision"],
+    "default_project": "vision",
+    "version": "1",
+}
+
+
+@dataclass
+class Scripted:
+    """Answers in order, the last one again and again; keeps what it was asked."""
+
+    answers: list[tuple[int, Any]]
+    asked: list[tuple[str, str, Any, str]] = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., Scripted]]:
+    servers: list[ThreadingHTTPServer] = []
+
+    def serve(*answers: tuple[int, Any]) -> Scripted:
+        script = Scripted(list(answers))
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                token = self.headers.get("Authorization", "")
+                script.asked.append((self.command, self.path, body, token))
+                more = len(script.answers) > 1
+                status, content = script.answers.pop(0) if more else script.answers[0]
+                raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(raw)))
+                self.end_headers()
+                self.wfile.write(raw)
+
+            do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        script.url = f"http://127.0.0.1:{server.server_address[1]}/services/runai/"
+        return script
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+AWAY = (503, b"<html>the proxy says no</html>")
+
+
+def test_a_call_is_tried_again_while_the_service_is_away(scripted):
+    script = scripted(AWAY, AWAY, (200, WHO))
+    with Client(script.url, "t") as client:
+        assert client.whoami().name == "ana"
+
+    assert len(script.asked) == 3
+
+
+async def test_the_awaited_face_does_the_same(scripted):
+    script = scripted(AWAY, AWAY, (200, WHO))
+    async with AsyncClient(script.url, "t") as client:
+        assert (await client.whoami()).name == "ana"
+
+    assert len(script.asked) == 3
+
+
+def test_patience_ends(scripted):
+    script = scripted(AWAY)
+    with Client(script.url, "t", patience_s=0.3) as client, pytest.raises(Unavailable) as away:
+        client.whoami()
+
+    assert away.value.code == "unavailable"
+    assert 2 <= len(script.asked) <= 5
+
+
+def test_a_submission_that_may_have_arrived_is_not_sent_again(scripted):
+    script = scripted(AWAY)
+    with Client(script.url, "t") as client, pytest.raises(Unavailable):
+        client.submit(SubmitRequest(command=["true"]))
+
+    assert len(script.asked) == 1
+
+
+def test_what_never_arrived_is_sent_again_even_if_it_is_a_submission(free_port):
+    with (
+        Client(f"http://127.0.0.1:{free_port()}/", "t", patience_s=0.3) as client,
+        pytest.raises(Unavailable, match="is away") as away,
+    ):
+        client.submit(SubmitRequest(command=["true"]))
+
+    assert away.value.code == "unreachable"
+
+
+def test_only_fields_that_were_given_are_sent(scripted):
+    view = {"name": "vision", "quota": None, "build_quota": None}
+    script = scripted((200, view))
+    with Client(script.url, "secret") as client:
+        client.put_project("vision", ProjectPut(quota=None, members=["ana"]))
+
+    method, path, body, token = script.asked[0]
+    assert (method, path) == ("PUT", "/services/runai/api/v1/projects/vision")
+    assert body == {"quota": None, "members": ["ana"]}
+    assert token == "Bearer secret"
+
+
+def test_the_default_project_is_named_when_the_request_names_none(scripted):
+    script = scripted((201, {"workloads": []}))
+    with Client(script.url, "t", default_project="vision") as client:
+        client.submit(SubmitRequest(command=["true"]))
+        client.submit(SubmitRequest(command=["true"], project="nlp"))
+
+    assert [body["project"] for _, _, body, _ in script.asked] == ["vision", "nlp"]
+
+
+def test_fields_of_a_newer_service_are_not_minded(scripted):
+    script = scripted((200, {**WHO, "shoe_size": 43}))
+    with Client(script.url, "t") as client:
+        assert client.whoami().name == "ana"
+
+
+def test_an_answer_in_another_form_is_said_to_be_one(scripted):
+    script = scripted((200, {"name": "ana"}))
+    with Client(script.url, "t") as client, pytest.raises(RunaiError) as unknown:
+        client.whoami()
+
+    assert unknown.value.code == "unknown_reply"
+    assert "same version" in unknown.value.hint
+
+
+@pytest.mark.parametrize("kind", STATUS, ids=lambda kind: kind.__name__)
+def test_every_error_arrives_as_what_it_was(kind):
+    error = kind("The GPU is gone.", hint="Buy another.", code="gone")
+    problem = problem_of(error)
+    arrived = error_from_reply(problem.status, problem.model_dump_json().encode())
+
+    assert type(arrived) is kind
+    assert (arrived.message, arrived.hint, arrived.code) == (
+        "The GPU is gone.",
+        "Buy another.",
+        "gone",
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, Unauthenticated),
+        (403, Forbidden),
+        (404, NotFound),
+        (502, Unavailable),
+        (503, Unavailable),
+        (504, Unavailable),
+        (500, Unavailable),
+        (418, RunaiError),
+    ],
+)
+def test_an_answer_of_a_proxy_or_the_hub_is_understood_too(status, kind):
+    arrived = error_from_reply(status, b"<html>")
+
+    assert type(arrived) is kind
+    assert arrived.hint
+
+
+def test_conflicts_and_mistakes_are_not_tried_again(scripted):
+    problem = problem_of(Conflict("The name exp1 is taken.")).model_dump()
+    script = scripted((409, problem))
+    with Client(script.url, "t") as client, pytest.raises(Conflict, match="exp1 is taken"):
+        client.suspend("vision/exp1")
+
+    assert len(script.asked) == 1
+
+
+def test_delays_double_and_end_with_patience():
+    delays: list[float] = []
+
+    def fail_for_ever(retries: Retries) -> None:
+        while True:
+            delays.append(retries.delay(Unavailable("away")))
+
+    with pytest.raises(Unavailable):
+        fail_for_ever(Retries(3.0))
+
+    assert sum(delays) == pytest.approx(3.0)
+    assert all(delay <= 4.0 for delay in delays)
+    assert 3 <= len(delays) <= 8
+
+
+OVERVIEW = b'{"at":"2026-01-01T00:00:00Z","projects":[],"workloads":[],"nodes":[]}'
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_events_are_read_whatever_pieces_they_come_in(size):
+    stream = (
+        b":\n\nevent: overview\ndata: "
+        + OVERVIEW
+        + b"\n\nevent: other\ndata: x\n\n"
+        + (b"event: overview\r\ndata: " + OVERVIEW + b"\r\n\r\n")
+    )
+    decoder = OverviewDecoder()
+    pieces = [stream[i : i + size] for i in range(0, len(stream), size)]
+
+    assert len([item for piece in pieces for item in decoder.feed(piece)]) == 2
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_log_lines_with_odd_separators_stay_whole(size):
+    texts = ["plain", "a\u2028b\x85c\x0bd", "", "ä" * 5]
+    stream = b"\n".join(
+        LogLine(worker=0, attempt=1, text=text).model_dump_json().encode() for text in texts
+    )
+    decoder = LogDecoder()
+    stream = b"\n" + stream + b"\n"
+    pieces = [stream[i : i + size] for i in range(0, len(stream), size)]
+
+    assert [line.text for piece in pieces for line in decoder.feed(piece)] == texts
+
+
+@pytest.mark.parametrize("url", ["hub.example.org", "ftp://hub/", "http://", ""])
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(InvalidRequest, match="is no address"):
+        Client(url, "t")
+
+
+def test_a_password_in_the_address_is_not_repeated(free_port):
+    client = Client(f"http://ana:secret@127.0.0.1:{free_port()}/", "t", patience_s=0)
+    with client, pytest.raises(Unavailable) as away:
+        client.whoami()
+
+    assert "secret" not in str(away.value)
+
+
+def test_both_faces_have_the_same_methods_with_the_same_arguments():
+    def public(face: type) -> dict[str, list[str]]:
+        return {
+            name: [*inspect.signature(member).parameters]
+            for name, member in inspect.getmembers(face, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    assert public(Client) == public(AsyncClient)
+    known = {name for name, _ in inspect.getmembers(calls, inspect.isfunction)}
+    assert public(Client).keys() - {"close"} <= known
+
+
+def test_the_client_brings_no_server_along():
+    program = (
+        "import sys, runai.hub_service.client;"
+        "print([m for m in ('fastapi', 'uvicorn', 'sqlalchemy', 'jupyterhub') if m in sys.modules])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert printed.stdout.strip() == "[]"

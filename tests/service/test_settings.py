@@ -1,0 +1,207 @@
+"""What people and processes configure: the environment, projects.yaml, the kept connection."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.config import Config
+from runai.hub_service.connection import (
+    Connection,
+    config_path,
+    find_connection,
+    read_config,
+    write_config,
+)
+from runai.hub_service.errors import InvalidRequest, Unavailable
+from runai.hub_service.projects_file import read_projects
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+# -- the environment of the service --------------------------------------------------------------
+
+LEAST = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret-of-the-hub"}
+HUB = {
+    "JUPYTERHUB_API_URL": "http://127.0.0.1:8081/hub/api",
+    "JUPYTERHUB_API_TOKEN": "secret-of-the-service",
+    "JUPYTERHUB_SERVICE_NAME": "runai",
+    "JUPYTERHUB_SERVICE_PREFIX": "/jupyter/services/runai/",
+    "JUPYTERHUB_SERVICE_URL": "http://127.0.0.1:9001",
+    "JUPYTERHUB_BASE_URL": "/jupyter/",
+    "JUPYTERHUB_CLIENT_ID": "service-runai",
+}
+
+
+def test_little_is_enough():
+    config = Config.from_environment(LEAST)
+
+    assert (config.host, config.port, config.prefix) == ("127.0.0.1", 0, "/services/runai/")
+    assert (config.gpus, config.simulate, config.projects_file, config.hub) == (None,) * 4
+
+
+def test_the_hub_says_where_to_listen_and_who_we_are():
+    config = Config.from_environment({**LEAST, **HUB})
+
+    assert (config.port, config.prefix) == (9001, "/jupyter/services/runai/")
+    assert config.api_url == "http://127.0.0.1:9001/jupyter/services/runai/"
+    assert config.hub is not None
+    assert config.hub.access_scopes == ("access:services!service=runai",)
+    assert config.hub.callback_url == "/jupyter/services/runai/oauth_callback"
+
+
+def test_no_secret_is_shown_when_a_configuration_is_printed():
+    shown = repr(Config.from_environment({**LEAST, **HUB}))
+
+    assert "secret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("RUNAI_DATA_DIR", "", "RUNAI_DATA_DIR is not set"),
+        ("RUNAI_HUB_TOKEN", "", "RUNAI_HUB_TOKEN is not set"),
+        ("RUNAI_GPUS", "-1", "RUNAI_GPUS is '-1'"),
+        ("RUNAI_GPUS", "some", "RUNAI_GPUS is 'some'"),
+        ("RUNAI_SIMULATE", "1.5", "RUNAI_SIMULATE is '1.5'"),
+        ("RUNAI_SIMULATE", "4000", "RUNAI_SIMULATE is '4000'"),
+        ("RUNAI_SYSTEM_USERS", "yes", "RUNAI_SYSTEM_USERS is 'yes'"),
+        ("RUNAI_LOG_LEVEL", "loud", "RUNAI_LOG_LEVEL is 'loud'"),
+        ("JUPYTERHUB_SERVICE_URL", "http://h:port", "JUPYTERHUB_SERVICE_URL is 'http://h:port'"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value(variable, value, said):
+    with pytest.raises(InvalidRequest, match=said):
+        Config.from_environment({**LEAST, **HUB, variable: value})
+
+
+# -- projects.yaml -------------------------------------------------------------------------------
+
+GOOD = """
+# The lab's projects.
+projects:
+  team-b:               # a child may come before its parent
+    parent: lab
+    build_quota: 0.5
+    quota: 1.5
+  lab:
+    quota: unlimited
+    limit: 8
+    weight: 2
+    members: [ana, "7"]
+    groups: [lab-people]
+    admins:
+      - vic
+    node_types_train: [a100]
+  idle:
+"""
+
+
+def test_a_file_is_read_parents_first(tmp_path):
+    path = tmp_path / "projects.yaml"
+    path.write_text(GOOD)
+
+    assert read_projects(path) == [
+        ProjectSpec(
+            "lab",
+            quota=None,
+            limit=MilliGpu(8000),
+            weight=2,
+            members=("ana", "7"),
+            groups=("lab-people",),
+            admins=("vic",),
+            node_types_train=("a100",),
+        ),
+        ProjectSpec("idle"),
+        ProjectSpec("team-b", parent="lab", quota=MilliGpu(1500), build_quota=MilliGpu(500)),
+    ]
+
+
+def test_an_empty_file_has_no_projects(tmp_path):
+    path = tmp_path / "projects.yaml"
+    path.write_text("# nothing yet\n")
+
+    assert read_projects(path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("project:\n  vision:\n", 1, "no section 'project'"),
+        ("projects:\n  Vision:\n    quota: 1", 2, "'Vision' is no name"),
+        ("projects:\n  vision:\n    quota: 1\n  vision:\n", 4, "'vision' is there twice"),
+        ("projects:\n  vision:\n    qota: 1", 3, "a field 'qota'"),
+        ("projects:\n  vision:\n    quota: -1", 3, "quota is -1: it must be at least 0"),
+        ("projects:\n  vision:\n    quota: lots", 3, "quota is 'lots': it must be a number"),
+        ("projects:\n  vision:\n    quota:\n", 3, "quota has no value"),
+        ("projects:\n  vision:\n    quota: 0.12345", 3, "use at most 3 decimals"),
+        ("projects:\n  vision:\n    members: ana", 3, "members is 'ana'"),
+        ("projects:\n  vision: [1, 2]", 2, "must consist of lines"),
+        ("projects:\n  vision: {quota: 1, build_quota: 2}", 2, "build quota of 2 is above"),
+        ("projects:\n  vision: {parent: lab}", 2, "unknown parent 'lab'"),
+        ("projects:\n  a: {parent: b}\n  b: {parent: a}", 2, "its own ancestor"),
+        ("projects:\n  a: [\n", 3, "this is no YAML"),
+        ("projects:\n\ta: 1\n", 2, "this is no YAML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path, text, line, said):
+    path = tmp_path / "projects.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest) as wrong:
+        read_projects(path)
+
+    assert wrong.value.message.startswith(f"{path}, line {line}: ")
+    assert said in wrong.value.message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InvalidRequest, match="cannot be read: No such file"):
+        read_projects(tmp_path / "projects.yaml")
+
+
+# -- where a client finds the service ------------------------------------------------------------
+
+
+def test_a_session_finds_its_service_and_project_by_itself(tmp_path):
+    environ = {
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "RUNAI_API_URL": "http://hub/services/runai/",
+        "JUPYTERHUB_API_TOKEN": "t",
+        "RUNAI_PROJECT": "vision",
+    }
+
+    assert find_connection(environ) == Connection("http://hub/services/runai/", "t", "vision")
+
+
+def test_elsewhere_it_is_the_one_that_was_logged_in_to(tmp_path):
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    kept = Connection("https://hub.example/services/runai/", "t", "nlp")
+    write_config(kept, config_path(environ))
+
+    assert find_connection(environ) == kept
+    assert stat.S_IMODE(config_path(environ).stat().st_mode) == 0o600
+
+
+def test_a_default_project_holds_in_a_session_that_has_none(tmp_path):
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    write_config(Connection("https://elsewhere/", "other", "nlp"), config_path(environ))
+    environ |= {"RUNAI_API_URL": "http://hub/", "JUPYTERHUB_API_TOKEN": "t"}
+
+    assert find_connection(environ) == Connection("http://hub/", "t", "nlp")
+
+
+def test_with_neither_the_way_out_is_named(tmp_path):
+    with pytest.raises(Unavailable, match="runai login"):
+        find_connection({"XDG_CONFIG_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": "x"}', "secret-token {"])
+def test_a_damaged_file_is_named_but_not_repeated(tmp_path: Path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest) as damaged:
+        read_config(path)
+
+    assert str(path) in damaged.value.message
+    assert "secret" not in str(damaged.value)
