@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.model import WorkerState
 from runai.hub_service.scheduler.order import FairOrder, Unit, pending_units
 from runai.hub_service.scheduler.placement import place
@@ -17,7 +18,7 @@ from runai.hub_service.scheduler.quotas import (
     cap_in_the_way,
     leaves_what_is_never_lent,
 )
-from runai.hub_service.scheduler.room import Booking, Room
+from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.state import Item, Member, Standing, State
 
 _NO_NODE = Block("no_such_node", "P5")

@@ -22,6 +22,15 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
 
     Pure, deterministic and total: equal snapshots give equal plans, whatever the order of what
     is in them. `policy` replaces the snapshot's own.
+
+    >>> from runai.hub_service.scheduler.wire import snapshot_from_json
+    >>> plan = decide(snapshot_from_json({
+    ...     "nodes": [{"name": "dgx-1", "devices": 8}],
+    ...     "projects": [{"name": "vision", "quota": 2}],
+    ...     "workloads": [{"name": "exp", "project": "vision",
+    ...                    "workers": [{"name": "exp-0", "gpus": 0.5}]}]}))
+    >>> [(d.kind, d.worker, d.node) for d in plan.decisions]
+    [('start', 'exp-0', 'dgx-1')]
     """
     if policy is not None:
         snapshot = replace(snapshot, policy=policy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.model import (
     Decision,
     DeviceShare,
@@ -24,7 +25,6 @@ from runai.hub_service.scheduler.model import (
 from runai.hub_service.scheduler.quantity import MilliGpu
 from runai.hub_service.scheduler.reasons import Reasons
 from runai.hub_service.scheduler.reclaim import Loss, Reclaim
-from runai.hub_service.scheduler.room import Booking
 from runai.hub_service.scheduler.state import Member, Standing, State
 from runai.hub_service.scheduler.tree import Account
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from runai.hub_service.scheduler.room import Kind, Room
+from runai.hub_service.scheduler.kinds import Kind
+from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.state import Member, Standing, State
 
 

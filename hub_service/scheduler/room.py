@@ -9,60 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
+from runai.hub_service.scheduler.kinds import Booking, Kind
 from runai.hub_service.scheduler.model import Node
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
 
 ENOUGH = 1 << 62
 """CPU or memory of a node that does not say how much it has."""
-
-
-class Kind:
-    """One kind of request: every worker that asks for the same shares one object.
-
-    A worker goes on `devices` distinct devices with `milli` on each (1000 is a whole one), or
-    with `mib` where it asks for memory; `nodes` are those that could ever hold it (P5), as
-    indices into the nodes sorted by name.
-    """
-
-    __slots__ = ("cpu", "devices", "memory", "mib", "milli", "nodes", "order", "quota")
-
-    def __init__(
-        self, *, order: int, devices: int, milli: int, mib: int, cpu: int, memory: int
-    ) -> None:
-        self.order = order
-        self.devices = devices
-        self.milli = milli
-        self.mib = mib
-        self.cpu = cpu
-        self.memory = memory
-        self.nodes: frozenset[int] = frozenset()
-        self.quota = devices * milli
-        """What it counts for in quotas while it is pending (P3)."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Tell whether it takes devices for itself."""
-        return self.milli == WHOLE_GPU
-
-    def mib_on(self, device_mib: int) -> int:
-        """Give the memory it books on a device of that size."""
-        return self.mib or memory_of_fraction(self.milli, device_mib)
-
-
-class Booking(NamedTuple):
-    """Where a worker is or goes, and what it takes there; node -1 is one we do not know."""
-
-    node: int
-    devices: tuple[int, ...]
-    milli: int
-    mib: int
-    cpu: int
-    memory: int
-    quota: int
-    shares: int
-    """The milli-GPU on each device as quotas count them: `milli`, or that of the memory."""
 
 
 class Room:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.fit import Fit
+from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.order import Unit
 from runai.hub_service.scheduler.placement import place
 from runai.hub_service.scheduler.quotas import cap_in_the_way, leaves_what_is_never_lent
-from runai.hub_service.scheduler.room import Booking
 from runai.hub_service.scheduler.state import Item, Member, Standing, State
 from runai.hub_service.scheduler.tree import Account
 

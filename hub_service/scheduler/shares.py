@@ -16,6 +16,14 @@ def set_fair_shares(tree: ProjectTree, capacity: int) -> None:
     """Give every account its fair share, level by level: roots share the cluster (S3).
 
     Children share their parent's fair share; a share is a target, not a cap (S4).
+
+    >>> from runai.hub_service.scheduler.model import Project
+    >>> tree = ProjectTree([Project(name="a", quota=3000), Project(name="b", quota=1000)])
+    >>> for account in tree.roots:
+    ...     account.requested = 9000
+    >>> set_fair_shares(tree, 8000)
+    >>> [account.fair_share for account in tree.roots]
+    [6000, 2000]
     """
     _divide(tree.roots, capacity)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from runai.hub_service.scheduler.kinds import Booking, Kind, Kinds
 from runai.hub_service.scheduler.model import (
     Node,
     Project,
@@ -18,11 +19,9 @@ from runai.hub_service.scheduler.model import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, fraction_of_memory
-from runai.hub_service.scheduler.room import Booking, Kind, Room
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.tree import Account, ProjectTree
-
-NODE_TYPE_LABEL = "runai/node-type"
 
 
 class Standing(Enum):
@@ -103,7 +102,8 @@ class State:
         spread = snapshot.policy.packing == "spread"
         self.now = Room(self.nodes, spread=spread)
         self.later = Room(self.nodes, spread=spread)
-        self._kinds: dict[tuple[object, ...], Kind] = {}
+        self._kinds = Kinds(self.nodes)
+        self.book = self._kinds.book
         self._journal: list[tuple[Member, Standing, Booking | None]] = []
         self.touched: set[Account] = set()
         """Accounts whose allocation changed since the order last looked."""
@@ -120,8 +120,9 @@ class State:
 
     def _load(self, item: Item) -> None:
         self.items.append(item)
+        node_types = _node_types(item)
         for index, worker in enumerate(item.workload.workers):
-            member = Member(worker, index, item, self._kind(worker, item))
+            member = Member(worker, index, item, self._kinds.of(worker, node_types))
             item.members.append(member)
             state = worker.state
             if state is not WorkerState.PENDING:
@@ -144,69 +145,6 @@ class State:
         known = self.nodes[index].devices if index >= 0 else 0
         devices = tuple(d for d in sorted(set(worker.devices)) if d < known)
         return self.book(kind, index, devices)
-
-    # ---- kinds of request
-
-    def _kind(self, worker: Worker, item: Item) -> Kind:
-        nodes_for = "train" if item.workload.kind == "job" else "build"
-        types = tuple(
-            allowed
-            for account in item.account.path
-            if (allowed := getattr(account.project.node_types, nodes_for)) is not None
-        )
-        key = (
-            worker.gpus,
-            worker.gpu_memory_mib,
-            worker.devices_wanted,
-            worker.cpu_milli,
-            worker.memory_mib,
-            worker.gpu_types,
-            worker.nodes,
-            tuple(sorted(worker.node_selector.items())),
-            types,
-        )
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds[key] = self._new_kind(worker, types)
-        return kind
-
-    def _new_kind(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> Kind:
-        memory = worker.gpu_memory_mib or 0
-        if memory:
-            devices, milli = worker.devices_wanted, 0
-        elif worker.gpus > WHOLE_GPU:
-            devices, milli = worker.gpus // WHOLE_GPU, int(WHOLE_GPU)
-        else:
-            devices, milli = (worker.devices_wanted if worker.gpus else 0), int(worker.gpus)
-        kind = Kind(
-            order=len(self._kinds),
-            devices=devices,
-            milli=milli,
-            mib=memory,
-            cpu=worker.cpu_milli,
-            memory=worker.memory_mib,
-        )
-        kind.nodes = frozenset(
-            index
-            for index, node in enumerate(self.nodes)
-            if _may_use(node, worker, node_types) and _could_hold(node, kind)
-        )
-        if memory:
-            # Pending, it counts by the smallest device that it may use (P3).
-            sizes = [self.nodes[index].device_memory_mib for index in kind.nodes]
-            size = min(sizes, default=memory)
-            kind.quota = devices * fraction_of_memory(memory, size)
-        return kind
-
-    def book(self, kind: Kind, node: int, devices: tuple[int, ...]) -> Booking:
-        """Make the booking of a worker of this kind at a place."""
-        full = self.nodes[node].device_memory_mib if node >= 0 else 0
-        shares, mib = kind.milli, kind.mib_on(full)
-        quota = kind.quota
-        if kind.mib and full:
-            shares = fraction_of_memory(kind.mib, full)
-            quota = shares * kind.devices
-        return Booking(node, devices, kind.milli, mib, kind.cpu, kind.memory, quota, shares)
 
     # ---- changes
 
@@ -314,23 +252,9 @@ class State:
             self.set(member, Standing.PENDING, None)
 
 
-def _may_use(node: Node, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> bool:
-    """Tell whether a worker may go on a node at all (P5)."""
-    labels = node.labels
-    return (
-        node.schedulable
-        and (worker.nodes is None or node.name in worker.nodes)
-        and (not worker.gpu_types or node.gpu_type in worker.gpu_types)
-        and all(labels.get(key) == value for key, value in worker.node_selector.items())
-        and all(labels.get(NODE_TYPE_LABEL) in allowed for allowed in node_types)
-    )
-
-
-def _could_hold(node: Node, kind: Kind) -> bool:
-    """Tell whether a node has enough of everything when it is empty."""
-    return (
-        node.devices >= kind.devices
-        and node.device_memory_mib >= kind.mib
-        and (node.cpu_milli is None or node.cpu_milli >= kind.cpu)
-        and (node.memory_mib is None or node.memory_mib >= kind.memory)
-    )
+def _node_types(item: Item) -> tuple[tuple[str, ...], ...]:
+    """Collect what its project and each ancestor restrict a workload to (P5)."""
+    restrictions = [account.project.node_types for account in item.account.path]
+    is_job = item.workload.kind == "job"
+    chosen = [types.train if is_job else types.build for types in restrictions]
+    return tuple(allowed for allowed in chosen if allowed is not None)

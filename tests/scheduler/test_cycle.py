@@ -21,7 +21,7 @@ from builders import (
     with_,
     without,
 )
-from runai.hub_service.scheduler import Project, Snapshot, Stop, Unreserve, Wait, Workload, decide
+from runai.hub_service.scheduler import Plan, Policy, Snapshot, Unreserve, Wait, decide
 
 BOB_AND_PATTY = (
     [project("bob", 2.5), project("patty", 2.5)],
@@ -278,170 +278,11 @@ def test_a_broken_gang_is_completed_rather_than_stopped() -> None:
     assert (started(plan), stopped(plan)) == ({"gang-1"}, set())
 
 
-# ---- X
+def test_an_empty_cluster_has_an_empty_plan() -> None:
+    assert decide(Snapshot()) == Plan()
 
 
-def test_every_code_has_its_sentence() -> None:
-    nodes, world = "1x4", {}
-    expected = {}
+def test_a_policy_given_beside_the_snapshot_replaces_its_own() -> None:
+    world = snapshot("2x2", [project("a", 1)], [job("x", 0.5, on="n1:0"), job("new", 0.5)])
 
-    def case(
-        workload: str, code: str, text: str, projects: list[Project], *workloads: Workload
-    ) -> None:
-        world[workload] = snapshot(nodes, projects, workloads)
-        expected[workload] = (code, text)
-
-    vision = [project("vision", 2, limit=3)]
-    case(
-        "cy-1",
-        "over_build_quota",
-        "vision uses 2 of its 2 build GPUs: ana 1.0, bo 1.0",
-        vision,
-        session("ana-1", 1, "vision", on="n1:0"),
-        session("bo-1", 1, "vision", on="n1:1"),
-        session("cy-1", 1, "vision"),
-    )
-    case(
-        "vision/exp-2",
-        "over_limit",
-        "vision may hold at most 3 GPUs and holds 2; vision/exp-2 asks for 2",
-        vision,
-        job("vision/exp-1", 2, "vision", on="n1:0,1"),
-        job("vision/exp-2", 2, "vision"),
-    )
-    case(
-        "huge",
-        "no_such_node",
-        "no node has 8 GPUs; the largest has 4: ask for more workers instead",
-        [project("a", 8)],
-        job("huge", 8),
-    )
-    case(
-        "lost",
-        "unknown_project",
-        "there is no project nobody",
-        [project("a", 8)],
-        job("lost", 1, "nobody"),
-    )
-    case(
-        "late",
-        "behind",
-        "first went first",
-        [project("a", 4)],
-        job("first", 4),
-        job("late", 1),
-    )
-    case(
-        "poor",
-        "over_share",
-        "b holds 1 of its fair share of 1 GPU, and 4 of 4 GPUs are in use",
-        [project("a", 3), project("b", 1)],
-        job("rich", 3, on="n1:0,1,2"),
-        job("own", 1, "b", on="n1:3"),
-        job("poor", 1, "b"),
-    )
-    case(
-        "equal",
-        "no_room",
-        "4 of 4 GPUs are in use: a 4.0",
-        [project("a", 4)],
-        job("first", 4, on="n1:0,1,2,3"),
-        job("equal", 0.5),
-    )
-    case(
-        "spread",
-        "fragmented",
-        "2 GPUs are free, but not together as it asks for them",
-        [project("a", 4)],
-        *[job(f"h{d}", 0.5, on=f"n1:{d}") for d in range(4)],
-        job("spread", 1),
-    )
-    case(
-        "gang",
-        "gang_incomplete",
-        "1 of its 2 workers would fit now; it needs all of them at once",
-        [project("a", 4)],
-        job("h0", 0.5, on="n1:0"),
-        job("h1", 0.5, on="n1:1"),
-        job("w2", 1, on="n1:2"),
-        job("gang", 1, workers=2, priority=50),
-    )
-    case(
-        "eager",
-        "protected",
-        "those who would give way have a minimum run time, for 40 s more",
-        [project("a", 0, min_runtime=60), project("b", 4)],
-        job("young", 4, on="n1:0,1,2,3", started=980),
-        job("eager", 1, "b"),
-    )
-    case(
-        "other",
-        "held_for",
-        "what is idle is kept for a (4)",
-        [project("a", 4, never_lent=4), project("b", 0)],
-        job("other", 1, "b"),
-    )
-
-    said = {}
-    for workload, snap in world.items():
-        plan = decide(snap)
-        said[workload] = (waits(plan)[workload], sentence(plan, workload))
-    assert said == expected
-
-
-def test_positions_count_each_projects_queue_in_its_order() -> None:
-    world = snapshot(
-        "1x1",
-        [project("a", 1), project("b", 0)],
-        [
-            job("first", on="n1:0"),
-            job("low", priority=25),
-            job("high", priority=75),
-            job("other", project="b"),
-        ],
-    )
-
-    positions = {d.workload: d.position for d in decide(world).decisions if isinstance(d, Wait)}
-
-    assert positions == {"high": 1, "low": 2, "other": 1}
-
-
-def test_a_stop_says_for_whom_and_by_which_rule() -> None:
-    world = snapshot(
-        "1x2",
-        [project("eve", 1), project("vision", 1)],
-        [
-            job("eve/exp-6", project="eve", on="n1:0"),
-            job("eve/exp-7", project="eve", on="n1:1"),
-            session("ana-1", 1, "vision"),
-        ],
-    )
-
-    stop = next(d for d in decide(world).decisions if isinstance(d, Stop))
-
-    assert (
-        stop.worker,
-        stop.reason.code,
-        stop.reason.rule,
-        stop.reason.for_,
-        stop.reason.text,
-    ) == (
-        "eve/exp-7-0",
-        "reclaimed",
-        "R2",
-        "ana-1",
-        "eve is over its quota of 1 GPU: 1 GPU goes to the session of ana",
-    )
-
-
-def test_the_shares_are_those_after_the_plan() -> None:
-    world = snapshot(
-        "1x4",
-        [project("a", 1), project("b", 3)],
-        [job(f"a-{i}", on=f"n1:{i}") for i in range(4)] + [job("b-1", 2, "b")],
-    )
-
-    shares = decide(world).projects
-
-    assert (shares["a"].allocated, shares["a"].over_quota) == (2000, 1000)
-    assert (shares["b"].allocated, shares["b"].over_quota) == (2000, 0)
+    assert places(decide(world, Policy(packing="spread"))) == {"new-0": "n2:0"}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +18,12 @@ from runai.hub_service.scheduler import (
     Reason,
     Reserve,
     Resize,
-    Snapshot,
     Start,
     Stop,
     Unreserve,
     Wait,
     WorkerState,
 )
-from runai.hub_service.scheduler.__main__ import main
 from runai.hub_service.scheduler.wire import (
     InvalidSnapshot,
     plan_from_json,
@@ -406,52 +402,3 @@ def test_wrong_plans_are_refused(document: object, message: str) -> None:
         plan_from_json(document)
 
     assert str(caught.value) == message
-
-
-# ---- runai schedule
-
-
-def test_schedule_prints_the_plan_of_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "snapshot.json"
-    file.write_text(json.dumps(EXAMPLE))
-
-    assert main([str(file)]) == 0
-    assert json.loads(capsys.readouterr().out)["projects"]["vision"] == {
-        "quota": 4,
-        "fair_share": 1,
-        "allocated": 1,
-        "over_quota": 0,
-    }
-
-
-def test_schedule_reads_standard_input_line_by_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [json.dumps(EXAMPLE), "", json.dumps({"x": 1}), "{", json.dumps({})]
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
-
-    status = main(["--jsonl", "-"])
-
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [sorted(answer) for answer in answers] == [
-        ["decisions", "projects"],
-        ["error"],
-        ["error"],
-        ["decisions", "projects"],
-    ]
-    assert status == 2
-
-
-def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = str(tmp_path / "none.json")
-
-    assert main([missing]) == 2
-    assert capsys.readouterr().err == f"{missing}: No such file or directory\n"
-
-
-def test_an_empty_cluster_has_an_empty_plan() -> None:
-    from runai.hub_service.scheduler import decide
-
-    assert decide(Snapshot()) == Plan()

@@ -1,0 +1,60 @@
+"""`runai schedule`: the dry run, from a file or line by line."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runai.hub_service.scheduler.__main__ import main
+
+EXAMPLE: dict[str, Any] = {
+    "nodes": [{"name": "dgx-1", "devices": 8}],
+    "projects": [{"name": "vision", "quota": 4}],
+    "workloads": [
+        {"name": "bob-1", "project": "vision", "workers": [{"name": "bob-1-0", "gpus": 0.5}]}
+    ],
+}
+
+
+def test_schedule_prints_the_plan_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "snapshot.json"
+    file.write_text(json.dumps(EXAMPLE))
+
+    assert main([str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["projects"]["vision"] == {
+        "quota": 4,
+        "fair_share": 0.5,
+        "allocated": 0.5,
+        "over_quota": 0,
+    }
+
+
+def test_schedule_reads_standard_input_line_by_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps(EXAMPLE), "", json.dumps({"x": 1}), "{", json.dumps({})]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+
+    status = main(["--jsonl", "-"])
+
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [sorted(answer) for answer in answers] == [
+        ["decisions", "projects"],
+        ["error"],
+        ["error"],
+        ["decisions", "projects"],
+    ]
+    assert status == 2
+
+
+def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "none.json")
+
+    assert main([missing]) == 2
+    assert capsys.readouterr().err == f"{missing}: No such file or directory\n"
