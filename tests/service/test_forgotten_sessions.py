@@ -1,0 +1,115 @@
+"""Sessions whose server the hub has forgotten give their GPUs back, and no others do."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.errors import Unavailable
+from runai.hub_service.forgotten_sessions import ForgottenSessions
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+
+class HubThatKnows:
+    """Active servers by user, as the hub tells them; None: it does not answer."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, dict[str, Any]] | None = {}
+
+    async def ask(self) -> dict[str, dict[str, Any]]:
+        if self.servers is None:
+            raise Unavailable("The hub is away.")
+        return self.servers
+
+
+def session(name: str, user: str = "ana", server: str = "", **more: Any) -> WorkloadSpec:
+    return WorkloadSpec(
+        "vision", name, user, "session", more.pop("command", None), server=server, **more
+    )
+
+
+@pytest.fixture
+async def cluster() -> SimulatedCluster:
+    cluster = SimulatedCluster({"lab": SimulatedDevices(2).devices()}, clock=time.time)
+    await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(2000)))
+    return cluster
+
+
+@pytest.fixture
+def hub() -> HubThatKnows:
+    return HubThatKnows()
+
+
+@pytest.fixture
+def forgotten(cluster, hub) -> ForgottenSessions:
+    return ForgottenSessions(cluster, hub.ask)
+
+
+async def left(cluster: SimulatedCluster) -> list[str]:
+    return [record.spec.name for record in await cluster.workloads()]
+
+
+async def test_a_session_without_a_server_ends_at_the_second_look(cluster, hub, forgotten):
+    await cluster.submit([session("lab-ana")])
+    await forgotten.check()
+    after_one = await left(cluster)
+    await forgotten.check()
+
+    assert after_one == ["lab-ana"]
+    assert await left(cluster) == []
+
+
+async def test_a_session_whose_server_is_there_stays(cluster, hub, forgotten):
+    hub.servers = {"ana": {"": {"ready": True}, "big": {"pending": "spawn"}}}
+    await cluster.submit([session("lab-ana"), session("lab-ana-big", server="big")])
+    for _ in range(3):
+        await forgotten.check()
+
+    assert await left(cluster) == ["lab-ana", "lab-ana-big"]
+
+
+async def test_servers_are_told_apart_by_user_and_name(cluster, hub, forgotten):
+    hub.servers = {"ana": {"": {}}, "bo": {"big": {}}}
+    await cluster.submit(
+        [session("lab-ana"), session("lab-ana-big", server="big"), session("lab-bo", "bo")]
+    )
+    for _ in range(2):
+        await forgotten.check()
+
+    assert await left(cluster) == ["lab-ana"]
+
+
+async def test_a_server_that_comes_back_between_two_looks_is_not_ended(cluster, hub, forgotten):
+    await cluster.submit([session("lab-ana")])
+    await forgotten.check()
+    hub.servers = {"ana": {"": {}}}
+    await forgotten.check()
+    hub.servers = {}
+    await forgotten.check()
+
+    assert await left(cluster) == ["lab-ana"]
+
+
+async def test_a_hub_that_does_not_answer_ends_nothing(cluster, hub, forgotten):
+    await cluster.submit([session("lab-ana")])
+    await forgotten.check()
+    hub.servers = None
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await forgotten.check()
+
+    assert await left(cluster) == ["lab-ana"]
+
+
+async def test_jobs_and_sessions_with_a_command_are_none_of_the_hubs(cluster, hub, forgotten):
+    job = WorkloadSpec("vision", "exp1", "ana", "job", ("true",))
+    await cluster.submit([job, session("interactive", command=("bash",))])
+    for _ in range(3):
+        await forgotten.check()
+
+    assert await left(cluster) == ["exp1", "interactive"]
