@@ -7,21 +7,21 @@ import { h } from "./nodes.js";
 /**
  * @typedef {import("./nodes.js").Node_} Node_
  * @typedef {[number, number | null, number | null]} Point  end of step (s), allocated, utilized
- * @typedef {{since: number, until: number, step_s: number, points: Point[],
- *   quota: number | null}} Chart
+ * @typedef {{allocated: number, utilized: number | null, since: number, until: number,
+ *   step_s: number, points: Point[], quota: number | null}} Chart
  */
 
 const WIDTH = 720, HEIGHT = 150, LEFT = 30, RIGHT = 8, TOP = 8, BOTTOM = 20;
 
 /** @param {Chart} chart */
 export function chartLegend(chart) {
-  const last = [...chart.points].reverse().find((point) => point[1] !== null);
+  const { allocated, utilized } = chart;
   const known = chart.points.filter((point) => point[1] !== null && point[2] !== null);
   const held = known.reduce((sum, point) => sum + (point[1] ?? 0), 0);
   const busy = known.reduce((sum, point) => sum + (point[2] ?? 0), 0);
   return h("p", { class: "runai-legend" },
-    key("allocated", last ? `${measured(last[1] ?? 0)} allocated` : "allocated"),
-    key("utilized", last && last[2] !== null ? `${measured(last[2])} utilized` : "utilized"),
+    key("allocated", `${gpus(allocated)} allocated`),
+    key("utilized", utilized === null ? "utilized" : `${measured(utilized)} utilized`),
     held > 0 && h("span", { key: "average" }, `average ${percent(busy, held)}`),
     chart.quota !== null && key("quota", `quota ${gpus(chart.quota)}`),
   );
@@ -33,7 +33,7 @@ export function chartPicture(chart, simulated) {
   const highest = Math.max(0.5, ...points.map((point) => Math.max(point[1] ?? 0, point[2] ?? 0)));
   const [top, tick] = roundScale(quota !== null && quota <= 4 * highest ? Math.max(highest, quota) : highest);
   /** @param {number} at */
-  const x = (at) => round(LEFT + ((WIDTH - LEFT - RIGHT) * (Math.max(at, since) - since)) / (until - since));
+  const x = (at) => round(LEFT + ((WIDTH - LEFT - RIGHT) * (Math.min(Math.max(at, since), until) - since)) / (until - since));
   /** @param {number} value */
   const y = (value) => round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top));
   const ticks = Array.from({ length: Math.round(top / tick) + 1 }, (_, index) => index * tick);
@@ -56,9 +56,9 @@ export function chartPicture(chart, simulated) {
 
 /** @param {Chart} chart @param {boolean} simulated */
 function chartWords(chart, simulated) {
-  const last = [...chart.points].reverse().find((point) => point[1] !== null);
-  const now = last ? `now ${gpuCount(last[1] ?? 0)} allocated, ${last[2] === null ? "nothing measured" : `${measured(last[2] ?? 0)} utilized`}` : "nothing yet";
-  return `My GPUs over the last ${Math.round((chart.until - chart.since) / 60)} minutes: ${now}${simulated ? " (simulated)" : ""}`;
+  const { allocated, utilized } = chart;
+  const busy = utilized === null ? "nothing measured" : `${measured(utilized)} utilized`;
+  return `My GPUs over the last ${Math.round((chart.until - chart.since) / 60)} minutes: now ${gpuCount(allocated)} allocated, ${busy}${simulated ? " (simulated)" : ""}`;
 }
 
 /**

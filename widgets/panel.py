@@ -114,10 +114,13 @@ def panel(*, minutes: float = 10) -> Panel:
 
     def draw(overview: Overview) -> State:
         until = overview.at.timestamp()
-        timeline.push(until, *states.my_usage(overview, user))
+        allocated, utilized = states.my_usage(overview, user)
+        timeline.push(until, allocated, utilized)
         mine = states.my_projects(overview, projects)
         quotas = [project.quota for project in mine if project.quota is not None]
         chart = Chart(
+            allocated=allocated,
+            utilized=utilized,
             since=until - window_s,
             until=until,
             step_s=timeline.step_s,

@@ -70,7 +70,10 @@ class Bar(TypedDict):
 
 
 class Chart(TypedDict):
-    """Allocated against utilized; times in Unix seconds."""
+    """Allocated against utilized, now and over time; times in Unix seconds."""
+
+    allocated: float
+    utilized: float | None
 
     since: float
     until: float

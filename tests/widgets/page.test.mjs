@@ -19,7 +19,7 @@ const bar = (given = {}) => ({
   name: "vision", quota: 2.5, allocated: 3.5, sessions: 0.5, over_quota: 1, utilized: 2, waiting: 1, ...given,
 });
 const chart = (given = {}) => ({
-  since: 0, until: 600, step_s: 4, points: [[596, 4, 2], [600, 4, 3]], quota: 2.5, ...given,
+  allocated: 4, utilized: 3, since: 0, until: 600, step_s: 4, points: [[2, 4, 1], [596, 4, 2], [602, 4, 3]], quota: 2.5, ...given,
 });
 const state = (given = {}) => ({
   view: "panel", lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], ...given,
@@ -120,11 +120,12 @@ test("the picture is told in words and stays within its frame", () => {
 });
 
 test("the legend tells allocated and utilized together, and the average of what was measured", () => {
-  assert.equal(text(chartLegend(chart())).replace(/ +/g, " ").trim(), "4 allocated 3 utilized average 63 % quota 2.5");
+  assert.equal(text(chartLegend(chart())).replace(/ +/g, " ").trim(), "4 allocated 3 utilized average 50 % quota 2.5");
 });
 
-test("an empty chart has nothing to tell and does not break", () => {
-  assert.match(chartPicture(chart({ points: [], quota: null }), false).props["aria-label"], /nothing yet$/);
+test("a chart without any point tells what is known now", () => {
+  const picture = chartPicture(chart({ allocated: 1, utilized: null, points: [], quota: null }), false);
+  assert.match(picture.props["aria-label"], /now 1 GPU allocated, nothing measured$/);
 });
 
 // -- into the page -----------------------------------------------------------------------------
