@@ -108,14 +108,15 @@ def unreserved(row: Row, index: int) -> Step:
 
 
 def waiting(row: Row, wait: Wait) -> Step:
-    """Remember why a workload waits, and at which place; each new cause becomes history."""
+    """Remember why a workload waits, and at which place.
+
+    Its first reason since it came into the queue becomes history; others follow every few seconds.
+    """
     why = wait.reason
     reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
-    known = row.record.reason
+    first = row.record.position is None
     row = replace(row, record=replace(row.record, reason=reason, position=wait.position))
-    if known is not None and known.code == reason.code and known.gains == reason.gains:
-        return Step(row)
-    return Step(row, (("waiting", reason.text),))
+    return Step(row, (("waiting", reason.text),) if first else ())
 
 
 def _with(row: Row, worker: WorkerRecord) -> Row:

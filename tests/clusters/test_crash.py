@@ -1,0 +1,95 @@
+"""Kill the service at random moments: no job is lost, run twice or orphaned, no device leaks."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+import crash_driver
+from crash_driver import DEVICES, STEPS
+from labs import running
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from waiting import eventually
+
+DRIVER = Path(crash_driver.__file__)
+KILLS = 6
+
+
+@contextmanager
+def driver(place: Path) -> Generator[subprocess.Popen[str]]:
+    """Start a service and wait until it works; however the block ends, it is killed."""
+    process = subprocess.Popen(
+        [sys.executable, str(DRIVER), str(place)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def says(process: subprocess.Popen[str], seconds: float) -> str:
+    """Return the next word of a service, or "" after so many seconds."""
+    assert process.stdout is not None
+    heard, _, _ = select.select([process.stdout], [], [], seconds)
+    return process.stdout.readline().strip() if heard else ""
+
+
+def of_this_story(place: Path) -> list[psutil.Process]:
+    """Return the processes that belong to a story's jobs."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(place) in word for word in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return [process for process in found if process.pid != os.getpid()]
+
+
+def tell_story(place: Path, rng: random.Random) -> int:
+    """Play the story with kills in between; return how many there were."""
+    for kills in range(KILLS):
+        with driver(place) as service:
+            if says(service, rng.uniform(0.0, 0.5)) == "done":
+                return kills
+    with driver(place) as service:
+        assert says(service, 60) == "done"
+    return KILLS
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 22))],
+)
+async def test_a_service_killed_at_random_loses_nothing(seed, tmp_path):
+    tell_story(tmp_path, random.Random(seed))
+
+    violations = tmp_path / "violations"
+    assert not violations.exists(), violations.read_text()
+    async with LocalCluster.open(tmp_path / "data", DEVICES, "box") as cluster, running(cluster):
+        records = list(await cluster.workloads())
+        assert [record.state for record in records] == ["succeeded"] * 5
+        for record in records:
+            # Every step was taken once, over however many pauses.
+            attempts = [
+                chunk
+                async for chunk in cluster.logs(record.id, worker=None, tail=None, follow=False)
+            ]
+            lines = b"".join(chunk.lines for chunk in attempts).decode().splitlines()
+            assert [f"step {n + 1}" for n in range(STEPS)] == lines
+            assert record.attempts == len(record.pauses) + 1
+        assert list(await cluster.allocations("box")) == []
+    eventually(lambda: of_this_story(tmp_path) == [])
