@@ -238,6 +238,7 @@ class LocalLab(Lab):
     """Real processes, real files."""
 
     kind = "local"
+    cluster: LocalCluster
 
     def __init__(self, cluster: LocalCluster, clock: Clock, place: Path) -> None:
         super().__init__(cluster, clock)
@@ -302,9 +303,9 @@ async def running(cluster: LocalCluster | SimulatedCluster) -> AsyncGenerator[No
 
 @contextlib.asynccontextmanager
 async def local_lab(
-    tmp_path: Path, clock: Clock | None = None, **options: Any
+    tmp_path: Path, clock: Clock | None = None, *, forget: bool = True, **options: Any
 ) -> AsyncGenerator[LocalLab]:
-    """Open a cluster of real processes; at the end nothing of it is left running."""
+    """Open a cluster of real processes; nothing of it is left at the end, if it is to `forget`."""
     clock = clock or Clock()
     place = tmp_path / "orders"
     place.mkdir(exist_ok=True)
@@ -315,13 +316,17 @@ async def local_lab(
         lab = LocalLab(cluster, clock, place)
         try:
             yield lab
+        except BaseException:
+            forget = True
+            raise
         finally:
-            lab.close()
-            for record in await cluster.workloads():
-                await cluster.delete(record.id, by="the test")
-            for record in await cluster.workloads():
-                kill(record)
-            await eventually_async(lambda: not cluster._rows)
+            if forget:
+                lab.close()
+                for record in await cluster.workloads():
+                    await cluster.delete(record.id, by="the test")
+                for record in await cluster.workloads():
+                    kill(record)
+                await eventually_async(lambda: not cluster._rows)
 
 
 def kill(record: WorkloadRecord) -> None:

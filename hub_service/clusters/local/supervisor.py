@@ -234,9 +234,16 @@ class Supervisor:
                 return
             if pid == self.worker:
                 self.exit_code = os.waitstatus_to_exitcode(status)
-                if not self.told:  # what a worker told to stop has started keeps the whole grace
-                    self._kill_group(signal.SIGTERM)
-                    self.deadline = time.monotonic() + LEFTOVERS_GRACE_S
+                self._end_leftovers()
+
+    def _end_leftovers(self) -> None:
+        """Tell what the worker has left behind; if it was told to stop, they keep its grace."""
+        if not self.told:
+            self._kill_group(signal.SIGTERM)
+            self.deadline = time.monotonic() + LEFTOVERS_GRACE_S
+        # The group knows by now, and may take a second SIGTERM for impatience.
+        others = [pid for pid in descendants(os.getpid()) if group_of(pid) != self.worker]
+        kill_all(others, signal.SIGTERM)
 
     def _kill_group(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -310,6 +317,14 @@ def descendants(root: int) -> list[int]:
     for pid in found:
         found += children.get(pid, [])
     return found[1:]
+
+
+def group_of(pid: int) -> int:
+    """Return a process's group, or 0 if it is gone."""
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return 0
 
 
 def kill_all(pids: list[int], number: int) -> None:

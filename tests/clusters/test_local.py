@@ -1,0 +1,347 @@
+"""The cluster of this machine: what only real processes, files and restarts can show."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, start, stop
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.errors import NotFound
+from waiting import eventually_async
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
+    async with local_lab(tmp_path) as opened:
+        yield opened
+
+
+async def _text(lab: LocalLab, workload: str, **wanted) -> str:
+    wanted = {"worker": None, "tail": None, "follow": False} | wanted
+    return b"".join([c.lines async for c in lab.cluster.logs(workload, **wanted)]).decode()
+
+
+async def _run(lab: LocalLab, name: str, script: str, **fields) -> str:
+    """Start a shell script on one device; return the workload's id."""
+    spec = lab.job(name, command=("sh", "-c", script), **fields)
+    await lab.cluster.submit([spec])
+    count = spec.workers
+    await lab.cluster.apply(plan(*(start(spec.id, i, worker=i) for i in range(count))))
+    return spec.id
+
+
+def _supervisor(tmp_path: Path, workload: str, attempt: int = 1, worker: int = 0) -> int:
+    place = tmp_path / "data" / "jobs" / workload / f"attempt-{attempt}" / f"worker-{worker}"
+    pid: int = json.loads((place / "supervisor.json").read_text())["pid"]
+    return pid
+
+
+# -- restarts ------------------------------------------------------------------------------------
+
+
+async def test_a_running_job_is_adopted_after_a_restart(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job(on_term=143)
+        await lab.started(spec)
+        before = await lab.cluster.workload(spec.id)
+
+    async with local_lab(tmp_path, clock) as lab:
+        assert before == await lab.cluster.workload(spec.id)
+        await lab.end(spec, 5)
+        record = await lab.until(spec.id, "failed")
+
+    assert (record.exit_code, record.attempts) == (5, 1)
+
+
+async def test_an_adopted_job_can_be_stopped(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job(on_term=143)
+        await lab.started(spec)
+
+    async with local_lab(tmp_path, clock) as lab:
+        await lab.cluster.apply(plan(stop(spec.id)))
+        record = await lab.until(spec.id, "paused")
+
+    assert len(record.pauses) == 1
+
+
+async def test_an_exit_while_nobody_looked_is_found(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job()
+        await lab.started(spec)
+    supervisor = _supervisor(tmp_path, spec.id)
+    await lab.end(spec, 0)
+    await eventually_async(lambda: not _alive(supervisor))
+
+    async with local_lab(tmp_path, clock) as lab:
+        record = await lab.until(spec.id, "succeeded")
+
+    assert record.exit_code == 0
+
+
+async def test_a_start_that_was_decided_but_not_done_is_done_once(tmp_path):
+    clock = Clock()
+    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
+        lab = LocalLab(cluster, clock, tmp_path / "orders")  # nobody runs it: rows only
+        spec = lab.job(command=("sh", "-c", "echo once; exit 0"))
+        await cluster.submit([spec])
+        await cluster.apply(plan(start(spec.id, 0)))
+
+    async with local_lab(tmp_path, clock) as lab:
+        record = await lab.until(spec.id, "succeeded")
+        assert await _text(lab, spec.id) == "once\n"
+
+    assert record.attempts == 1
+
+
+async def test_a_stop_that_was_decided_but_not_done_is_done(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job(on_term=143)
+        await lab.started(spec)
+    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
+        await cluster.apply(plan(stop(spec.id)))
+
+    async with local_lab(tmp_path, clock) as lab:
+        await lab.until(spec.id, "paused")
+
+
+async def test_a_session_outlives_the_service_and_is_released_with_its_process(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as first:
+        spec = first.session()
+        await first.cluster.submit([spec])
+        await first.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+        await first.cluster.attach(spec.id, await first.session_process())
+
+    async with local_lab(tmp_path, clock) as lab:
+        assert (await lab.cluster.workload(spec.id)).allocated == 500
+        await first.end_session(spec)
+        first.close()
+        await lab.until(spec.id, "ended")
+
+
+async def test_a_process_number_that_is_somebody_elses_by_now_is_not_the_session(lab):
+    spec = lab.session()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+    process = await lab.session_process()
+    long_ago = type(process)(process.pid, process.created - 1000)
+
+    await lab.cluster.attach(spec.id, long_ago)
+
+    await lab.until(spec.id, "ended")
+    assert psutil.pid_exists(process.pid)
+
+
+async def test_a_second_service_waits_for_the_first(tmp_path):
+    second_is_in = asyncio.Event()
+
+    async def second() -> None:
+        async with LocalCluster.open(tmp_path / "data", DEVICES, NODE):
+            second_is_in.set()
+
+    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE):
+        waiting = asyncio.ensure_future(second())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(second_is_in.wait(), 0.5)
+
+    async with asyncio.timeout(30):
+        await waiting
+
+
+async def test_a_renamed_machine_with_fewer_devices_keeps_its_jobs(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job(gpus=2)
+        await lab.started(spec, device=1)
+
+    async with LocalCluster.open(tmp_path / "data", DEVICES[:2], "new", clock=clock) as cluster:
+        [workload] = (await cluster.observe()).workloads
+        [worker] = workload.workers
+        assert (worker.node, worker.devices) == ("new", (1,))
+        assert len((await cluster.environment(spec.id)).variables["CUDA_VISIBLE_DEVICES"][::6]) == 1
+
+    async with local_lab(tmp_path, clock):
+        pass
+
+
+# -- losses --------------------------------------------------------------------------------------
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_a_job_whose_supervisor_is_killed_is_started_again_and_leaves_nothing(lab, tmp_path):
+    script = "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; echo ready; wait"
+    workload = await _run(lab, "exp", script)
+    await lab.until(workload, "running")
+
+    async def printed() -> bool:
+        return "ready" in await _text(lab, workload)
+
+    await eventually_async(printed)
+    left = [int(word) for word in (await _text(lab, workload)).split() if word.isdigit()]
+
+    os.kill(_supervisor(tmp_path, workload), signal.SIGKILL)
+
+    record = await lab.until(workload, "retrying")
+    assert len(left) == 2
+    assert not any(_alive(pid) for pid in left)
+    assert (record.failures, record.allocated, record.reason.code) == (0, 0, "interrupted")
+
+    await lab.pass_time(10)
+    await lab.cluster.apply(plan(start(workload, 0)))
+    assert (await lab.cluster.environment(workload)).variables["RUNAI_RESUMED"] == "1"
+    await lab.until(workload, "running")
+
+
+async def test_a_command_that_does_not_exist_fails_with_a_sentence(lab):
+    spec = lab.job(command=("no-such-program", "--fast"))
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0)))
+
+    record = await lab.until(spec.id, "failed")
+
+    text = "cannot start no-such-program: No such file or directory"
+    assert (127, text) == (record.exit_code, record.reason.text)
+
+
+# -- surroundings --------------------------------------------------------------------------------
+
+
+async def test_a_job_is_at_home_with_python_and_without_secrets_of_the_service(
+    lab, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret-of-the-service")
+    workload = await _run(lab, "exp", "pwd; command -v python; env", env={"LR": "0.1"})
+    await lab.until(workload, "succeeded")
+
+    where, python, *variables = (await _text(lab, workload)).splitlines()
+
+    home = str(tmp_path / "data" / "users" / "ana")
+    assert (home, str(Path(sys.executable).with_name("python"))) == (where, python)
+    assert {f"HOME={home}", "USER=ana", "LR=0.1", "CUDA_VISIBLE_DEVICES=SIM-0"} <= set(variables)
+    assert not [line for line in variables if "secret" in line]
+
+
+async def test_the_source_of_a_cell_becomes_a_file(lab):
+    spec = lab.job(
+        command=(sys.executable, "-I", "-S", "{source}", "7"),
+        source="import sys\nprint(sys.argv[1])",
+    )
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0)))
+    await lab.until(spec.id, "succeeded")
+
+    assert await _text(lab, spec.id) == "7\n"
+
+
+async def test_checkpoints_outlive_a_pause_and_go_with_the_workload(lab, tmp_path):
+    script = (
+        'cat "$RUNAI_CHECKPOINT_DIR/state" 2>/dev/null;'
+        ' echo saved > "$RUNAI_CHECKPOINT_DIR/state"; echo ready; exec sleep 1000'
+    )
+    workload = await _run(lab, "exp", script)
+
+    async def says(words: str) -> bool:
+        return await _text(lab, workload) == words
+
+    await eventually_async(lambda: says("ready\n"))
+    await lab.cluster.apply(plan(stop(workload)))
+    await lab.until(workload, "paused")
+    await lab.cluster.apply(plan(start(workload, 1)))
+    await eventually_async(lambda: says("ready\nsaved\nready\n"))
+
+    await lab.cluster.delete(workload, by="ana")
+    await lab.until_gone(workload)
+    jobs = tmp_path / "data" / "jobs"
+    assert not (jobs / workload).exists()
+    await eventually_async(lambda: not list((jobs / ".trash").iterdir()))
+
+
+async def test_without_an_account_on_the_machine_nothing_is_started(tmp_path):
+    async with local_lab(tmp_path, system_users=True) as lab:
+        for user, text in [
+            ("nobody-i-know", "User nobody-i-know has no account on this machine."),
+            ("root", "User root is root, as whom nothing runs."),
+        ]:
+            spec = lab.job(f"exp-{user}", user=user, command=("id", "-u"))
+            await lab.cluster.submit([spec])
+            await lab.cluster.apply(plan(start(spec.id, 0)))
+            record = await lab.until(spec.id, "failed")
+            assert record.reason is not None
+            assert ("not_started", text) == (record.reason.code, record.reason.text)
+
+
+# -- logs ----------------------------------------------------------------------------------------
+
+
+async def test_logs_of_a_gang_name_their_workers(lab):
+    workload = await _run(lab, "gang", "echo I am $RANK of $WORLD_SIZE", workers=2)
+    await lab.until(workload, "succeeded")
+
+    chunks = [c async for c in lab.cluster.logs(workload, worker=None, tail=None, follow=False)]
+
+    assert [(c.worker, c.attempt, c.lines) for c in chunks] == [
+        (0, 1, b"I am 0 of 2\n"),
+        (1, 1, b"I am 1 of 2\n"),
+    ]
+    assert await _text(lab, workload, worker=1) == "I am 1 of 2\n"
+    with pytest.raises(NotFound, match="has no worker 2"):
+        await _text(lab, workload, worker=2)
+
+
+async def test_following_ends_with_the_workload_and_outlasts_a_pause(lab):
+    script = "echo begin $RUNAI_RESUMED; test $RUNAI_RESUMED = 1 || exec sleep 1000; printf end"
+    workload = await _run(lab, "exp", script)
+    followed = asyncio.ensure_future(_text(lab, workload, follow=True))
+
+    async def begun() -> bool:
+        return await _text(lab, workload) == "begin 0\n"
+
+    await eventually_async(begun)
+    await lab.cluster.apply(plan(stop(workload)))
+    await lab.until(workload, "paused")
+    assert not followed.done()
+    await lab.cluster.apply(plan(start(workload, 0)))
+
+    async with asyncio.timeout(30):
+        assert await followed == "begin 0\nbegin 1\nend\n"
+
+
+async def test_following_ends_when_the_workload_is_deleted(lab):
+    workload = await _run(lab, "exp", "echo ready; exec sleep 1000")
+    followed = asyncio.ensure_future(_text(lab, workload, follow=True))
+    await lab.until(workload, "running")
+
+    await lab.cluster.delete(workload, by="ana")
+
+    async with asyncio.timeout(30):
+        assert (await followed) in {"ready\n", ""}
+
+
+@pytest.mark.parametrize("tail", [0, 1, 3, 100])
+async def test_a_tail_is_the_last_lines_over_all_files(lab, tail):
+    workload = await _run(lab, "exp", "seq 1 10")
+    await lab.until(workload, "succeeded")
+
+    expected = [str(n) for n in range(1, 11)][-tail or 11 :]
+
+    assert expected == (await _text(lab, workload, tail=tail)).split()
