@@ -19,6 +19,7 @@ from runai.hub_service.agent.devices import open_devices
 from runai.hub_service.agent.loop import Agent
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import InvalidRequest, RunaiError
+from runai.hub_service.parent import end_with_parent
 
 __all__ = ["Settings", "main"]
 
@@ -70,6 +71,7 @@ def _number(name: str, text: str) -> int:
 async def _run(settings: Settings) -> None:
     # Given by the parent, it also tells that the parent went before we could look.
     parent = settings.parent or os.getppid()
+    end_with_parent()  # at once, where the kernel tells; else the loop notices
     source = open_devices(settings.gpus, settings.simulate, node=settings.node)
     client = AsyncClient(settings.url, settings.token)
     agent = Agent(settings.node, source, client, wanted=lambda: os.getppid() == parent)

@@ -22,9 +22,6 @@ __all__ = ["NvmlDevices", "NvmlMissing"]
 
 MIB = 1 << 20
 
-STRANGERS_S = 5.0
-"""How often processes that belong to nobody are looked at again."""
-
 _UNKNOWN = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 """The device or the driver has no such figure: unknown, while everything else goes on."""
 
@@ -59,7 +56,6 @@ class NvmlDevices:
             raise NvmlMissing(f"NVML says: {error}") from error
         self._open = True
         self._owners = Owners()
-        self._strangers_at = 0.0
         self._before = time.monotonic()
         try:
             self._gpus = _open_gpus(number)
@@ -87,9 +83,6 @@ class NvmlDevices:
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
         """Read every device; one that does not answer fails alone."""
         self._owners.learn(allocations)
-        if time.monotonic() - self._strangers_at > STRANGERS_S:
-            self._owners.forget_strangers()
-            self._strangers_at = time.monotonic()
         devices: list[DeviceReading] = []
         processes: list[ProcessReading] = []
         failed: set[str] = set()
@@ -106,7 +99,7 @@ class NvmlDevices:
                 devices.append(DeviceReading(gpu.device.uuid, None, None, healthy=not lost))
             else:
                 processes.extend(_alone(mine, devices[-1]))
-        self._owners.retain(p.pid for p in processes)
+        self._owners.retain({p.pid for p in processes})
         moment = time.monotonic()
         interval, self._before = moment - self._before, moment
         return Poll(time.time(), interval, tuple(devices), tuple(processes), frozenset(failed))

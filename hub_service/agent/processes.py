@@ -5,7 +5,6 @@ that are new or belong to a workload; the time of children that ended between tw
 through their parents. Knows nothing of devices.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +14,6 @@ from runai.hub_service.agent.usage import Owners
 from runai.hub_service.api.reports import AgentAllocation
 
 __all__ = ["ProcessTable", "ProcessUse"]
-
-STRANGERS_S = 5.0
-"""How often processes that belong to nobody are looked at again."""
 
 MIB = 1 << 20
 
@@ -51,7 +47,6 @@ class ProcessTable:
         self._owners = Owners()
         self._counters: dict[int, _Counters] = {}
         self._pids: frozenset[int] | None = None
-        self._strangers_at = 0.0
 
     def forget(self) -> None:
         """Drop everything: nothing is measured any more, the next look only notes the counters."""
@@ -64,9 +59,6 @@ class ProcessTable:
         None at the first look, and after `forget`: there is nothing to compare with.
         """
         self._owners.learn(allocations)
-        if time.monotonic() - self._strangers_at > STRANGERS_S:
-            self._owners.forget_strangers()
-            self._strangers_at = time.monotonic()
         pids = frozenset(psutil.pids())
         self._owners.retain(pids)
         before, appeared = self._counters, pids - (self._pids or frozenset())

@@ -6,7 +6,9 @@ psutil and PID reuse; knows no drivers. Used by both device sources and by the l
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import psutil
@@ -21,6 +23,13 @@ SAME_START_S = 2.0
 in whole seconds, which each program rounds for itself."""
 
 MAX_ANCESTORS = 64
+
+
+YOUNG_S = 10.0
+"""A process may become a workload's while it is younger: it gets its environment at its exec."""
+
+LOOK_AGAIN_S = 60.0
+"""How often the others that belong to nobody are looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,7 @@ class Owners:
         self._by_name: dict[str, AgentAllocation] = {}
         self._accounts: dict[str, set[int]] = {}
         self._known: dict[int, _Owned] = {}
+        self._looked_again = time.monotonic()
 
     def learn(self, allocations: Sequence[AgentAllocation]) -> None:
         """Take note of who holds devices now; what was known is forgotten when that changed."""
@@ -55,17 +65,20 @@ class Owners:
             with contextlib.suppress(psutil.Error):
                 self.owner(psutil.Process(pid))
 
-    def forget_strangers(self) -> None:
-        """Look again at processes that belonged to nobody: they may have become somebody's.
+    def retain(self, pids: AbstractSet[int]) -> None:
+        """Forget all processes but these; at times also those that belonged to nobody.
 
-        A process gets its workload's environment only when it replaces its program (exec).
+        They may have become somebody's since.
         """
-        self._known = {pid: known for pid, known in self._known.items() if known.owner}
-
-    def retain(self, pids: Iterable[int]) -> None:
-        """Forget all processes but these."""
-        kept = set(pids)
-        self._known = {pid: known for pid, known in self._known.items() if pid in kept}
+        all_again = time.monotonic() - self._looked_again > LOOK_AGAIN_S
+        if all_again:
+            self._looked_again = time.monotonic()
+        young = time.time() - YOUNG_S
+        self._known = {
+            pid: known
+            for pid, known in self._known.items()
+            if pid in pids and (known.owner or not (all_again or known.created > young))
+        }
 
     def is_stranger(self, pid: int) -> bool:
         """Tell whether it was found to belong to nobody, without looking again."""
@@ -105,8 +118,12 @@ class Owners:
         if depth == 0:
             return None
         try:
-            parent = process.parent()
-            return None if parent is None else self._owner(parent, depth - 1)
+            pid = process.ppid()
+            # A parent lives, so its number is nobody else's.
+            known = self._known.get(pid)
+            if known is not None:
+                return known.owner
+            return self._owner(psutil.Process(pid), depth - 1) if pid else None
         except psutil.Error:
             return None
 

@@ -8,6 +8,7 @@ import subprocess
 import psutil
 import pytest
 
+from runai.hub_service.agent import usage
 from runai.hub_service.agent.usage import Owners
 
 
@@ -79,13 +80,23 @@ def test_a_process_that_becomes_the_workloads_is_noticed(hold, start):
     assert found.workload == "vision/a"
 
 
-def test_strangers_are_remembered_until_they_are_looked_at_again(hold, start):
-    process = start()
+def test_strangers_are_remembered_unless_they_are_young(hold, start):
+    old, young = psutil.Process(os.getppid()), start()
     owners = Owners()
     owners.learn([hold("vision/a", "GPU")])
-    owners.owner(process)
-    assert owners.is_stranger(process.pid)
+    for process in (old, young):
+        owners.owner(process)
+    owners.retain({old.pid, young.pid})
 
-    owners.forget_strangers()
+    assert [owners.is_stranger(p.pid) for p in (old, young)] == [True, False]
 
-    assert not owners.is_stranger(process.pid)
+
+def test_strangers_are_looked_at_again_now_and_then(hold, monkeypatch):
+    monkeypatch.setattr(usage, "LOOK_AGAIN_S", -1.0)
+    old = psutil.Process(os.getppid())
+    owners = Owners()
+    owners.learn([hold("vision/a", "GPU")])
+    owners.owner(old)
+    owners.retain({old.pid})
+
+    assert not owners.is_stranger(old.pid)

@@ -13,8 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import psutil
 import pytest
 
+from runai.hub_service.agent.__main__ import Settings
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.errors import InvalidRequest
 
 TOKEN = "not-to-be-told"
 AGENT = [sys.executable, "-m", "runai.hub_service.agent"]
@@ -120,15 +122,34 @@ def test_an_interrupt_ends_it_quietly(service, environment, eventually):
         ({"RUNAI_NODE": ""}, "RUNAI_NODE is not set."),
         ({"RUNAI_AGENT_TOKEN": ""}, "RUNAI_AGENT_TOKEN is not set."),
         ({"RUNAI_SIMULATE": "many"}, "RUNAI_SIMULATE is 'many'. Give a number."),
-        ({"RUNAI_SIMULATE": "-1"}, "--simulate -1 is not a number of GPUs."),
-        ({"RUNAI_API_URL": "nonsense"}, "'nonsense' is no address of a GPU service."),
+        ({"RUNAI_GPUS": "some"}, "RUNAI_GPUS is 'some'. Give a number."),
     ],
 )
 def test_a_wrong_environment_is_told_in_a_sentence(environment, change, sentence):
+    with pytest.raises(InvalidRequest) as refused:
+        Settings.parse(environment | change)
+
+    assert str(refused.value).startswith(sentence)
+
+
+def test_what_is_left_out_has_a_default():
+    settings = Settings.parse(
+        {"RUNAI_API_URL": "http://hub/", "RUNAI_NODE": "here", "RUNAI_AGENT_TOKEN": TOKEN}
+    )
+
+    assert (settings.gpus, settings.simulate, settings.parent) == ("auto", None, None)
+    assert TOKEN not in repr(settings)
+
+
+def test_it_does_not_start_in_a_wrong_environment(environment):
     done = subprocess.run(
-        AGENT, env=environment | change, capture_output=True, text=True, check=False
+        AGENT,
+        env=environment | {"RUNAI_API_URL": "nonsense"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == 2
-    assert done.stderr.startswith(f"agent: {sentence}")
+    assert done.stderr.startswith("agent: 'nonsense' is no address of a GPU service.")
     assert TOKEN not in done.stderr

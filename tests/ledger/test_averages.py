@@ -144,8 +144,6 @@ class Replay:
         self.kept: list[Piece] = []
         self._database = database
         self._make_report = make_report
-        self._complete = 0.0
-        """The end of the stretch in which the service was stopped: it is written as a whole."""
         self._open()
 
     def _open(self) -> None:
@@ -185,12 +183,11 @@ class Replay:
             self._run[-1] = replace(self._run[-1], measured=False)
         if step.then == "stop":
             self.ledger.close()
-            self._complete = -(-self.clock.now // 10) * 10
             self.kept += self._run
         else:
             # Whole stretches of ten seconds were written, the last a little after its end.
             written = (self.clock.now - 3) // 10 * 10
-            kept = written if written > max(self._opened, self._complete) else self._opened
+            kept = max(self._opened, written)
             self.kept += [piece.until(kept) for piece in self._run if piece.start < kept]
             self.ledger._store.close()
         self.clock.now += step.away_ticks * TICK_S
