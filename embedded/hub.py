@@ -6,6 +6,7 @@ JupyterHub's own log goes to a file; people get sentences. Nothing else differs 
 
 import os
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ TERMINAL_VARIABLE = "RUNAI_TERMINAL"
 # JupyterHub looks after its services every 30 s; a killed one should be back before it is missed.
 SERVICE_POLL_SECONDS = 1
 LOG_LINES_SHOWN = 15
+INTERRUPTED = 130  # what shells take for Ctrl-C
 
 
 class EmbeddedHub(app.JupyterHub):
@@ -83,7 +85,11 @@ def _last_lines(log: Path) -> str:
 
 def main() -> None:
     """Run the hub until it is told to stop."""
-    EmbeddedHub.launch_instance()
+    try:
+        EmbeddedHub.launch_instance()
+    except KeyboardInterrupt:  # before it listens to signals itself
+        _say("\nStopped before it had started.")
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

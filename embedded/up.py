@@ -6,6 +6,7 @@ that alone takes 2.4 s of CPU, and mistakes should be told at once.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -14,12 +15,13 @@ from pathlib import Path
 from runai.embedded.accounts import Accounts
 from runai.embedded.directory import DataDirectory, port_is_free
 from runai.embedded.settings import DEFAULT_PORT, Settings
-from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest, RunaiError
+from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest, RunaiError, Unavailable
 
 __all__ = ["DEFAULT_DATA_DIR", "main", "parse"]
 
 DEFAULT_DATA_DIR = Path("~/.local/share/runai")
 MOST_GPUS = 1024
+NEEDED = ("jupyterhub", "aiohttp", "jupyterlab", "uvicorn")  # a few of the extra `hub`
 
 
 def parse(arguments: Sequence[str]) -> Settings:
@@ -93,6 +95,12 @@ def _start(settings: Settings) -> None:
             "--system-users needs root: sessions run as their users' Unix accounts.",
             hint="Start it as root, or leave the option out.",
         )
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise Unavailable(
+            f"The platform needs {' and '.join(missing)} beside the client.",
+            hint="Install it: pip install 'jupyter-runai[hub]'",
+            code="not_installed",
+        )
     directory = DataDirectory(settings.data_dir)
     directory.prepare(system_users=settings.system_users)
     directory.lock(f"{settings.url} (process {os.getpid()})")
@@ -113,7 +121,8 @@ def _start(settings: Settings) -> None:
 def _tell_accounts(directory: DataDirectory) -> None:
     made = Accounts(directory).make_first()
     if not made:
-        print(f"Accounts: the generated passwords are in {directory.passwords}.")
+        known = directory.passwords
+        print(f"Accounts: the generated passwords are in {known}." if known.exists() else "")
         return
     print("Accounts, made just now:\n")
     for name, password in made.items():

@@ -119,6 +119,17 @@ class HubPlatform:
             return self.http.get("/services/runai/health").status_code == 200
         return False
 
+    @contextmanager
+    def browser(self, user: str) -> Iterator[httpx.Client]:
+        """Log in by the form, as a user does; every request carries the page's XSRF token."""
+        with httpx.Client(base_url=self.http.base_url, follow_redirects=True) as browser:
+            browser.get("/hub/login")
+            login = {"username": user, "password": PASSWORD, "_xsrf": browser.cookies["_xsrf"]}
+            arrived = browser.post("/hub/login", data=login)
+            assert "/hub/login" not in str(arrived.url)
+            browser.headers["X-XSRFToken"] = browser.cookies["_xsrf"]
+            yield browser
+
     # -- servers
 
     def spawn(self, user: str, **options: object) -> httpx.Response:

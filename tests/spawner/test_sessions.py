@@ -64,7 +64,10 @@ def test_a_start_that_is_cancelled_leaves_nothing_and_a_killed_session_gives_its
     eventually(lambda: fresh.holds() == {"ana": 1})
 
     os.kill(fresh.pid("ana"), signal.SIGKILL)
+    gone = fresh.http.get("/user/ana/api")
 
+    assert gone.status_code == 503
+    assert "Your server appears to be down." in gone.text
     eventually(lambda: fresh.holds() == {})
     eventually(lambda: not fresh.server("ana"), what="the hub has noticed")
 
@@ -100,6 +103,20 @@ def test_what_cannot_be_is_refused_with_a_sentence(
     assert refused.status_code == 400
     assert sentence in refused.json()["message"]
     assert fresh.server("ana") == {}
+    assert fresh.sessions() == {}
+
+
+def test_the_form_shows_what_is_wrong_with_a_choice(fresh: HubPlatform):
+    with fresh.browser("ana") as browser:
+        form = browser.get("/hub/spawn")
+        choice = {"project": "vision", "gpus": "other", "amount": "1.5"}
+        refused = browser.post("/hub/spawn", data=choice)
+        wrong = browser.post("/hub/spawn", data={**choice, "project": "nope", "amount": "0.5"})
+
+    assert "vision</span>" in form.text
+    assert "free now" in form.text
+    assert "above one GPU only whole ones are." in refused.text
+    assert "There is no project nope." in wrong.text
     assert fresh.sessions() == {}
 
 
