@@ -147,6 +147,38 @@ def snapshots(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
     return replace(world, workloads=tuple(placed))
 
 
+@st.composite
+def impossible(draw: st.DrawFn) -> Snapshot:
+    """Draw a world that no cluster should be in: overbooked, half reserved, partly unknown."""
+    world = draw(pending(most=6))
+    names = [*(node.name for node in world.nodes), "gone"]
+
+    def anywhere(worker: Worker) -> Worker:
+        return replace(
+            worker,
+            state=draw(st.sampled_from(WorkerState)),
+            node=draw(st.sampled_from(names)),
+            devices=tuple(draw(st.lists(st.integers(0, 5), max_size=3))),
+            started=draw(st.sampled_from([None, 0, 990, 2000])),
+        )
+
+    workloads = tuple(
+        replace(
+            workload,
+            project=draw(st.sampled_from([workload.project, "nobody"])),
+            below_min_since=draw(st.sampled_from([None, 0, 990])),
+            workers=tuple(anywhere(worker) for worker in workload.workers),
+        )
+        for workload in world.workloads
+    )
+    closed = tuple(replace(node, schedulable=draw(st.booleans())) for node in world.nodes)
+    owned = tuple(
+        replace(project, parent=draw(st.sampled_from([project.parent, "a", "nobody"])))
+        for project in world.projects
+    )
+    return replace(world, nodes=closed, projects=owned, workloads=workloads)
+
+
 class _CarelessRoom:
     """Puts workloads on the first devices with room, minding caps and nothing else."""
 

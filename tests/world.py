@@ -113,6 +113,11 @@ class World:
             return self._old(worker)
         return self._new(worker) if isinstance(self.new.get(worker.name), Start) else None
 
+    def before(self) -> Usage:
+        """Sum what the snapshot says is booked, whoever leaves or stays."""
+        there = [self._old(w) for _, w in self.workers() if w.state is not WorkerState.PENDING]
+        return self._usage(there)
+
     def later(self) -> Usage:
         """Sum what is booked once everybody who was told to stop has gone."""
         return self._usage([held for _, w in self.workers() if (held := self.keeps(w))])
@@ -133,7 +138,8 @@ class World:
     def _usage(self, everybody: list[Held]) -> Usage:
         usage = Usage()
         for held in everybody:
-            add(usage, held, self.nodes[held.node])
+            if held.node in self.nodes:
+                add(usage, held, self.nodes[held.node])
         return usage
 
     def path(self, project: str) -> list[Project]:

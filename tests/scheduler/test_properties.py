@@ -58,6 +58,16 @@ def test_the_order_of_the_input_changes_nothing(snapshot: Snapshot, shuffle: ran
     assert decide(snapshot) == decide(other)
 
 
+@given(strategies.impossible())
+def test_even_an_impossible_world_has_a_plan(snapshot: Snapshot) -> None:
+    plan, world = looked_at(snapshot)
+
+    # What was there may be overbooked; nothing is put where it is.
+    crowded = set(overbooked(world.before(), world.nodes))
+    assert set(overbooked(world.later(), world.nodes)) <= crowded
+    assert decide(snapshot) == plan
+
+
 @given(SNAPSHOTS)
 def test_snapshots_and_plans_survive_their_json(snapshot: Snapshot) -> None:
     plan = decide(snapshot)

@@ -1,0 +1,97 @@
+"""The JSON of plans: written as the interface says, read back the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runai.hub_service.scheduler import (
+    DeviceShare,
+    MilliGpu,
+    Move,
+    Plan,
+    ProjectShare,
+    Reason,
+    Reserve,
+    Resize,
+    Start,
+    Stop,
+    Unreserve,
+    Wait,
+)
+from runai.hub_service.scheduler.wire import InvalidSnapshot, plan_from_json, plan_to_json
+
+WHY = Reason(code="reclaimed", rule="R2", text="because", for_="w")
+DEVICES = (DeviceShare(3, MilliGpu(1000)), DeviceShare(4, MilliGpu(1000)))
+PLAN = Plan(
+    decisions=(
+        Unreserve(workload="z", worker="z-0"),
+        Stop(workload="b", worker="b-0", reason=WHY),
+        Move(workload="e", worker="e-0", node="n", devices=DEVICES, reason=WHY),
+        Resize(workload="r", worker="r-0", node="n", devices=DEVICES, reason=WHY),
+        Start(workload="p", worker="p-0", node="n", devices=DEVICES),
+        Start(workload="cpu", worker="cpu-0", node="n"),
+        Reserve(workload="q", worker="q-0", node="n", devices=DEVICES, waits_for=("b-0",)),
+        Wait(
+            workload="w",
+            reason=Reason(code="no_room", rule="P1", text="full"),
+            position=1,
+        ),
+    ),
+    projects={
+        "b": ProjectShare(
+            quota=None, fair_share=MilliGpu(500), allocated=MilliGpu(0), over_quota=MilliGpu(0)
+        )
+    },
+)
+
+
+def test_plans_survive_their_json() -> None:
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(PLAN)))) == PLAN
+
+
+def test_a_plan_is_written_as_the_interface_says() -> None:
+    written = plan_to_json(PLAN)
+
+    assert written["decisions"][1] == {
+        "kind": "stop",
+        "workload": "b",
+        "worker": "b-0",
+        "reason": {"code": "reclaimed", "rule": "R2", "for": "w", "text": "because"},
+    }
+    assert written["decisions"][5] == {
+        "kind": "start",
+        "workload": "cpu",
+        "worker": "cpu-0",
+        "node": "n",
+        "devices": [],
+    }
+    assert written["decisions"][6]["devices"][0] == {"device": 3, "gpus": 1}
+    assert written["projects"] == {
+        "b": {"quota": None, "fair_share": 0.5, "allocated": 0, "over_quota": 0}
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (
+            {"decisions": [{"kind": "nap"}]},
+            (
+                "a decision's kind must be one of start, stop, reserve, unreserve, move, resize,"
+                " wait, not 'nap'"
+            ),
+        ),
+        (
+            {"decisions": [{"kind": "unreserve", "workload": "w"}]},
+            "unreserve: worker is missing",
+        ),
+    ],
+    ids=["unknown kind", "missing field"],
+)
+def test_wrong_plans_are_refused(document: object, message: str) -> None:
+    with pytest.raises(InvalidSnapshot) as caught:
+        plan_from_json(document)
+
+    assert str(caught.value) == message
