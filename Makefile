@@ -33,7 +33,7 @@ check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the f
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy -p runai.embedded -p runai.hub_service -p runai.spawner -p runai.widgets
-	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-incomplete-defs --allow-any-generics tests
+	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-incomplete-defs --allow-any-generics --no-warn-unused-ignores tests
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadgroup -m 'not slow and not hub and not browser' $(ARGS)
