@@ -6,6 +6,7 @@ Called by `outcome`; the blocks it starts from were met by `allocate` and `recla
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from runai.hub_service.scheduler.allocate import Allocation
@@ -19,6 +20,7 @@ from runai.hub_service.scheduler.quantity import (
 )
 from runai.hub_service.scheduler.quotas import Block, cap_in_the_way
 from runai.hub_service.scheduler.reclaim import Loss, Reclaim
+from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.state import Item, Member, Standing, State
 from runai.hub_service.scheduler.tree import Account
 
@@ -99,7 +101,7 @@ class Reasons:
             return self._of_cap(item, block, block.account, unit.demand)
         if any(not member.kind.nodes for member in unit.members):
             return self._of_no_such_node(unit)
-        return self._of_no_room(unit, block)
+        return self._of_too_many(unit) or self._of_no_room(unit, block)
 
     def _of_reserved(self, reserved: list[Member]) -> Reason:
         leaving: dict[Item, None] = {}
@@ -141,6 +143,15 @@ class Reasons:
             text = "no node that it may use has what it asks for"
         return Reason(code="no_such_node", rule="P5", text=text)
 
+    def _of_too_many(self, unit: Unit) -> Reason | None:
+        """Say it where a gang would not fit even if nobody else were there."""
+        total = len(unit.members)
+        fitting = _fitting(unit, Room(self._state.nodes, spread=False)) if total > 1 else total
+        if fitting >= total:
+            return None
+        text = f"only {fitting} of its {total} workers fit on all nodes that it may use"
+        return Reason(code="no_such_node", rule="P4", text=text)
+
     def _of_no_room(self, unit: Unit, block: Block | None) -> Reason:
         nodes = frozenset().union(*(member.kind.nodes for member in unit.members))
         free = self._free(nodes)
@@ -181,7 +192,7 @@ class Reasons:
             text = "no node has the CPU and memory that it asks for"
             return Reason(code="no_room", rule="P5", text=text)
         total = sum(self._state.nodes[node].devices for node in nodes) * 1000
-        verb = "is" if total - free == WHOLE_GPU else "are"
+        verb = "is" if total - free <= WHOLE_GPU else "are"
         used = f"{gpu_text(total - free)} of {count_text(total)} {verb} in use"
         over = [a for a in item.account.path if a.allocated + unit.demand > a.fair_share]
         users = self._projects(nodes)
@@ -195,21 +206,14 @@ class Reasons:
         return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
 
     def _of_scattered(self, unit: Unit, free: int) -> Reason | None:
-        room, total = self._state.now, len(unit.members)
-        kinds = sorted({member.kind for member in unit.members}, key=lambda kind: kind.order)
-        fitting = sum(
-            min(
-                sum(1 for member in unit.members if member.kind is kind),
-                sum(room.slots(node, kind) for node in kind.nodes),
-            )
-            for kind in kinds
-        )
+        total = len(unit.members)
+        fitting = _fitting(unit, self._state.now)
         if 0 < fitting < total:
             text = f"{fitting} of its {total} workers would fit now; it needs all of them at once"
             return Reason(code="gang_incomplete", rule="P4", text=text)
         if free < unit.demand or not unit.demand:
             return None
-        beside = any(kind.cpu or kind.memory for kind in kinds)
+        beside = any(member.kind.cpu or member.kind.memory for member in unit.members)
         text = f"{count_text(free)} are free, but not together as it asks for them" + (
             ", or not with the CPU and memory" if beside else ""
         )
@@ -261,6 +265,15 @@ class Reasons:
 
 def _place_in_queue(item: Item) -> tuple[str, bool, int, tuple[int, str]]:
     return item.workload.project, not item.is_fixed, -item.rank, item.age
+
+
+def _fitting(unit: Unit, room: Room) -> int:
+    """Count how many of a unit's workers a room has places for, each kind for itself."""
+    kinds = Counter(member.kind for member in unit.members)
+    return sum(
+        min(count, sum(room.slots(node, kind) for node in kind.nodes))
+        for kind, count in kinds.items()
+    )
 
 
 def _holder(item: Item) -> str:

@@ -171,7 +171,9 @@ def test_a_gang_then_takes_few_nodes_and_fills_the_last_well() -> None:
 
 
 def test_a_gang_starts_with_all_its_workers_or_none() -> None:
-    plan = decide(snapshot("1x2", A, [job("gang", workers=3)]))
+    world = snapshot("1x3", A, [job("x", on="n1:0"), job("gang", workers=3)])
+
+    plan = decide(world)
 
     assert (started(plan), waits(plan)) == (set(), {"gang": "gang_incomplete"})
 

@@ -42,6 +42,13 @@ def test_every_code_has_its_sentence() -> None:
         job("huge", 8),
     )
     case(
+        "crowd",
+        "no_such_node",
+        "only 4 of its 5 workers fit on all nodes that it may use",
+        [project("a", 8)],
+        job("crowd", 1, workers=5),
+    )
+    case(
         "lost",
         "unknown_project",
         "there is no project nobody",
