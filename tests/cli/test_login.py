@@ -17,7 +17,7 @@ from runai.hub_service.cli.hub_login import HubLogin, hub_root
 from runai.hub_service.connection import config_path, read_config
 from waiting import eventually
 
-pytestmark = [pytest.mark.hub, pytest.mark.xdist_group("login")]
+pytestmark = pytest.mark.hub
 
 START_SECONDS = 90.0
 
