@@ -1,0 +1,189 @@
+"""Whatever users, processes and the scheduler do in whatever order, the rows stay sound."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from labs import NODE, Clock
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.records import (
+    Process,
+    ProjectSpec,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.errors import Conflict
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+DEVICES = [Device(i, f"SIM-{i}", "Simulated GPU", 1000, simulated=True) for i in range(3)]
+PROJECTS = ("vision", "nlp")
+NAMES = st.tuples(st.sampled_from(PROJECTS), st.sampled_from(["a", "b", "c", "d"]))
+EXIT_CODES = st.sampled_from([0, 0, 1, 143, -9])
+
+
+class Cluster(RuleBasedStateMachine):
+    """A cluster of rows, driven by users, the scheduler, ends of processes, time and restarts."""
+
+    @initialize(quotas=st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    def begin(self, quotas: tuple[int, int]) -> None:
+        self.clock = Clock()
+        self.store = MemoryStore()
+        self.restart()
+        for name, quota in zip(PROJECTS, quotas, strict=True):
+            self.do(self.cluster.put_project(ProjectSpec(name, quota=MilliGpu(quota * 500))))
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine that waits for nothing; a conflict is an answer, not an error."""
+        try:
+            work.send(None)
+        except StopIteration as done:
+            return done.value
+        except Conflict:
+            return None
+        raise AssertionError(work)
+
+    def records(self) -> list[WorkloadRecord]:
+        found: list[WorkloadRecord] = self.do(self.cluster.workloads())
+        return found
+
+    def known(self, name: tuple[str, str]) -> WorkloadRecord | None:
+        by_id = {record.id: record for record in self.records()}
+        return by_id.get("/".join(name))
+
+    @rule()
+    def restart(self) -> None:
+        self.cluster = SimulatedCluster({NODE: DEVICES}, clock=self.clock, store=self.store)
+
+    @rule(
+        name=NAMES,
+        gpus=st.sampled_from([0, 250, 500, 1000, 2000]),
+        memory=st.sampled_from([0, 0, 0, 300]),
+        workers=st.integers(1, 3),
+        kind=st.sampled_from(["job", "job", "session"]),
+        preemptible=st.booleans(),
+        backoff_limit=st.integers(0, 2),
+    )
+    def submit(self, name, gpus, memory, workers, kind, preemptible, backoff_limit) -> None:
+        session = kind == "session"
+        spec = WorkloadSpec(
+            name[0],
+            name[1],
+            "ana",
+            kind,
+            None if session else ("train",),
+            gpus=MilliGpu(0 if memory else gpus),
+            gpu_memory_mib=memory,
+            workers=1 if session else workers,
+            min_workers=1 if session else workers,
+            preemptible=preemptible if session else True,
+            backoff_limit=backoff_limit,
+        )
+        self.do(self.cluster.submit([spec]))
+
+    @rule()
+    def cycle(self) -> None:
+        plan = decide(self.do(self.cluster.observe()))
+        assert list(self.do(self.cluster.apply(plan))) == []
+        before = self.records()
+        again = self.do(self.cluster.apply(plan))
+        starts = {d.workload for d in plan.decisions if d.kind in {"start", "reserve"}}
+        assert {refused.workload for refused in again} <= starts
+        assert before == self.records()
+
+    @rule(name=NAMES, exit_code=EXIT_CODES, worker=st.integers(0, 2))
+    def end(self, name, exit_code, worker) -> None:
+        record = self.known(name)
+        if record is not None and worker < len(record.workers):
+            try:
+                self.cluster.complete(record.id, exit_code, worker=worker)
+            except Conflict:
+                return
+
+    @rule()
+    def obey(self) -> None:
+        """Let everybody who was told to stop do so."""
+        for record in self.records():
+            for worker in record.workers:
+                known = self.known((record.spec.project, record.spec.name))
+                if known is not None and known.workers[worker.index].state == "stopping":
+                    self.cluster.complete(record.id, 143, worker=worker.index)
+
+    @rule(name=NAMES, wish=st.sampled_from(["suspend", "resume", "delete"]))
+    def wish(self, name, wish) -> None:
+        record = self.known(name)
+        if record is not None:
+            self.do(getattr(self.cluster, wish)(record.id, by="ana"))
+
+    @rule(name=NAMES)
+    def attach(self, name) -> None:
+        record = self.known(name)
+        if record is not None:
+            self.do(self.cluster.attach(record.id, Process(4711, 1.0)))
+
+    @rule(seconds=st.sampled_from([1, 10, 130, 300]))
+    def pass_time(self, seconds) -> None:
+        self.clock.at += seconds
+        self.cluster.pass_time()
+
+    # -- what always holds -----------------------------------------------------------------------
+
+    @invariant()
+    def no_device_carries_more_than_it_has(self) -> None:
+        milli: dict[int, int] = {}
+        mib: dict[int, int] = {}
+        for record in self.records():
+            for worker in record.workers:
+                if worker.state in {"starting", "running", "stopping"}:
+                    for share in worker.devices:
+                        milli[share.device] = milli.get(share.device, 0) + share.gpus
+                        part = record.spec.gpu_memory_mib or share.gpus
+                        mib[share.device] = mib.get(share.device, 0) + part
+        assert all(amount <= 1000 for amount in mib.values())
+
+    @invariant()
+    def devices_are_held_by_those_who_run_or_wait_for_them(self) -> None:
+        for record in self.records():
+            for worker in record.workers:
+                if worker.state in {"pending", "finished"}:
+                    assert worker.devices == ()
+
+    @invariant()
+    def states_and_workers_agree(self) -> None:
+        resting = {"queued", "paused", "suspended", "retrying"}
+        for record in self.records():
+            up = {w.state for w in record.workers} & {"starting", "running", "stopping"}
+            if record.state.finished:
+                assert {"finished"} == {w.state for w in record.workers}
+                assert record.finished is not None
+            elif record.state in resting:
+                assert not up
+            else:
+                assert up
+            if record.state is WorkloadState.RETRYING:
+                assert record.not_before is not None
+
+    @invariant()
+    def gangs_start_whole(self) -> None:
+        for record in self.records():
+            states = [w.state for w in record.workers]
+            if record.state in {"starting", "running"}:
+                assert "pending" not in states
+                assert "reserved" not in states
+
+    @invariant()
+    def a_restart_changes_nothing(self) -> None:
+        again = SimulatedCluster({NODE: DEVICES}, clock=self.clock, store=self.store)
+        assert self.records() == self.do(again.workloads())
+        assert self.do(again.projects()) == self.do(self.cluster.projects())
+
+
+TestInvariants = Cluster.TestCase
+TestInvariants.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

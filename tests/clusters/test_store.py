@@ -1,0 +1,149 @@
+"""What the local cluster keeps in SQLite comes back as it was, after whatever restart."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import runai.hub_service.clusters.local.store as store_module
+from runai.hub_service.clusters.lifecycle import exited, running, started, stopped
+from runai.hub_service.clusters.local.store import LATEST, SqliteStore, metadata
+from runai.hub_service.clusters.records import (
+    HistoryEvent,
+    Process,
+    ProjectRecord,
+    ProjectSpec,
+    StateReason,
+    WorkloadSpec,
+)
+from runai.hub_service.clusters.row import Ending, Grant, Row
+from runai.hub_service.clusters.wishes import submitted
+from runai.hub_service.scheduler.model import DeviceShare
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+
+def _row(name: str = "exp", **fields: object) -> Row:
+    spec = WorkloadSpec("vision", name, "ana", "job", ("train", "--lr", "0.1"), **fields)  # type: ignore[arg-type]
+    row = submitted(spec, now=1.5, checkpoint_dir="/c", log_dir="/l").row
+    assert row is not None
+    return row
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cluster.sqlite"
+
+
+def test_a_row_in_any_state_comes_back(path):
+    row = _row(env={"A": "1"}, source='print("{")', gpus=MilliGpu(500))
+    grant = Grant(0, "box", (DeviceShare(0, MilliGpu(500)),))
+    rows = [row]
+    for change in (
+        lambda row: started(row, [grant], now=2.0, master_port=5),
+        lambda row: running(row, 0, Process(7, 1.25), now=3.0),
+        lambda row: stopped(row, [0], StateReason("reclaimed", "…", "R2", "x"), now=4.0),
+        lambda row: exited(row, 0, Ending(143), now=5.0),
+    ):
+        after = change(rows[-1]).row
+        assert after is not None
+        rows.append(after)
+
+    for expected in rows:
+        store = SqliteStore(path)
+        store.save([expected])
+        store.close()
+        store = SqliteStore(path)
+        assert [expected] == list(store.rows())
+        store.close()
+
+
+def test_any_text_of_a_user_comes_back(path):
+    store = SqliteStore(path)
+
+    @settings(deadline=None, max_examples=100)
+    @given(source=st.text(), env=st.dictionaries(st.text(), st.text()))
+    def comes_back(source: str, env: dict[str, str]) -> None:
+        row = _row(source=source, env=env)
+        store.save([row])
+        assert [row] == list(store.rows())
+        store.save(gone=[row.id])
+
+    comes_back()
+    store.close()
+
+
+def test_the_order_is_that_of_submission_not_of_change(path):
+    store = SqliteStore(path)
+    first, second = _row("b"), _row("a")
+    store.save([first])
+    store.save([second])
+    store.save([first])
+
+    assert [row.id for row in store.rows()] == ["vision/b", "vision/a"]
+    store.close()
+
+
+def test_a_forgotten_workload_takes_its_history_along(path):
+    store = SqliteStore(path)
+    row, line = _row(), HistoryEvent(1.0, "queued", "submitted")
+    store.save([row], events=[(row.id, line)])
+    assert [line] == list(store.history(row.id))
+
+    store.save(gone=[row.id])
+
+    assert (list(store.rows()), list(store.history(row.id))) == ([], [])
+    store.close()
+
+
+def test_projects_come_back_oldest_first_with_their_age(path):
+    store = SqliteStore(path)
+    old = ProjectRecord(ProjectSpec("z", quota=None, members=("ana",)), 1.0)
+    new = ProjectRecord(ProjectSpec("a", parent="z", node_types_build=("dgx",)), 2.0)
+    store.save(projects=[old, new])
+    changed = ProjectRecord(ProjectSpec("z", quota=MilliGpu(2500)), 1.0)
+    store.save(projects=[changed])
+
+    assert [changed, new] == list(store.projects())
+    store.save(gone_projects=["z"])
+    assert [new] == list(store.projects())
+    store.close()
+
+
+def test_a_failed_save_leaves_nothing_half_written(path):
+    store = SqliteStore(path)
+    with pytest.raises(sa.exc.IntegrityError):
+        store.save([_row()], events=[("vision/exp", HistoryEvent(1.0, "queued", None))])  # type: ignore[arg-type]
+
+    assert list(store.rows()) == []
+    store.save([_row()])
+    assert len(list(store.rows())) == 1
+    store.close()
+
+
+def test_the_revisions_lead_to_the_tables_of_the_program(path):
+    SqliteStore(path).close()
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+    folder = Path(store_module.__file__).parent / "migrations"
+    assert ScriptDirectory(str(folder)).get_current_head() == LATEST
+
+
+def test_only_its_owner_reads_it_and_it_survives_a_power_cut(path):
+    store = SqliteStore(path)
+
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert {0o600} == set(modes.values())
+    pragmas = ("journal_mode", "synchronous")
+    found = [store._connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in pragmas]
+    assert found == ["wal", 2]
+    store.close()
