@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.placement import place
 from runai.hub_service.scheduler.state import Member, Standing, State
 
@@ -29,6 +30,27 @@ class Fit:
         self._total = 0
         self._fitted: bool | None = None
         self._freed: set[int] = set()
+
+    @property
+    def counts_base(self) -> bool:
+        """Tell whether CPU or memory may be what is missing, so that needs change as one frees."""
+        return self._kind is None or bool(self._kind.cpu or self._kind.memory)
+
+    def gains_from(self, booking: Booking) -> bool:
+        """Tell whether one more worker would fit but for something that this booking has."""
+        kind, node, room = self._kind, booking.node, self._state.later
+        if node not in self.nodes:
+            return False
+        if kind is None:
+            return True
+        if not self.counts_base:
+            return bool(booking.devices)
+        wanted = room.slots(node, kind) + 1
+        return (
+            (booking.cpu > 0 and room.cpu[node] < wanted * kind.cpu)
+            or (booking.memory > 0 and room.memory[node] < wanted * kind.memory)
+            or (bool(kind.devices and booking.devices) and room.device_slots(node, kind) < wanted)
+        )
 
     def freed(self, nodes: Iterable[int]) -> None:
         """Tell that something was taken from victims on these nodes."""

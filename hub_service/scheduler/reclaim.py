@@ -38,7 +38,8 @@ class Reclaim:
         self._allocation = allocation
         self._victims: dict[Account, list[Victim]] = {}
         self._surplus: dict[Account, list[Victim]] = {}
-        self._hopeless: set[tuple[object, ...]] = set()
+        self._hopeless: dict[tuple[object, ...], Item] = {}
+        """The first that failed of each kind of claim: its like need not search again."""
         self.took_something = False
         """Whether anybody lost devices or a reservation."""
         self.losses: dict[Member, Loss] = {}
@@ -117,17 +118,28 @@ class Reclaim:
         if block is not None and block.code == "over_build_quota":
             return False  # only preemptible work can be taken, which that cap does not count
         signature = (item.account, item.is_fixed, item.rank, unit.signature)
-        if signature in self._hopeless:
+        like = self._hopeless.setdefault(signature, item)
+        if like is not item:
+            self._fails_like(item, like)
             return False
         for way in self._ways():
             victims = self._surplus if way.surplus_only else self._victims
             search = Search(self._state, unit, way, victims)
             if search.run():
                 self._record(unit, search)
+                del self._hopeless[signature]
                 return True
             self._remember(unit, search)
-        self._hopeless.add(signature)
         return False
+
+    def _fails_like(self, item: Item, like: Item) -> None:
+        blocks = self._allocation.blocks
+        if blocks.get(like) is HELD:
+            blocks[item] = HELD
+        if like in self.over_share:
+            self.over_share.add(item)
+        if like in self.protected:
+            self.protected[item] = self.protected[like]
 
     def _record(self, unit: Unit, search: Search) -> None:
         self.took_something = self.took_something or bool(search.taken)

@@ -141,17 +141,19 @@ class Room:
     def slots(self, node: int, kind: Kind) -> int:
         """Count how many workers of a kind fit on a node together."""
         self.looks += 1
-        slots = ENOUGH
+        slots = self.device_slots(node, kind) if kind.devices else ENOUGH
         if kind.cpu:
-            slots = max(0, self.cpu[node] // kind.cpu)
+            slots = min(slots, max(0, self.cpu[node] // kind.cpu))
         if kind.memory:
             slots = min(slots, max(0, self.memory[node] // kind.memory))
-        if not kind.devices or not slots:
-            return slots
+        return slots
+
+    def device_slots(self, node: int, kind: Kind) -> int:
+        """Count how many workers of a kind the devices of a node would take."""
         if kind.is_whole:
-            return min(slots, self.idle[node] // kind.devices)
+            return self.idle[node] // kind.devices
         parts = [self._parts(node, device, kind) for device in range(len(self.milli[node]))]
-        slots = min(slots, sum(parts) // kind.devices)
+        slots = sum(parts) // kind.devices
         if kind.devices > 1:
             # Each takes distinct devices, so one device serves each at most once.
             while sum(min(part, slots) for part in parts) < slots * kind.devices:

@@ -106,6 +106,7 @@ class Search:
         self._path = unit.item.account.path
         self._fit = Fit(state, unit.members)
         self._cursors: dict[Account, int] = {}
+        self._begun: set[Account] = set()
         self._relieves_caps = cap_in_the_way(unit.item, unit.demand) is not None
         self.taken: list[Taken] = []
         self.exceeds_share = False
@@ -194,8 +195,10 @@ class Search:
             return None
         cursor = self._cursors.get(account)
         if cursor is None:
-            while victims and not victims[-1].is_active:
-                victims.pop()  # gone for good: no search has begun to take from this account
+            if account not in self._begun:
+                self._begun.add(account)
+                while victims and not victims[-1].is_active:
+                    victims.pop()  # gone for good: this search has not taken from here yet
             cursor = len(victims) - 1
         claimant = self._unit.item
         while cursor >= 0:
@@ -213,7 +216,7 @@ class Search:
     def _is_useful(self, victim: Victim) -> bool:
         members = victim.workers()
         if not self._relieves_caps and not any(
-            member.booking is not None and member.booking.node in self._fit.nodes
+            member.booking is not None and self._fit.gains_from(member.booking)
             for member in members
         ):
             return False
@@ -251,6 +254,8 @@ class Search:
         )
         self.taken.append(taken)
         self._release(taken)
+        if self._fit.counts_base:
+            self._cursors.clear()  # who was of no use may be now, with another thing missing
 
     def _release(self, taken: Taken) -> None:
         for member in taken.members:
