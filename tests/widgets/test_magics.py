@@ -7,8 +7,6 @@ import signal
 import sys
 import threading
 
-import pytest
-
 from runai.hub_service.cli.submit import submit as command
 from runai.widgets import Job, Jobs
 from runai.widgets.link import link
@@ -70,50 +68,6 @@ def test_the_options_are_those_of_the_command_line():
 
     # A notebook has no output format, and its job's name is an option: a script stands first.
     assert ours == (theirs - {"-o", "--output"}) | {"--name"}
-
-
-@pytest.mark.parametrize(
-    ("cell", "sentence"),
-    [
-        pytest.param(
-            "%runai_submit helo.py",
-            "There is no file helo.py in {folder}. Did you mean hello.py?",
-            id="script missing",
-        ),
-        pytest.param(
-            "%runai_submit", "Name a script: %runai_submit train.py --gpus 1", id="nothing"
-        ),
-        pytest.param(
-            "%runai_submit hello.py --gpus -1",
-            "-1 GPUs are not possible. Ask for 0 or more, such as 0.5 or 2.",
-            id="negative",
-        ),
-        pytest.param("%runai_submit hello.py --gpus 1.5", "1.5", id="fraction above one"),
-        pytest.param("%runai_submit hello.py -p visoin", "visoin", id="unknown project"),
-        pytest.param("%runai_submit hello.py -p nlp", "nlp", id="not a member"),
-        pytest.param("%runai_submit hello.py --gpus 5", "limit", id="more than the limit"),
-        pytest.param("%runai_submit hello.py --name taken", "taken", id="name taken"),
-        pytest.param("%runai_submit hello.py --workers x", "--workers", id="no number"),
-        pytest.param("%runai_submit hello.py --nonsense", "--nonsense", id="unknown option"),
-        pytest.param("%runai_submit hello.py --name 'x", "quotation", id="open quotation"),
-        pytest.param("%runai_logs takne", "Did you mean taken?", id="unknown job"),
-        pytest.param("%runai_describe", "name", id="no name"),
-        pytest.param("%%runai_submit hello.py\nx", "hello.py has no place", id="cell and script"),
-        pytest.param("%%runai_submit\nx = ", "The cell is not a Python program", id="syntax"),
-    ],
-)
-def test_a_mistake_is_one_sentence_without_a_traceback(notebook, folder, cell, sentence):
-    bob = notebook("bob")
-    bob("%runai_submit hello.py --name taken --gpus 0.25").value.wait()
-
-    ran = bob(cell)
-
-    assert ran.value is None
-    lines = (ran.out + ran.err).strip().splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("UsageError: ")
-    assert sentence.format(folder=folder) in lines[0]
-    assert bob("%runai_list").value.count("vision") == 1
 
 
 def test_more_gpus_than_any_node_has_is_accepted_and_said_at_once(notebook):

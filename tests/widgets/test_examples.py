@@ -1,0 +1,60 @@
+"""The example notebooks run from top to bottom, in a real kernel against a real service."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, folder: Path, *, epochs: str = "") -> list[str]:
+    """Run a notebook beside copies of the examples; return what its cells printed or showed."""
+    for path in EXAMPLES.iterdir():
+        shutil.copy(path, folder)
+    notebook = nbformat.read(folder / name, as_version=4)
+    for cell in notebook.cells:
+        if epochs:
+            cell.source = re.sub(r'"--epochs", "\d+"', f'"--epochs", "{epochs}"', cell.source)
+    client = NotebookClient(notebook, resources={"metadata": {"path": str(folder)}})
+    return ["".join(map(text, cell.get("outputs", []))) for cell in client.execute().cells]
+
+
+def text(output: dict[str, Any]) -> str:
+    """Return what an output says, printed or shown."""
+    said: str = output["text"] if "text" in output else output["data"]["text/plain"]
+    return said
+
+
+@pytest.fixture(autouse=True)
+def session(service, monkeypatch):
+    """Give the kernel what a session of bob's would have."""
+    monkeypatch.setenv("RUNAI_API_URL", service.url)
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", service.tokens["bob"])
+    monkeypatch.setenv("JUPYTERHUB_USER", "bob")
+    monkeypatch.delenv("RUNAI_PROJECT", raising=False)
+
+
+def test_first_steps(folder):
+    shown = run("first_steps.ipynb", folder)
+
+    said = "\n".join(shown)
+    assert "of 2.5 quota" in said
+    assert "epoch   1 loss" in said
+    assert said.count("Done: ") == 2
+    assert shown[-1] == "vision/first is deleted.\nvision/from-a-cell is deleted."
+
+
+def test_bob_and_patty(folder):
+    shown = run("bob_and_patty.ipynb", folder, epochs="2")
+
+    results = [line.partition(" ")[2] for line in shown[-1].splitlines()]
+    assert len(results) == 6
+    assert results[0].startswith("Done: ")
+    assert set(results) == {results[0]}

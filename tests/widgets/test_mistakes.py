@@ -1,0 +1,70 @@
+"""Bad input in a notebook: one sentence with the way out, no traceback, nothing half-made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from cli_service import RunningService, running_service
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """Run one service for all mistakes, since none of them changes anything; one name is taken."""
+    projects = [
+        ProjectSpec("vision", quota=MilliGpu(2500), limit=MilliGpu(4000), members=("bob",)),
+        ProjectSpec("nlp", quota=MilliGpu(2500)),
+    ]
+    data = tmp_path_factory.mktemp("service")
+    with running_service(data, [Actor("bob")], projects, gpus=5) as running:
+        with Client(running.url, running.tokens["bob"]) as client:
+            client.submit(SubmitRequest(name="taken", command=["true"], workdir="/"))
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        pytest.param(
+            "%runai_submit helo.py",
+            "There is no file helo.py in {folder}. Did you mean hello.py?",
+            id="script missing",
+        ),
+        pytest.param(
+            "%runai_submit", "Name a script: %runai_submit train.py --gpus 1", id="nothing"
+        ),
+        pytest.param(
+            "%runai_submit hello.py --gpus -1",
+            "-1 GPUs are not possible. Ask for 0 or more, such as 0.5 or 2.",
+            id="negative",
+        ),
+        pytest.param("%runai_submit hello.py --gpus 1.5", "1.5", id="fraction above one"),
+        pytest.param("%runai_submit hello.py -p visoin", "visoin", id="unknown project"),
+        pytest.param("%runai_submit hello.py -p nlp", "nlp", id="not a member"),
+        pytest.param("%runai_submit hello.py --gpus 5", "limit", id="more than the limit"),
+        pytest.param("%runai_submit hello.py --name taken", "taken", id="name taken"),
+        pytest.param("%runai_submit hello.py --workers x", "--workers", id="no number"),
+        pytest.param("%runai_submit hello.py --nonsense", "--nonsense", id="unknown option"),
+        pytest.param("%runai_submit hello.py --name 'x", "quotation", id="open quotation"),
+        pytest.param("%runai_logs takne", "Did you mean taken?", id="unknown job"),
+        pytest.param("%runai_describe", "name", id="no name"),
+        pytest.param("%%runai_submit hello.py\nx", "hello.py has no place", id="cell and script"),
+        pytest.param("%%runai_submit\nx = ", "The cell is not a Python program", id="syntax"),
+    ],
+)
+def test_a_mistake_is_one_sentence_without_a_traceback(notebook, folder, cell, sentence):
+    bob = notebook("bob")
+    ran = bob(cell)
+
+    assert ran.value is None
+    lines = (ran.out + ran.err).strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("UsageError: ")
+    assert sentence.format(folder=folder) in lines[0]
+    assert bob("%runai_list").value.count("vision") == 1
