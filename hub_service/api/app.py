@@ -7,14 +7,16 @@ Knows which routers there are. Rules, sentences and statuses are elsewhere (`per
 import logging
 import secrets
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from runai.hub_service.api import overview, page, projects, usage, workloads
 from runai.hub_service.api.permissions import Action, authorise
 from runai.hub_service.api.platform import Caller, On, Platform
 from runai.hub_service.api.problems import MEDIA_TYPE, problem_of
+from runai.hub_service.api.schemas import Problem
 from runai.hub_service.api.validation import invalid_request
 from runai.hub_service.errors import NotFound, RunaiError, Unavailable
 from runai.hub_service.metrics import CONTENT_TYPE, Metrics
@@ -51,7 +53,15 @@ def create_app(
 
 
 def _api() -> APIRouter:
-    api = APIRouter()
+    # Documented once for all routes; FastAPI's own idea of a validation error is not ours.
+    problem = {
+        "description": "What went wrong, in one sentence, and the way out",
+        "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
+    }
+    api = APIRouter(
+        responses={"default": problem},
+        dependencies=[Security(HTTPBearer(auto_error=False, description="A token of JupyterHub"))],
+    )
     for part in (overview, projects, workloads, usage):
         api.include_router(part.router)
     return api

@@ -49,7 +49,14 @@ async def overview(on: On, caller: Caller) -> Overview:
     return (await on.viewer(caller)).overview()
 
 
-@router.get("/events", response_class=StreamingResponse)
+_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={200: {"description": "Events named `overview`", "content": _EVENTS}},
+)
 async def events(on: On, watching: Watching) -> StreamingResponse:
     """Stream an overview at once and whenever it differs, at most twice a second."""
     authorise(watching.actor, Action.SEE_CLUSTER)

@@ -116,7 +116,14 @@ async def environment(
     return EnvironmentView(environment=dict(handed.variables), workdir=handed.workdir)
 
 
-@router.get("/{project}/{name}/logs", response_class=StreamingResponse)
+_LINES = {"application/x-ndjson": {"schema": LogLine.model_json_schema()}}
+
+
+@router.get(
+    "/{project}/{name}/logs",
+    response_class=StreamingResponse,
+    responses={200: {"description": "One JSON object for each line", "content": _LINES}},
+)
 async def logs(
     project: str,
     name: str,
