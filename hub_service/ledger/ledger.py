@@ -153,7 +153,7 @@ class Ledger:
         """Return allocated and utilized GPUs over a range.
 
         The range is widened to the finest grid that reaches back so far, the step made longer where
-        there would be thousands of points; the answer says what it is about. Without `step_s` there
+        there would be more than 1500 points; the answer says what it is about. Without `step_s` there
         are about 300 points.
         """
         now = self._clock()
@@ -198,7 +198,7 @@ class Ledger:
         for series_id in {*self._store.series_ids(scope), *in_memory}:
             remembered = in_memory.get(series_id)
             from_rows = instants if remembered is None else instants[:stored]
-            totals = self._store.totals_at_each(series_id, from_rows, found.level)
+            totals = self._store.totals_at_each(series_id, from_rows, found.step_s, found.level)
             totals += remembered or []
             sums = [sum_.plus(one) for sum_, one in zip(sums, totals, strict=True)]
         return sums, self._store.spans_between(found.since, found.until)

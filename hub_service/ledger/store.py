@@ -225,15 +225,17 @@ class Store:
             row = connection.execute(query).mappings().first()
         return Totals() if row is None else _totals(row)
 
-    def totals_at_each(self, series_id: int, instants: Sequence[int], level: int) -> list[Totals]:
+    def totals_at_each(
+        self, series_id: int, instants: Sequence[int], step_s: int, level: int
+    ) -> list[Totals]:
         """Return a series' totals at each time, oldest first.
 
-        Rows of at least `level` must lie on all of them but the first and the last.
+        All but the first and the last are multiples of `step_s`, and rows of `level` lie on them.
         """
         if len(instants) <= 2:
             return [self._totals_at(series_id, at) for at in instants]
         first, last = self._totals_at(series_id, instants[0]), instants[-1]
-        rows = self._totals_between(series_id, instants[0], last, level)
+        rows = self._last_of_each_step(series_id, instants[0], last, step_s, level)
         found, position, totals = [first], 0, first
         for at in instants[1:-1]:
             while position < len(rows) and rows[position][0] <= at:
@@ -242,21 +244,24 @@ class Store:
             found.append(totals)
         return [*found, self._totals_at(series_id, last)]
 
-    def _totals_between(
-        self, series_id: int, after: int, until: int, level: int
+    def _last_of_each_step(
+        self, series_id: int, after: int, until: int, step_s: int, level: int
     ) -> list[tuple[int, Totals]]:
+        columns = schema.totals.c
         query = (
-            sa.select(schema.totals)
+            # Totals only grow: the greatest of a step are those of its last row.
+            sa.select(sa.func.max(columns.at), *(sa.func.max(columns[f]) for f in Totals._fields))
             .where(
-                schema.totals.c.series_id == series_id,
-                schema.totals.c.at > after,
-                schema.totals.c.at <= until,
-                schema.totals.c.level >= level,
+                columns.series_id == series_id,
+                columns.at > after,
+                columns.at <= until,
+                columns.level >= level,
             )
-            .order_by(schema.totals.c.at)
+            .group_by((columns.at - 1) // step_s)
+            .order_by((columns.at - 1) // step_s)
         )
         with self._engine.connect() as connection:
-            return [(row["at"], _totals(row)) for row in connection.execute(query).mappings()]
+            return [(row[0], Totals._make(row[1:])) for row in connection.execute(query)]
 
     def spans_between(self, since: float, until: float) -> dict[int, Span]:
         """Return the spans that overlap a range, by id."""
