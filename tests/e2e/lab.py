@@ -27,12 +27,19 @@ def take(page: Page, url: str, fraction: str) -> None:
 
 def choose(page: Page, fraction: str) -> None:
     """Mark a fraction on offer."""
-    page.get_by_label(fraction, exact=True).check()
+    page.get_by_label(fraction, exact=True).filter(visible=True).check()
 
 
 def start(page: Page) -> None:
     """Send the spawn form."""
     page.get_by_role("button", name="Start").click()
+
+
+def stop_server(page: Page, url: str) -> None:
+    """Stop the user's server from the hub's home page."""
+    page.goto(f"{url}/hub/home", wait_until="networkidle")  # its script binds the button late
+    page.locator("#stop").click()
+    expect(page.locator("#stop")).to_be_hidden(timeout=SPAWN_MS)
 
 
 def wait_for_lab(page: Page) -> None:

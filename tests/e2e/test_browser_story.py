@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from e2e import lab
 from e2e.running import Platform
-from runai.hub_service.api.schemas import WorkloadView
+from runai.hub_service.api.schemas import ProjectPut, WorkloadView
 from runai.hub_service.client import Client
 from waiting import eventually
 
@@ -48,6 +49,7 @@ def test_bob_and_patty_share_five_gpus(platform: Platform, page_of: Callable[[st
     expect_states(bob, {"running": 4, "queued": 2})
     panel = bob_page.locator(".runai-panel").first
     expect(panel).to_be_visible()
+    expect(panel.get_by_role("row").filter(has_text="job-1")).to_contain_text("%", timeout=30_000)
     lab.picture(bob_page, PICTURES, "lab-bob-over-quota")
 
     # Patty submits two: exactly two of Bob's pause, hers run.
@@ -74,6 +76,30 @@ def test_results_do_not_depend_on_pauses(platform: Platform) -> None:
     }
 
     assert len(results) == 1
+
+
+def test_waiting_page_says_what_for(platform: Platform, page_of: Callable[[str], Page]) -> None:
+    # Patty joins vision, whose only half GPU for sessions Bob holds.
+    members = ["bob", "patty"]
+    platform.client("admin").put_project(
+        "vision", ProjectPut(build_quota=Decimal("0.5"), members=members)
+    )
+    bob_page, patty_page = page_of("bob"), page_of("patty")
+    lab.stop_server(patty_page, platform.url)
+    patty_page.goto(f"{platform.url}/hub/spawn")
+    patty_page.get_by_label("Project").select_option("vision")
+    lab.choose(patty_page, "½ GPU")
+    expect(patty_page.get_by_text("would wait").first).to_be_visible()
+    lab.picture(patty_page, PICTURES, "form-would-wait")
+    lab.start(patty_page)
+
+    sentence = patty_page.get_by_text("vision uses 0.5 of its 0.5 build GPUs: bob 0.5")
+    expect(sentence.first).to_be_visible(timeout=30_000)
+    lab.picture(patty_page, PICTURES, "waiting")
+
+    # He stops; she gets it.
+    lab.stop_server(bob_page, platform.url)
+    lab.wait_for_lab(patty_page)
 
 
 def jobs_of(client: Client) -> list[WorkloadView]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -71,7 +72,7 @@ def test_crashes_lose_double_orphan_and_leak_nothing(
         submit(bob, f"bob-{number}", steps=60)
     moments = sorted(dice.sample(range(1, 300), 4))
     for number, moment in enumerate(moments):
-        eventually(lambda moment=moment: counted(platform) >= moment, within=60)
+        eventually(partial(has_counted, platform, moment), within=60)
         crash(platform, dice)
         if number == 1:
             submit(patty, "patty-0", steps=20)
@@ -101,6 +102,11 @@ def test_crashes_lose_double_orphan_and_leak_nothing(
 def counted(platform: Platform) -> int:
     """Return how far all jobs have counted together: the clock of this story."""
     return sum(int(place.read_text()) for place in platform.data_dir.glob("jobs/**/place"))
+
+
+def has_counted(platform: Platform, moment: int) -> bool:
+    """Say whether the jobs have come so far."""
+    return counted(platform) >= moment
 
 
 def left_over(platform: Platform) -> list[str]:
