@@ -153,8 +153,8 @@ class Ledger:
         """Return allocated and utilized GPUs over a range.
 
         The range is widened to the finest grid that reaches back so far, the step made longer where
-        there would be more than 1500 points; the answer says what it is about. Without `step_s` there
-        are about 300 points.
+        there would be more than 1500 points; the answer says what it is about. Without `step_s`
+        there are about 300 points.
         """
         now = self._clock()
         self._sums.advance(now)
