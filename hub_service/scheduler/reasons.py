@@ -203,6 +203,9 @@ class Reasons:
                 f" {count_text(over[0].fair_share)}, and {used}"
             )
             return Reason(code="over_share", rule="R2", text=text)
+        if item in self._reclaim.not_proven:
+            text = f"{used}, and no set of jobs to pause was found in the time allowed"
+            return Reason(code="not_proven", rule="R5", text=text)
         return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
 
     def _of_scattered(self, unit: Unit, free: int) -> Reason | None:

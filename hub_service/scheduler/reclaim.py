@@ -7,7 +7,7 @@ after everything idle has been handed out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.allocate import HELD, Allocation
@@ -16,6 +16,9 @@ from runai.hub_service.scheduler.quotas import cap_in_the_way
 from runai.hub_service.scheduler.search import ACTIVE, Search, Victim, Way, victims_of
 from runai.hub_service.scheduler.state import Item, Member, Standing, State
 from runai.hub_service.scheduler.tree import Account
+
+_NODES_TRIED = 32
+"""A claim for one worker looks at so many nodes one by one before it gives up, not proven."""
 
 
 class Loss(NamedTuple):
@@ -38,6 +41,7 @@ class Reclaim:
         self._allocation = allocation
         self._victims: dict[Account, list[Victim]] = {}
         self._surplus: dict[Account, list[Victim]] = {}
+        self._by_node: dict[int, dict[Account, list[Victim]]] | None = None
         self._hopeless: dict[tuple[object, ...], Item] = {}
         """The first that failed of each kind of claim: its like need not search again."""
         self.took_something = False
@@ -45,6 +49,8 @@ class Reclaim:
         self.losses: dict[Member, Loss] = {}
         self.over_share: set[Item] = set()
         """Claimants whose project would exceed its fair share."""
+        self.not_proven: set[Item] = set()
+        """Claimants whose search gave up before it had looked everywhere."""
         self.protected: dict[Item, int] = {}
         """Claimants that met protected victims, and when the first may be taken (R8)."""
 
@@ -123,19 +129,50 @@ class Reclaim:
             self._fails_like(item, like)
             return False
         for way in self._ways():
-            victims = self._surplus if way.surplus_only else self._victims
-            search = Search(self._state, unit, way, victims)
-            if search.run():
-                self._record(unit, search)
-                del self._hopeless[signature]
-                return True
-            self._remember(unit, search)
+            for victims in self._choices(unit, way):
+                search = Search(self._state, unit, way, victims)
+                if search.run():
+                    self._record(unit, search)
+                    del self._hopeless[signature]
+                    return True
+                self._remember(unit, search)
+                if not search.taken and victims is self._victims:
+                    break  # nobody may be taken anywhere
         return False
+
+    def _choices(self, unit: Unit, way: Way) -> Iterator[Mapping[Account, list[Victim]]]:
+        """Give the victims to choose from: all of them, then those of one node after another.
+
+        Who is over may give so much and no more: taken in R4's order alone it may come from
+        nodes where it helps nobody. One node at a time, it is enough or it is not.
+        """
+        yield self._surplus if way.surplus_only else self._victims
+        if len(unit.members) > 1 or way.surplus_only:
+            return
+        kind, room = unit.members[0].kind, self._state.later
+        by_node = self._victims_by_node()
+        nodes = sorted(kind.nodes & by_node.keys(), key=room.fullness, reverse=True)
+        for node in nodes[:_NODES_TRIED]:
+            yield by_node[node]
+        if len(nodes) > _NODES_TRIED:
+            self.not_proven.add(unit.item)
+
+    def _victims_by_node(self) -> dict[int, dict[Account, list[Victim]]]:
+        if self._by_node is None:
+            self._by_node = {}
+            for account, victims in self._victims.items():
+                for victim in victims:
+                    for node in victim.nodes():
+                        there = self._by_node.setdefault(node, {})
+                        there.setdefault(account, []).append(victim)
+        return self._by_node
 
     def _fails_like(self, item: Item, like: Item) -> None:
         blocks = self._allocation.blocks
         if blocks.get(like) is HELD:
             blocks[item] = HELD
+        if like in self.not_proven:
+            self.not_proven.add(item)
         if like in self.over_share:
             self.over_share.add(item)
         if like in self.protected:

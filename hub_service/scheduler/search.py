@@ -53,6 +53,10 @@ class Victim:
             return (self.member,)
         return tuple(member for member in self.item.members if member.standing in ACTIVE)
 
+    def nodes(self) -> set[int]:
+        """Name the nodes where it holds something."""
+        return {m.booking.node for m in self.workers() if m.booking is not None}
+
 
 def victims_of(item: Item) -> list[Victim]:
     """Cut a preemptible workload into victims: each surplus worker, then the rest together."""

@@ -239,6 +239,21 @@ def test_a_big_job_takes_the_fewest_that_make_one_node_free() -> None:
     assert stopped(plan) == {"z0-0", "z1-0", "z2-0"}
 
 
+def test_what_may_be_taken_is_taken_where_it_makes_room() -> None:
+    # a may give two GPUs; its two newest are on different nodes, where they would help nobody.
+    projects = [project("a", 2), project("b", 2)]
+    running = [
+        job("n1-oldest", on="n1:0", submitted=1),
+        job("n2-old", on="n2:0", submitted=2),
+        job("n1-young", on="n1:1", submitted=3),
+        job("n2-newest", on="n2:1", submitted=4),
+    ]
+
+    plan = decide(snapshot("2x2", projects, [*running, job("big", 2, "b")]))
+
+    assert stopped(plan) == {"n2-old-0", "n2-newest-0"}
+
+
 def test_nothing_stops_for_a_gang_that_one_gpu_keeps_from_fitting() -> None:
     projects = [project("a", 2), project("b", 4)]
     world = snapshot("1x5", projects, [*full("a", 5), job("gang", 2, "b", workers=2)])
