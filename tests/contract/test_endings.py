@@ -1,0 +1,150 @@
+"""How workers end, and what becomes of their workload then."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.looking import seen
+from labs import plan, start, stop
+from runai.hub_service.scheduler.model import (
+    WorkerState,
+)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "backoff_limit", "state", "failures"),
+    [
+        (0, 0, "succeeded", 0),
+        (3, 0, "failed", 1),
+        (143, 0, "failed", 1),
+        (3, 1, "retrying", 1),
+    ],
+    ids=["success", "failure", "143 untold is a failure", "failure with a retry left"],
+)
+async def test_the_exit_code_decides(lab, exit_code, backoff_limit, state, failures):
+    spec = lab.job(backoff_limit=backoff_limit)
+    await lab.started(spec)
+
+    await lab.end(spec, exit_code)
+
+    record = await lab.until(spec.id, state)
+    assert (0, failures) == (record.allocated, record.failures)
+    assert exit_code == record.workers[0].exit_code
+    assert None is await seen(lab, spec.id)
+
+
+@pytest.mark.parametrize(
+    ("on_term", "state"),
+    [(None, "paused"), (143, "paused"), (1, "paused"), (0, "succeeded")],
+    ids=["signal", "143", "error", "0 is finished"],
+)
+async def test_a_worker_told_to_stop_is_paused_unless_it_has_finished(lab, on_term, state):
+    spec = lab.job(on_term=on_term, backoff_limit=0)
+    await lab.started(spec)
+
+    await lab.cluster.apply(plan(stop(spec.id)))
+
+    record = await lab.until(spec.id, state)
+    assert (record.allocated, record.failures) == (0, 0)
+    assert (1 if state == "paused" else 0) == len(record.pauses)
+
+
+async def test_a_stopping_worker_holds_its_devices_until_it_is_gone(lab):
+    spec, next_one = lab.job(on_term="ignore", grace_seconds=1), lab.job("next")
+    await lab.started(spec)
+    await lab.cluster.submit([next_one])
+
+    await lab.cluster.apply(plan(stop(spec.id)))
+
+    record = await lab.cluster.workload(spec.id)
+    assert (record.state, record.allocated) == ("stopping", 1000)
+    assert (record.reason.code, record.reason.gains) == ("reclaimed", "nlp/pat-1")
+    [drawn] = (await seen(lab, spec.id)).workers
+    assert WorkerState.STOPPING is drawn.state
+    [refused] = await lab.cluster.apply(plan(start(next_one.id, 0)))
+    assert next_one.id == refused.workload
+
+    await lab.until(spec.id, "paused")
+    assert list(await lab.cluster.apply(plan(start(next_one.id, 0)))) == []
+
+
+async def test_a_paused_job_resumes_as_the_same_job(lab):
+    spec = lab.job(on_term=143)
+    await lab.started(spec)
+    first = await lab.cluster.workload(spec.id)
+    before = (await lab.cluster.environment(spec.id)).variables
+    await lab.pass_time(100)
+    await lab.cluster.apply(plan(stop(spec.id)))
+    paused = await lab.until(spec.id, "paused")
+    drawn = await seen(lab, spec.id)
+
+    await lab.cluster.apply(plan(start(spec.id, 3)))
+    resumed = await lab.until(spec.id, "running")
+    after = (await lab.cluster.environment(spec.id)).variables
+
+    assert (int(first.submitted), (int(paused.pauses[0]),)) == (drawn.submitted, drawn.pauses)
+    assert (first.submitted, first.started) == (resumed.submitted, resumed.started)
+    assert (2, first.checkpoint_dir) == (resumed.attempts, resumed.checkpoint_dir)
+    assert (before["RUNAI_RESUMED"], after["RUNAI_RESUMED"]) == ("0", "1")
+    assert before["RUNAI_CHECKPOINT_DIR"] == after["RUNAI_CHECKPOINT_DIR"]
+    assert after["CUDA_VISIBLE_DEVICES"] == "SIM-3"
+
+
+async def test_a_failed_job_is_tried_again_later_and_later_until_its_limit(lab):
+    spec = lab.job(backoff_limit=2)
+    await lab.started(spec)
+    waits = []
+    for _ in range(2):
+        await lab.end(spec, 1)
+        record = await lab.until(spec.id, "retrying")
+        waits.append(record.not_before - lab.clock())
+        await lab.pass_time(waits[-1] - 1)
+        assert (await lab.cluster.workload(spec.id)).state == "retrying"
+        await lab.pass_time(1)
+        assert (await lab.cluster.workload(spec.id)).state == "queued"
+        await lab.cluster.apply(plan(start(spec.id, 0)))
+        await lab.until(spec.id, "running")
+    await lab.end(spec, 1)
+
+    record = await lab.until(spec.id, "failed")
+    assert (waits, record.failures, record.attempts) == ([10.0, 20.0], 3, 3)
+    assert (record.reason.code, record.reason.text) == ("exit_code", "ended with exit code 1")
+
+
+async def test_one_failed_worker_stops_its_gang(lab):
+    spec = lab.job("gang", workers=3)
+    await lab.started(spec)
+
+    await lab.end(spec, 7, worker=1)
+
+    record = await lab.until(spec.id, "failed")
+    assert (record.workers[1].exit_code, record.allocated, record.failures) == (7, 0, 1)
+    assert record.reason.text == "worker 1 ended with exit code 7"
+
+
+async def test_a_gang_succeeds_when_all_its_workers_have(lab):
+    spec = lab.job("gang", workers=2)
+    await lab.started(spec)
+
+    await lab.end(spec, 0, worker=0)
+    record = await lab.cluster.workload(spec.id)
+    while record.workers[0].state != "finished":
+        record = await lab.cluster.wait(spec.id, record)
+    assert (record.state, record.allocated) == ("running", 1000)
+    assert (await seen(lab, spec.id)).minimum == 1
+
+    await lab.end(spec, 0, worker=1)
+    await lab.until(spec.id, "succeeded")
+
+
+async def test_a_gang_is_paused_and_resumed_whole(lab):
+    spec = lab.job("gang", workers=2)
+    await lab.started(spec)
+
+    await lab.cluster.apply(plan(stop(spec.id, 0), stop(spec.id, 1)))
+    record = await lab.until(spec.id, "paused")
+    assert [(w.state, w.devices) for w in record.workers] == [("pending", ())] * 2
+
+    await lab.cluster.apply(plan(start(spec.id, 2, worker=0), start(spec.id, 3, worker=1)))
+    record = await lab.until(spec.id, "running")
+    assert record.attempts == 2

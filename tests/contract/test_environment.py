@@ -1,0 +1,67 @@
+"""What a worker is told of its devices, and the agent of the holders."""
+
+from __future__ import annotations
+
+from labs import NODE
+from runai.hub_service.scheduler.model import (
+    DeviceShare,
+)
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+
+async def test_the_environment_says_who_and_how_much(lab):
+    spec = lab.job(gpus=0.5, env={"LR": "0.1", "RUNAI_WORKER": "somebody/else"}, array_index=4)
+    await lab.started(spec, share=0.5)
+
+    variables = (await lab.cluster.environment(spec.id)).variables
+
+    expected = {
+        "CUDA_VISIBLE_DEVICES": "SIM-0",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "NVIDIA_VISIBLE_DEVICES": "SIM-0",
+        "RUNAI_WORKLOAD": "vision/exp",
+        "RUNAI_WORKER": "vision/exp-0",
+        "RUNAI_PROJECT": "vision",
+        "RUNAI_KIND": "job",
+        "RUNAI_GPU_FRACTION": "0.5",
+        "RUNAI_GPU_MEMORY_LIMIT_MIB": "8000",
+        "RUNAI_GPU_CONTEXT_MIB": "0",
+        "RUNAI_RESUMED": "0",
+        "RUNAI_ARRAY_INDEX": "4",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5000",
+        "CUPY_GPU_MEMORY_LIMIT": str(8000 * 1024 * 1024),
+        "LR": "0.1",
+    }
+    assert expected == {name: variables[name] for name in expected}
+    assert "RANK" not in variables
+
+
+async def test_a_workload_without_a_gpu_sees_none(lab):
+    spec = lab.job(gpus=0)
+    await lab.started(spec)
+
+    variables = (await lab.cluster.environment(spec.id)).variables
+
+    assert (
+        variables["CUDA_VISIBLE_DEVICES"],
+        variables["NVIDIA_VISIBLE_DEVICES"],
+        variables["RUNAI_GPU_MEMORY_LIMIT_MIB"],
+    ) == ("", "void", "0")
+
+
+async def test_the_agent_is_told_who_holds_what(lab):
+    spec = lab.job()
+    await lab.started(spec, lab.job("other"))
+
+    first, _ = await lab.cluster.allocations(NODE)
+
+    process = (await lab.cluster.workload(spec.id)).workers[0].process
+    assert (spec.id, "vision/exp-0", "vision", "ana", process) == (
+        first.workload,
+        first.worker,
+        first.project,
+        first.user,
+        first.process,
+    )
+    assert (DeviceShare(0, MilliGpu(1000)),) == first.shares
+    assert list(await lab.cluster.allocations("elsewhere")) == []

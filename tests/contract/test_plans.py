@@ -1,0 +1,173 @@
+"""A plan is carried out decision by decision, as often as it is applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from contract.looking import kinds, seen
+from labs import NODE, plan, reserve, start
+from runai.hub_service.scheduler.model import (
+    Reason,
+    Unreserve,
+    Wait,
+    WorkerState,
+)
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+
+async def test_start_gives_devices_and_runs(lab):
+    spec = lab.job(gpus=2)
+    await lab.started(spec, device=1)
+    record = await lab.cluster.workload(spec.id)
+    [worker] = record.workers
+
+    assert (record.allocated, record.attempts) == (2000, 1)
+    assert (
+        worker.state,
+        worker.node,
+        tuple(share.device for share in worker.devices),
+    ) == ("running", NODE, (1, 2))
+    assert worker.process is not None
+    [drawn] = (await seen(lab, spec.id)).workers
+    assert (drawn.state, drawn.node, drawn.devices) == (WorkerState.RUNNING, NODE, (1, 2))
+
+
+async def test_the_same_plan_again_changes_nothing(lab):
+    spec = lab.job()
+    await lab.started(spec)
+    before = await lab.cluster.workload(spec.id)
+
+    assert list(await lab.cluster.apply(plan(start(spec.id, 0)))) == []
+
+    assert before == await lab.cluster.workload(spec.id)
+
+
+async def test_a_device_is_never_given_twice(lab):
+    first, second = lab.job("first"), lab.job("second")
+    await lab.started(first)
+    await lab.cluster.submit([second])
+
+    [refused] = await lab.cluster.apply(plan(start(second.id, 0)))
+
+    assert (second.id, f"device 0 of {NODE} has no room for it") == (refused.workload, refused.text)
+    assert (await lab.cluster.workload(second.id)).state == "queued"
+
+
+async def test_two_halves_share_a_device_and_a_third_does_not_fit(lab):
+    halves = [lab.job(f"half-{i}", gpus=0.5) for i in range(3)]
+    await lab.cluster.submit(halves)
+
+    refused = await lab.cluster.apply(plan(*(start(s.id, 0, share=0.5) for s in halves)))
+
+    assert [r.workload for r in refused] == ["vision/half-2"]
+    await lab.until("vision/half-0", "running")
+    await lab.until("vision/half-1", "running")
+
+
+async def test_memory_requests_fill_a_device_by_their_mebibytes(lab):
+    # Three of 5,333 MiB are 15,999 of 16,000; each counts 334 milli-GPU, rounded up (P3).
+    thirds = [
+        replace(lab.job(f"third-{i}", gpus=0), gpu_memory_mib=5333, gpus=MilliGpu(0))
+        for i in range(4)
+    ]
+    await lab.cluster.submit(thirds)
+
+    refused = await lab.cluster.apply(plan(*(start(s.id, 0, share=0.334) for s in thirds)))
+
+    assert [r.workload for r in refused] == ["vision/third-3"]
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        (start("vision/exp", 9), f"node {NODE} has no device 9"),
+        (replace(start("vision/exp", 0), node="mars"), "there is no node mars"),
+        (start("vision/exp", 0, worker=7), "vision/exp has no worker vision/exp-7"),
+        (start("vision/no", 0), "there is no workload vision/no"),
+        (reserve("vision/exp", 9), f"node {NODE} has no device 9"),
+    ],
+    ids=["device", "node", "worker", "workload", "reservation"],
+)
+async def test_a_decision_about_what_is_not_there_costs_only_itself(lab, decision, text):
+    await lab.cluster.submit([lab.job("exp"), lab.job("other")])
+
+    refused = await lab.cluster.apply(plan(decision, start("vision/other", 1)))
+
+    assert [text] == [r.text for r in refused]
+    await lab.until("vision/other", "running")
+
+
+async def test_a_gang_starts_together_and_knows_its_places(lab):
+    spec = lab.job("gang", workers=3)
+    await lab.started(spec)
+    environments = [(await lab.cluster.environment(spec.id, index)).variables for index in range(3)]
+
+    assert [(e["RANK"], e["WORLD_SIZE"]) for e in environments] == [
+        ("0", "3"),
+        ("1", "3"),
+        ("2", "3"),
+    ]
+    assert len({(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in environments}) == 1
+    assert {"0"} == {e["LOCAL_RANK"] for e in environments}
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in environments] == ["SIM-0", "SIM-1", "SIM-2"]
+
+
+async def test_part_of_a_gang_is_not_started(lab):
+    spec = lab.job("gang", workers=3)
+    await lab.cluster.submit([spec])
+
+    refused = await lab.cluster.apply(
+        plan(start(spec.id, 0, worker=0), start(spec.id, 1, worker=1))
+    )
+
+    assert [r.text for r in refused] == [
+        "vision/gang needs 3 workers at once, the plan starts 2"
+    ] * 2
+    assert (await lab.cluster.workload(spec.id)).allocated == 0
+
+
+async def test_a_reservation_is_held_seen_and_given_up(lab):
+    spec = lab.job()
+    await lab.cluster.submit([spec])
+    decision = reserve(spec.id, 2, waits_for=["vision/eve-0"])
+
+    assert list(await lab.cluster.apply(plan(decision))) == []
+    assert list(await lab.cluster.apply(plan(decision))) == []
+    [held] = (await seen(lab, spec.id)).workers
+    assert (held.state, held.node, held.devices) == (WorkerState.RESERVED, NODE, (2,))
+    assert (await lab.cluster.workload(spec.id)).allocated == 1000
+
+    give_up = Unreserve(workload=spec.id, worker=f"{spec.id}-0")
+    assert list(await lab.cluster.apply(plan(give_up, give_up))) == []
+    [free] = (await seen(lab, spec.id)).workers
+    assert (free.state, free.devices) == (WorkerState.PENDING, ())
+
+
+async def test_a_reserved_worker_starts_where_it_was_reserved(lab):
+    spec = lab.job()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(reserve(spec.id, 2)))
+
+    assert list(await lab.cluster.apply(plan(start(spec.id, 2)))) == []
+
+    await lab.until(spec.id, "running")
+
+
+async def test_a_wait_is_remembered_and_told_once(lab):
+    spec = lab.job()
+    await lab.cluster.submit([spec])
+
+    for used in (1, 2):
+        text = f"vision uses {used} of its 2 GPUs"
+        reason = Reason(code="over_share", rule="S4", text=text)
+        await lab.cluster.apply(plan(Wait(workload=spec.id, reason=reason, position=3)))
+
+    record = await lab.cluster.workload(spec.id)
+    assert (
+        record.reason.code,
+        record.reason.text,
+        record.position,
+    ) == ("over_share", "vision uses 2 of its 2 GPUs", 3)
+    assert await kinds(lab, spec.id) == ["queued", "waiting"]

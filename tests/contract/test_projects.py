@@ -1,0 +1,75 @@
+"""Projects are kept as a tree; the snapshot shows them and the nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from labs import NODE
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.errors import Conflict, InvalidRequest
+from runai.hub_service.scheduler.model import (
+    LeftOut,
+)
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+
+async def test_projects_are_kept_and_the_core_sees_them(lab):
+    await lab.cluster.put_project(ProjectSpec("lab", limit=MilliGpu(4000)))
+    created = await lab.cluster.put_project(ProjectSpec("vision", parent="lab"))
+    await lab.pass_time(5)
+    spec = ProjectSpec("vision", parent="lab", quota=MilliGpu(2500), members=("ana",))
+    changed = await lab.cluster.put_project(spec)
+
+    assert (spec, created.created) == (changed.spec, changed.created)
+    parent, vision = (await lab.cluster.observe()).projects
+    assert (parent.quota, parent.limit) == (LeftOut.SUM_OF_CHILDREN, 4000)
+    assert (vision.quota, vision.parent, vision.members) == (2500, "lab", ("ana",))
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (ProjectSpec("a", parent="no"), "there is no such project"),
+        (ProjectSpec("a", parent="a"), "its own ancestor: a < a"),
+        (ProjectSpec("a", parent="c"), "its own ancestor: a < c < b < a"),
+    ],
+    ids=["unknown", "itself", "cycle"],
+)
+async def test_projects_stay_a_tree(lab, spec, text):
+    for name, parent in [("a", None), ("b", "a"), ("c", "b")]:
+        await lab.cluster.put_project(ProjectSpec(name, parent=parent))
+
+    with pytest.raises(InvalidRequest, match=text):
+        await lab.cluster.put_project(spec)
+
+    assert None is (await lab.cluster.projects())[0].spec.parent
+
+
+async def test_a_project_in_use_is_not_deleted(lab):
+    await lab.cluster.put_project(ProjectSpec("lab"))
+    await lab.cluster.put_project(ProjectSpec("vision", parent="lab"))
+    await lab.cluster.submit([lab.job()])
+
+    with pytest.raises(Conflict, match="has the children vision"):
+        await lab.cluster.delete_project("lab")
+    with pytest.raises(Conflict, match="unfinished workloads: vision/exp"):
+        await lab.cluster.delete_project("vision")
+
+    await lab.cluster.delete("vision/exp", by="ana")
+    await lab.cluster.delete_project("vision")
+    await lab.cluster.delete_project("lab")
+    assert list(await lab.cluster.projects()) == []
+
+
+async def test_the_snapshot_shows_the_nodes(lab):
+    snapshot = await lab.cluster.observe()
+
+    [node] = snapshot.nodes
+    assert (node.name, node.devices, node.device_memory_mib) == (NODE, 4, 16_000)
+    assert int(lab.clock()) == snapshot.now
+    assert [device.uuid for device in (await lab.cluster.devices())[NODE]] == [
+        "SIM-0",
+        "SIM-1",
+        "SIM-2",
+        "SIM-3",
+    ]

@@ -1,0 +1,82 @@
+"""A session is granted, attached to its process and released with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from labs import plan, start, stop
+from runai.hub_service.errors import Conflict
+
+
+async def test_a_session_is_granted_attached_and_released_with_its_process(lab):
+    spec = lab.session()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+    granted = await lab.cluster.workload(spec.id)
+    process = await lab.session_process()
+    running = await lab.cluster.attach(spec.id, process)
+
+    assert (granted.state, granted.allocated) == ("starting", 500)
+    assert ("running", process) == (running.state, running.workers[0].process)
+    assert running == await lab.cluster.attach(spec.id, process)
+
+    await lab.end_session(spec)
+    ended = await lab.until(spec.id, "ended")
+    assert ended.allocated == 0
+
+
+async def test_a_granted_session_that_nobody_attaches_to_is_released(lab):
+    spec = lab.session()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+
+    await lab.pass_time(119)
+    assert (await lab.cluster.workload(spec.id)).state == "starting"
+    await lab.pass_time(1)
+    record = await lab.cluster.workload(spec.id)
+
+    assert (record.state, record.allocated, record.reason.code) == ("ended", 0, "not_attached")
+    with pytest.raises(Conflict, match="holds no GPUs"):
+        await lab.cluster.attach(spec.id, await lab.session_process())
+
+
+async def test_a_session_without_an_allocation_cannot_be_attached_to(lab):
+    await lab.cluster.submit([lab.session()])
+
+    with pytest.raises(Conflict, match="holds no GPUs"):
+        await lab.cluster.attach("vision/lab-ana", await lab.session_process())
+    with pytest.raises(Conflict, match="holds no GPUs"):
+        await lab.cluster.environment("vision/lab-ana")
+
+
+async def test_a_reclaimed_session_ends_and_is_not_queued_again(lab):
+    spec = lab.session(preemptible=True)
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+    await lab.cluster.attach(spec.id, await lab.session_process())
+
+    await lab.cluster.apply(plan(stop(spec.id)))
+
+    record = await lab.until(spec.id, "ended")
+    assert (record.reason.code, record.allocated) == ("reclaimed", 0)
+
+
+async def test_deleting_a_session_ends_its_process(lab):
+    spec = lab.session()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+    await lab.cluster.attach(spec.id, await lab.session_process())
+
+    await lab.cluster.delete(spec.id, by="ana")
+
+    await lab.until_gone(spec.id)
+
+
+async def test_a_session_with_a_command_is_started_by_the_cluster_and_not_tried_again(lab):
+    spec = lab.job("shell", kind="session", backoff_limit=3)
+    await lab.started(spec)
+
+    await lab.end(spec, 1)
+
+    record = await lab.until(spec.id, "ended")
+    assert record.exit_code == 1

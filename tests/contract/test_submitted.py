@@ -1,0 +1,71 @@
+"""What is submitted is stored whole, once, and seen by the core."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.looking import seen
+from runai.hub_service.errors import Conflict, NotFound
+from runai.hub_service.scheduler.model import (
+    WorkerState,
+)
+
+
+async def test_a_submitted_job_is_queued_and_the_core_sees_it(lab):
+    [record] = await lab.cluster.submit([lab.job("exp", workers=2, gpus=2)])
+    drawn = await seen(lab, "vision/exp")
+
+    assert (record.state, record.allocated) == ("queued", 0)
+    assert (drawn.project, drawn.user, drawn.kind, drawn.minimum) == ("vision", "ana", "job", 2)
+    assert [(f"vision/exp-{i}", 2000, WorkerState.PENDING) for i in range(2)] == [
+        (w.name, w.gpus, w.state) for w in drawn.workers
+    ]
+
+
+async def test_an_array_is_stored_whole_or_not_at_all(lab):
+    await lab.cluster.submit([lab.job("exp-1")])
+
+    with pytest.raises(Conflict, match="vision already has a workload named exp-1") as refused:
+        await lab.cluster.submit([lab.job("exp-0"), lab.job("exp-1")])
+
+    assert "runai delete exp-1 -p vision" in refused.value.hint
+    assert [record.id for record in await lab.cluster.workloads()] == ["vision/exp-1"]
+
+
+async def test_two_of_one_name_in_one_submission_are_refused(lab):
+    with pytest.raises(Conflict):
+        await lab.cluster.submit([lab.job("exp"), lab.job("exp")])
+
+    assert list(await lab.cluster.workloads()) == []
+
+
+async def test_a_finished_name_stays_taken_until_it_is_deleted(lab):
+    spec = lab.job()
+    await lab.started(spec)
+    await lab.end(spec, 0)
+    await lab.until(spec.id, "succeeded")
+
+    with pytest.raises(Conflict):
+        await lab.cluster.submit([spec])
+    await lab.cluster.delete(spec.id, by="ana")
+
+    [record] = await lab.cluster.submit([spec])
+    assert record.state == "queued"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cluster: cluster.workload("vision/no"),
+        lambda cluster: cluster.history("vision/no"),
+        lambda cluster: cluster.suspend("vision/no", by="ana"),
+        lambda cluster: cluster.resume("vision/no", by="ana"),
+        lambda cluster: cluster.delete("vision/no", by="ana"),
+        lambda cluster: cluster.environment("vision/no"),
+        lambda cluster: cluster.delete_project("no"),
+    ],
+    ids=["workload", "history", "suspend", "resume", "delete", "environment", "delete_project"],
+)
+async def test_what_is_unknown_is_not_found(lab, call):
+    with pytest.raises(NotFound):
+        await call(lab.cluster)

@@ -1,0 +1,82 @@
+"""Whoever waits is woken by what a snapshot shows, once, and by nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from labs import Lab, plan, start
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.errors import NotFound
+from runai.hub_service.scheduler.model import (
+    Reason,
+    Wait,
+)
+
+
+async def _wakes(lab: Lab) -> bool:
+    try:
+        async with asyncio.timeout(0):
+            await lab.cluster.changed()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_changes_are_remembered_until_they_are_observed(lab):
+    await lab.cluster.observe()
+    assert not await _wakes(lab)
+
+    await lab.cluster.submit([lab.job()])
+    await lab.cluster.put_project(ProjectSpec("vision"))
+
+    assert await _wakes(lab)
+    assert await _wakes(lab)
+    await lab.cluster.observe()
+    assert not await _wakes(lab)
+
+
+async def test_an_exit_wakes_whoever_waits(lab):
+    spec = lab.job()
+    await lab.started(spec)
+    await lab.cluster.observe()
+    woken = asyncio.ensure_future(lab.cluster.changed())
+
+    await lab.end(spec, 0)
+
+    async with asyncio.timeout(30):
+        await woken
+
+
+async def test_telling_why_somebody_waits_wakes_nobody(lab):
+    await lab.cluster.submit([lab.job()])
+    await lab.cluster.observe()
+
+    reason = Reason(code="no_room", rule="P1", text="all 4 GPUs are taken")
+    await lab.cluster.apply(plan(Wait(workload="vision/exp", reason=reason, position=1)))
+
+    assert not await _wakes(lab)
+
+
+async def test_waiting_for_one_workload_returns_its_next_state(lab):
+    spec = lab.session()
+    [seen] = await lab.cluster.submit([spec])
+    waiting = asyncio.ensure_future(lab.cluster.wait(spec.id, seen))
+    await lab.cluster.put_project(ProjectSpec("unrelated"))
+
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+
+    async with asyncio.timeout(30):
+        assert (await waiting).state == "starting"
+
+
+async def test_waiting_for_what_is_deleted_ends(lab):
+    [seen] = await lab.cluster.submit([lab.job()])
+    waiting = asyncio.ensure_future(lab.cluster.wait(seen.id, seen))
+    await asyncio.sleep(0)
+
+    await lab.cluster.delete(seen.id, by="ana")
+
+    with pytest.raises(NotFound):
+        await waiting

@@ -1,0 +1,102 @@
+"""Suspend, resume and delete, whatever the workload does at that moment."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.looking import kinds, seen
+from labs import plan, reserve, start, stop
+from runai.hub_service.errors import Conflict
+
+
+async def test_a_suspended_job_leaves_the_queue_and_returns_to_its_place(lab):
+    spec = lab.job()
+    [record] = await lab.cluster.submit([spec])
+
+    assert (await lab.cluster.suspend(spec.id, by="ana")).state == "suspended"
+    assert None is await seen(lab, spec.id)
+    [refused] = await lab.cluster.apply(plan(start(spec.id, 0)))
+    assert refused.text == "vision/exp is suspended"
+    assert (await lab.cluster.suspend(spec.id, by="ana")).state == "suspended"
+
+    back = await lab.cluster.resume(spec.id, by="ana")
+    assert ("queued", record.submitted) == (back.state, back.submitted)
+    assert back == await lab.cluster.resume(spec.id, by="ana")
+    assert await kinds(lab, spec.id) == ["queued", "suspended", "queued"]
+
+
+async def test_suspending_gives_up_a_reservation(lab):
+    spec = lab.job()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(reserve(spec.id, 0)))
+
+    assert (await lab.cluster.suspend(spec.id, by="ana")).allocated == 0
+
+
+async def test_suspending_a_running_job_stops_it(lab):
+    spec = lab.job(on_term=143)
+    await lab.started(spec)
+
+    assert (await lab.cluster.suspend(spec.id, by="ana")).state == "stopping"
+    record = await lab.until(spec.id, "suspended")
+    assert (record.pauses, record.allocated) == ((), 0)
+
+    assert (await lab.cluster.resume(spec.id, by="ana")).state == "paused"
+
+
+async def test_a_job_may_be_resumed_while_it_still_stops(lab):
+    spec = lab.job(on_term=143)
+    await lab.started(spec)
+
+    await lab.cluster.suspend(spec.id, by="ana")
+    await lab.cluster.resume(spec.id, by="ana")
+
+    await lab.until(spec.id, "paused")
+
+
+async def test_a_job_may_be_suspended_while_it_is_being_paused(lab):
+    spec = lab.job(on_term=143)
+    await lab.started(spec)
+
+    await lab.cluster.apply(plan(stop(spec.id)))
+    await lab.cluster.suspend(spec.id, by="ana")
+
+    await lab.until(spec.id, "suspended")
+
+
+async def test_a_session_is_neither_suspended_nor_resumed(lab):
+    await lab.cluster.submit([lab.session()])
+
+    for wish in (lab.cluster.suspend, lab.cluster.resume):
+        with pytest.raises(Conflict, match="is a session"):
+            await wish("vision/lab-ana", by="ana")
+
+
+async def test_a_finished_job_is_neither_suspended_nor_resumed(lab):
+    spec = lab.job()
+    await lab.started(spec)
+    await lab.end(spec, 0)
+    await lab.until(spec.id, "succeeded")
+
+    for wish in (lab.cluster.suspend, lab.cluster.resume):
+        with pytest.raises(Conflict, match="is finished"):
+            await wish(spec.id, by="ana")
+
+
+async def test_deleting_a_queued_job_forgets_it(lab):
+    await lab.cluster.submit([lab.job()])
+
+    await lab.cluster.delete("vision/exp", by="ana")
+
+    assert list(await lab.cluster.workloads()) == []
+
+
+async def test_deleting_a_running_job_stops_it_first(lab):
+    spec = lab.job(on_term=0)
+    await lab.started(spec)
+
+    await lab.cluster.delete(spec.id, by="ana")
+    assert (await lab.cluster.workload(spec.id)).state == "stopping"
+    await lab.cluster.delete(spec.id, by="ana")
+
+    await lab.until_gone(spec.id)
