@@ -70,6 +70,7 @@ def tell_story(place: Path, rng: random.Random) -> int:
     return KILLS
 
 
+@pytest.mark.timeout(300)  # seven starts of Python, perhaps on a busy machine
 @pytest.mark.parametrize(
     "seed",
     [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 22))],

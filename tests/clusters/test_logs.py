@@ -1,0 +1,126 @@
+"""Reading a worker's output over files that come and go while it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.clusters.local.logs import WorkerLog
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def write(job: Path, attempt: int, number: int, text: str) -> Path:
+    """Append to one file of worker 0."""
+    folder = job / f"attempt-{attempt}" / "worker-0"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"log-{number:06d}.txt"
+    with path.open("a") as file:
+        file.write(text)
+    return path
+
+
+def read(log: WorkerLog) -> list[tuple[int, str]]:
+    """Return all that can be read now: attempt and text."""
+    found = []
+    while (chunk := log.next_chunk()) is not None:
+        found.append((chunk.attempt, chunk.lines.decode()))
+    return found
+
+
+def test_nothing_was_written_yet(job):
+    log = WorkerLog(job, 0)
+
+    assert (read(log), log.rest()) == ([], None)
+
+
+def test_files_and_attempts_come_in_their_order(job):
+    for attempt, number in [(2, 1), (10, 1), (1, 2), (1, 1)]:
+        write(job, attempt, number, f"{attempt}.{number}\n")
+
+    assert read(WorkerLog(job, 0)) == [(1, "1.1\n"), (1, "1.2\n"), (2, "2.1\n"), (10, "10.1\n")]
+
+
+def test_what_comes_later_is_read_later_and_nothing_twice(job):
+    log = WorkerLog(job, 0)
+    write(job, 1, 1, "a\n")
+    assert read(log) == [(1, "a\n")]
+    assert read(log) == []
+    write(job, 1, 1, "b\n")
+    write(job, 1, 2, "c\n")
+    assert read(log) == [(1, "b\n"), (1, "c\n")]
+    write(job, 2, 1, "d\n")
+    assert read(log) == [(2, "d\n")]
+
+
+def test_a_line_waits_for_its_end_even_over_two_files(job):
+    log = WorkerLog(job, 0)
+    write(job, 1, 1, "begin ")
+    assert read(log) == []
+    write(job, 1, 2, "end\n")
+
+    assert read(log) == [(1, "begin end\n")]
+
+
+def test_an_unfinished_line_ends_with_its_attempt(job):
+    log = WorkerLog(job, 0)
+    write(job, 1, 1, "killed in mid-sen")
+    assert read(log) == []
+    write(job, 2, 1, "again\n")
+
+    assert read(log) == [(1, "killed in mid-sen\n"), (2, "again\n")]
+
+
+def test_the_rest_is_given_once(job):
+    log = WorkerLog(job, 0)
+    write(job, 1, 1, "no newline")
+    assert read(log) == []
+
+    rest = log.rest()
+    assert rest is not None
+    assert (rest.lines, log.rest()) == (b"no newline\n", None)
+
+
+def test_a_file_that_has_gone_is_passed_over(job):
+    log = WorkerLog(job, 0)
+    first = write(job, 1, 1, "a\n")
+    assert read(log) == [(1, "a\n")]
+    first.unlink()
+    write(job, 1, 3, "c\n")
+
+    assert read(log) == [(1, "c\n")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (0, ""),
+        (1, "e\n"),
+        (2, "d\ne\n"),
+        (3, "c\nd\ne\n"),
+        (5, "a\nb\nc\nd\ne\n"),
+        (9, "a\nb\nc\nd\ne\n"),
+    ],
+)
+def test_a_tail_reaches_back_over_files_and_attempts(job, lines, expected):
+    write(job, 1, 1, "a\nb\n")
+    write(job, 1, 2, "c\n")
+    write(job, 2, 1, "d\ne\n")
+    log = WorkerLog(job, 0)
+
+    log.skip_to_last(lines)
+
+    assert expected == "".join(text for _, text in read(log))
+
+
+def test_after_a_tail_of_nothing_only_what_is_new_is_read(job):
+    write(job, 1, 1, "old\n")
+    log = WorkerLog(job, 0)
+    log.skip_to_last(0)
+    write(job, 1, 1, "new\n")
+
+    assert read(log) == [(1, "new\n")]
