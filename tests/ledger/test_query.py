@@ -22,8 +22,8 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
         pytest.param(3 * DAY, 10, 180, 60, id="older than two days: minutes"),
         pytest.param(30 * DAY, None, 14400, 3600, id="a month"),
         pytest.param(30 * DAY, 60, 1740, 60, id="never more than 1500 points"),
-        pytest.param(100 * DAY, 60, HOUR, 3600, id="older than 90 days: hours"),
-        pytest.param(365 * DAY, 90 * MINUTE, 2 * HOUR, 3600, id="whole hours"),
+        pytest.param(100 * DAY, 60, 2 * HOUR, 3600, id="older than 90 days: hours"),
+        pytest.param(95 * DAY, 90 * MINUTE, 2 * HOUR, 3600, id="whole hours"),
     ],
 )
 def test_the_finest_grid_that_reaches_back_answers(age, step_s, expected_step, level):
