@@ -47,7 +47,7 @@ docs: $(VENV)/.installed-dev ## write what docs/ takes from the code: commands a
 	$(BIN)/python docs/write_reference.py
 
 clean: ## remove what make made; .data (accounts, jobs, history) stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'No Python 3.11 or newer found. Install one, or name it: make PYTHON=/path/to/python3' >&2; exit 1; }
