@@ -110,6 +110,8 @@ class Admission:
                 reply = await self._client.submit(request)
                 return reply.workloads[0].id
             except Conflict:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
                 stale = f"{request.project}/{request.name}"
                 await self._remove_stale(stale, request.owner or "")
             except Unavailable:

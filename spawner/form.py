@@ -146,6 +146,9 @@ def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """
     first = {name: values[0] for name, values in fields.items() if values}
     first.pop("_xsrf", None)
+    if not first:
+        # A form that was sent before and is loaded again has nothing but its token.
+        raise InvalidRequest("Nothing was chosen.", hint="Choose an amount of GPU, or none.")
     amount = first.pop("amount", "")
     gpus = first.pop("gpus", "0")
     if gpus == OTHER:

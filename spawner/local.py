@@ -110,11 +110,12 @@ class RunaiLocalSpawner(LocalProcessSpawner):
 
     async def start(self) -> tuple[str, int]:
         """Wait for the GPU, start the process, tell the service which one it is."""
-        progress = self._progress = Progress()
+        if self._progress.is_over:  # else somebody may be listening since before the start
+            self._progress = Progress()
+        progress = self._progress
         try:
             request = _request(self.user_options)
-            if not self.system_users:
-                await asyncio.to_thread(self._make_home)
+            await asyncio.to_thread(self._prepare_home)
             async with self._client() as client:
                 admission = Admission(client, progress.say)
                 try:
@@ -122,9 +123,9 @@ class RunaiLocalSpawner(LocalProcessSpawner):
                         await self._admit(admission, request)
                     progress.say("Starting JupyterLab")
                     address: tuple[str, int] = await super().start()
-                    self._created = psutil.Process(self.pid).create_time()
+                    report = self._process()
                     if admission.workload:
-                        await admission.attach(ProcessReport(pid=self.pid, created=self._created))
+                        await admission.attach(report)
                 except BaseException:
                     # Also when the start was cancelled: nothing half-made may stay.
                     await asyncio.shield(self._undo(admission))
@@ -229,9 +230,29 @@ class RunaiLocalSpawner(LocalProcessSpawner):
             return Path(pwd.getpwnam(self.user.name).pw_dir)
         return Path(self.users_directory) / folder_name(self.user.name)
 
+    def _prepare_home(self) -> None:
+        try:
+            home = self._home
+        except KeyError:
+            raise SessionRefused(
+                f"There is no Unix account {self.user.name} on this machine. Ask its admin.",
+                reason="no_account",
+            ) from None
+        if not (self.system_users or home.exists()):
+            self._make_home()
+
+    def _process(self) -> ProcessReport:
+        """Name the process that was started, for good: numbers are used again."""
+        try:
+            self._created = psutil.Process(self.pid).create_time()
+        except psutil.Error:
+            raise SessionRefused(
+                "The server ended as soon as it was started. The hub's log says why.",
+                reason="ended",
+            ) from None
+        return ProcessReport(pid=self.pid, created=self._created)
+
     def _make_home(self) -> None:
-        if self._home.is_dir():
-            return
         self._home.mkdir(mode=0o700, parents=True)
         if self.examples_directory:
             # Once: what a user changes or removes there is theirs.

@@ -20,7 +20,7 @@ class Progress:
     def __init__(self) -> None:
         self._said: list[str] = []
         self._news = asyncio.Event()
-        self._is_over = False
+        self.is_over = False
 
     def say(self, sentence: str) -> None:
         """Add a sentence, unless it is what was said last."""
@@ -30,7 +30,7 @@ class Progress:
 
     def close(self) -> None:
         """Say nothing any more; listeners leave."""
-        self._is_over = True
+        self.is_over = True
         self._wake()
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
@@ -44,7 +44,7 @@ class Progress:
                     "message": self._said[heard],
                 }
                 heard += 1
-            if self._is_over:
+            if self.is_over:
                 return
             await news.wait()
 

@@ -102,7 +102,6 @@ def test_members_and_admins_choose_among_their_projects(person: Person, expected
             id="an offer after all",
         ),
         pytest.param({"gpus": ["0"]}, {"project": "", "gpus": "0"}, id="no project"),
-        pytest.param({}, {"project": "", "gpus": "0"}, id="nothing"),
     ],
 )
 def test_the_form_becomes_options(fields: dict[str, list[str]], options: dict[str, str]):
@@ -115,6 +114,8 @@ def test_the_form_becomes_options(fields: dict[str, list[str]], options: dict[st
         ({"project": ["vision"], "gpus": ["other"], "amount": [" "]}, "The other amount is empty."),
         ({"project": ["vision"], "gpus": ["other"], "amount": ["much"]}, "'much' is no amount"),
         ({"project": ["vision"], "gpus": ["other"], "amount": ["1.5"]}, "'1.5' GPUs are not"),
+        ({"_xsrf": ["token"]}, "Nothing was chosen."),
+        ({}, "Nothing was chosen."),
         ({"project": ["vision"], "image": ["x"]}, "There is no option 'image'."),
     ],
 )

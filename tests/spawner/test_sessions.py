@@ -112,11 +112,14 @@ def test_the_form_shows_what_is_wrong_with_a_choice(fresh: HubPlatform):
         choice = {"project": "vision", "gpus": "other", "amount": "1.5"}
         refused = browser.post("/hub/spawn", data=choice)
         wrong = browser.post("/hub/spawn", data={**choice, "project": "nope", "amount": "0.5"})
+        again = browser.get("/hub/spawn", params={"_xsrf": "a page that is loaded again"})
 
     assert "vision</span>" in form.text
     assert "free now" in form.text
     assert "above one GPU only whole ones are." in refused.text
     assert "There is no project nope." in wrong.text
+    assert "Nothing was chosen." in again.text
+    assert fresh.server("ana") == {}
     assert fresh.sessions() == {}
 
 

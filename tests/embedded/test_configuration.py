@@ -1,0 +1,114 @@
+"""JupyterHub's configuration on one machine: nothing open, nothing left to the cwd."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runai.embedded.accounts import Accounts
+from runai.embedded.authenticator import AccountsAuthenticator
+from runai.embedded.configuration import configuration
+from runai.embedded.directory import DataDirectory
+from runai.embedded.settings import Settings
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> DataDirectory:
+    directory = DataDirectory(tmp_path)
+    directory.prepare(system_users=False)
+    Accounts(directory).add("root", "correct horse", admin=True)
+    Accounts(directory).add("ana", "correct horse")
+    return directory
+
+
+@pytest.fixture
+def made(directory: DataDirectory) -> Any:
+    return configuration(Settings(directory.root, port=8123, simulate=5), directory)
+
+
+@pytest.mark.parametrize("trait", ["bind_url", "hub_bind_url"])
+def test_it_listens_on_this_machine_only(made: Any, trait: str):
+    assert made.JupyterHub[trait].startswith("http://127.0.0.1:")
+
+
+def test_every_file_lies_in_the_data_directory(made: Any, tmp_path: Path):
+    assert made.JupyterHub.db_url == f"sqlite:///{tmp_path}/jupyterhub.sqlite"
+    assert made.JupyterHub.cookie_secret_file == str(tmp_path / "secrets" / "cookie_secret")
+    assert made.JupyterHub.pid_file == ""
+
+
+def test_who_has_an_account_enters_and_nobody_else(made: Any, tmp_path: Path):
+    assert made.JupyterHub.authenticator_class is AccountsAuthenticator
+    assert made.AccountsAuthenticator.data_dir == str(tmp_path)
+    assert "allow_all" not in made.Authenticator
+
+
+def test_on_unix_accounts_root_does_not_enter(directory: DataDirectory):
+    made: Any = configuration(Settings(directory.root, system_users=True), directory)
+
+    assert made.JupyterHub.authenticator_class == "pam"
+    assert made.Authenticator.blocked_users == {"root"}
+    assert made.RunaiLocalSpawner.system_users
+
+
+def test_members_submit_and_admins_set_quotas(made: Any):
+    roles = {role["name"]: role for role in made.JupyterHub.load_roles}
+
+    assert roles["user"]["scopes"] == [
+        "self",
+        "access:services!service=runai",
+        "custom:runai:submit",
+    ]
+    assert roles["runai-admin"]["users"] == ["root"]
+    assert roles["runai-admin"]["scopes"] == ["custom:runai:admin"]
+
+
+def test_the_service_may_look_and_stop_and_nothing_else(made: Any):
+    [service] = [role for role in made.JupyterHub.load_roles if role.get("services")]
+
+    assert set(service["scopes"]) == {
+        "list:users",
+        "read:users:groups",
+        "read:roles:users",
+        "read:servers",
+        "read:groups",
+        "delete:servers",
+    }
+
+
+def test_a_notebook_may_use_the_service_in_its_users_name(made: Any):
+    assert set(made.Spawner.server_token_scopes) >= {
+        "users:activity!user",
+        "access:servers!server",
+        "access:services!service=runai",
+        "custom:runai:submit",
+    }
+
+
+def test_spawner_and_service_share_a_secret_that_no_session_is_given(
+    made: Any, directory: DataDirectory
+):
+    [service] = made.JupyterHub.services
+    token = directory.hub_token()
+
+    assert service["environment"]["RUNAI_HUB_TOKEN"] == token
+    assert made.RunaiLocalSpawner.service_token == token
+    assert token not in json.dumps(made.Spawner.environment)
+    assert made.RunaiLocalSpawner.service_url == f"{service['url']}/services/runai/"
+
+
+def test_the_service_is_told_what_up_was_asked_for(made: Any):
+    [service] = made.JupyterHub.services
+
+    assert service["environment"]["RUNAI_SIMULATE"] == "5"
+    assert service["environment"]["RUNAI_API_URL"] == "http://127.0.0.1:8123/services/runai/"
+
+
+def test_jupyterlab_does_not_ask_about_news(made: Any):
+    folder = Path(made.Spawner.environment["JUPYTER_CONFIG_PATH"])
+    defaults = json.loads((folder / "labconfig" / "default_setting_overrides.json").read_text())
+
+    assert defaults["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
