@@ -126,7 +126,10 @@ class Tending:
             self._over(key, ending)
         elif holder is not None:
             self._watch(key, holder)
-            self._follow(key)
+            if attempt.holder() == holder:  # else its number may be somebody else's by now
+                self._follow(key)
+            else:
+                self._supervisor_ended(key)
         elif attempt.begun() or worker.state == "running" or key in self._launched:
             await asyncio.to_thread(kill_leftovers, worker.name, worker.started or 0.0)
             self._over(key, Ending(None, lost=True))
