@@ -42,6 +42,10 @@ class RunaiError(Exception):
         """Return the sentence and, behind it, the way out."""
         return f"{self.message} {self.hint}".rstrip()
 
+    def _render_traceback_(self) -> list[str]:
+        """Show a notebook the sentence alone; IPython asks an error for it."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class InvalidRequest(RunaiError):
     """What was asked cannot be meant; the same request will fail again."""

@@ -7,7 +7,6 @@ at first use. `connect` replaces it (another platform, another user). Holds no s
 import os
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from functools import cached_property
 from urllib.parse import urlsplit
 
 from runai.hub_service.api.schemas import Overview, WhoAmI, WorkloadView
@@ -21,7 +20,7 @@ __all__ = ["Link", "connect", "link"]
 
 
 class Link:
-    """A connection with what is made of it once: client, caller, live events."""
+    """A connection with what is made of it once: client and live events."""
 
     def __init__(self, connection: Connection, environ: Mapping[str, str] = os.environ) -> None:
         """Keep the connection; nothing is sent before it is needed."""
@@ -34,9 +33,8 @@ class Link:
         """Return a client for one `async with`, of the same user."""
         return AsyncClient(self.connection.url, self.connection.token)
 
-    @cached_property
     def whoami(self) -> WhoAmI:
-        """Return the caller as the service sees them."""
+        """Return the caller as the service sees them now: memberships change."""
         return self.client.whoami()
 
     @property

@@ -133,7 +133,7 @@ class RunaiMagics(Magics):
         """List your workloads."""
         options = _parse(self.runai_list, line)
         here = link()
-        user = None if options.all else here.whoami.name
+        user = None if options.all else here.whoami().name
         return text.workload_table(here.client.workloads(options.project, user))
 
     @_in_one_sentence
@@ -179,9 +179,12 @@ class RunaiMagics(Magics):
     @line_magic
     def runai_delete(self, line: str) -> text.Text:
         """Stop workloads, if they run, and forget them."""
-        jobs = _found(_parse(self.runai_delete, line))
-        jobs.delete()
-        return text.Text("\n".join(f"{job.id} is deleted." for job in jobs))
+        here = link()
+        views = here.find_all(_parse(self.runai_delete, line).name)
+        for view in views:
+            here.client.delete(view.id)
+        lines = [f"{v.id} is {'stopping' if v.allocated else 'deleted'}." for v in views]
+        return text.Text("\n".join(lines))
 
 
 def _found(options: Namespace) -> Jobs:

@@ -64,7 +64,7 @@ function render({ model, el }) {
     clicks.errors.delete(row.id);
     clicks.busy.set(row.id, stops || verb !== "delete" ? BEGUN[verb] : "Removing…");
     versions.set(row.id, row.version);
-    later(() => finish(row.id), BEGUN_MS);
+    later(() => { if (versions.get(row.id) === row.version) finish(row.id); }, BEGUN_MS);
     draw();
     const service = model.get("service");
     const error = service ? await request(service, verb, row.id, fetch) : null;

@@ -108,7 +108,8 @@ class Panel(anywidget.AnyWidget):
 def panel(*, minutes: float = 10) -> Panel:
     """Show my projects' quota, my workloads, and what was allocated and utilized of late; live."""
     here = link()
-    user, projects = here.whoami.name, here.whoami.projects
+    caller = here.whoami()
+    user, projects = caller.name, caller.projects
     window_s = max(1.0, minutes) * 60
     timeline = _recorded(here, user, Timeline(window_s, max(1.0, window_s / STEPS)))
 
@@ -139,7 +140,7 @@ def panel(*, minutes: float = 10) -> Panel:
 def quota() -> Panel:
     """Show the quota bars of my projects alone; live."""
     here = link()
-    projects = here.whoami.projects
+    projects = here.whoami().projects
     return Panel(
         here,
         lambda overview: states.quota_state(overview, projects=projects),

@@ -101,7 +101,7 @@ def test_a_job_is_paused_resumed_described_and_deleted(notebook, eventually):
     described = bob("%runai_describe exp1").value
     assert "endless.py" in described
     assert "History:" in described
-    assert bob("%runai_delete exp1").value == "vision/exp1 is deleted."
+    assert bob("%runai_delete exp1").value == "vision/exp1 is stopping."
     eventually(lambda: "exp1" not in bob("%runai_list").value)
 
 

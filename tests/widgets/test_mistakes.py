@@ -68,3 +68,13 @@ def test_a_mistake_is_one_sentence_without_a_traceback(notebook, folder, cell, s
     assert lines[0].startswith("UsageError: ")
     assert sentence.format(folder=folder) in lines[0]
     assert bob("%runai_list").value.count("vision") == 1
+
+
+def test_in_python_too_a_mistake_is_one_sentence(notebook):
+    bob = notebook("bob")
+
+    ran = bob("from runai.widgets import submit\nsubmit('helo.py')")
+
+    lines = (ran.out + ran.err).strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("InvalidRequest: There is no file helo.py in ")
