@@ -147,9 +147,10 @@ class Reclaim:
         nodes where it helps nobody. One node at a time, it is enough or it is not.
         """
         yield self._surplus if way.surplus_only else self._victims
-        if len(unit.members) > 1 or way.surplus_only:
+        member, *others = unit.members
+        if others or way.surplus_only:
             return
-        kind, room = unit.members[0].kind, self._state.later
+        kind, room = member.kind, self._state.later
         by_node = self._victims_by_node()
         nodes = sorted(kind.nodes & by_node.keys(), key=room.fullness, reverse=True)
         for node in nodes[:_NODES_TRIED]:
