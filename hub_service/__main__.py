@@ -66,7 +66,8 @@ async def set_projects(cluster: Cluster, config: Config, devices: int) -> None:
     if config.projects_file is not None:
         specs = read_projects(config.projects_file)
     else:
-        specs = [] if await cluster.projects() else first_projects(devices)
+        known = await cluster.projects()
+        specs = [] if known else first_projects(devices, with_members=not config.system_users)
     for spec in specs:
         await cluster.put_project(spec)
 

@@ -13,7 +13,7 @@ import secrets
 import time
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import httpx
 from starlette.requests import Request
@@ -107,7 +107,8 @@ class HubAuthenticator:
         kept = self._people.get(name)
         if kept is not None and time.monotonic() - kept[0] < KEEP_S:
             return kept[1]
-        user = await self._get(f"users/{httpx.URL(path='/' + name).raw_path[1:].decode()}")
+        # Dots would be taken for a way up the path.
+        user = None if name in {".", ".."} else await self._get(f"users/{quote(name, safe='')}")
         if user is None:
             raise NotFound(f"There is no user {name}.", hint="Names are those of JupyterHub.")
         groups = frozenset(user.get("groups", ()))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadSpec
 from runai.hub_service.errors import Forbidden, NotFound
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "is_member",
     "is_project_admin",
     "may",
+    "no_such_workload",
     "roles",
 ]
 
@@ -176,10 +177,13 @@ def authorise(
             code="missing_scope",
         )
     if workload is not None and not may(actor, Action.SEE_WORKLOAD, project, workload):
-        raise NotFound(
-            f"There is no workload {workload.id}.", hint="`runai list` shows those you may see."
-        )
+        raise no_such_workload(workload.id)
     raise Forbidden(*_sentence(action, project, workload))
+
+
+def no_such_workload(workload: WorkloadId) -> NotFound:
+    """Return the error for what does not exist and for what one may not know of: the same."""
+    return NotFound(f"There is no workload {workload}.", hint="`runai list` shows yours.")
 
 
 def _sentence(

@@ -13,11 +13,12 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from runai.hub_service.api.auth import Authenticator
-from runai.hub_service.api.permissions import Action, Actor, authorise
+from runai.hub_service.api.permissions import Action, Actor, authorise, no_such_workload
 from runai.hub_service.api.views import Viewer, World
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.controller import Controller
+from runai.hub_service.errors import NotFound
 from runai.hub_service.ledger import Ledger
 
 __all__ = ["Caller", "On", "Platform", "Watcher", "Watching"]
@@ -81,7 +82,10 @@ class Platform:
             NotFound: there is none, or the actor may not know that there is.
             Forbidden: the actor may see it, but not do this.
         """
-        record = await self.cluster.workload(workload)
+        try:
+            record = await self.cluster.workload(workload)
+        except NotFound:
+            raise no_such_workload(workload) from None
         project = (await self.project_specs()).get(record.spec.project)
         authorise(actor, action, project, record.spec)
         return record

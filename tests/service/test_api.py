@@ -152,6 +152,18 @@ async def test_a_colleague_sees_a_workload_but_reads_nothing_of_it(simulated):
         await mia.workload("vision/exp1")
 
 
+async def test_what_one_may_not_see_looks_like_what_is_not_there(simulated):
+    ana, nel = await simulated.client("ana"), await simulated.client("nel")
+    await ana.submit(job("exp1"))
+
+    async def answer(workload: str) -> str:
+        with pytest.raises(NotFound) as missing:
+            await nel.workload(workload)
+        return str(missing.value).replace(workload, "it")
+
+    assert await answer("vision/exp1") == await answer("vision/exp2")
+
+
 async def test_others_see_that_a_device_is_taken_but_not_by_whom(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("exp1", "0.5"))

@@ -6,6 +6,7 @@ nel (in the group nlp-people) and root (an admin). What it may cost is one hub f
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -20,13 +21,15 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from runai.hub_service.api.hub_auth import KEEP_S
+from runai.hub_service.api.hub_auth import KEEP_S, HubAuthenticator
+from runai.hub_service.config import Config
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.xdist_group("service-hub")]
 
 PASSWORD = "a-password-of-the-tests"
 TESTER = "token-of-the-tester"
+READER = "token-with-the-rights-of-the-service"
 IMPOSTOR = "token-of-the-service-named-ana"
 OPEN = "access:services!service=runai"
 SUBMIT = "custom:runai:submit"
@@ -37,12 +40,17 @@ import sys
 c.JupyterHub.bind_url = "http://127.0.0.1:{port}/"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub_port}"
 c.JupyterHub.proxy_class = "runai-embedded"
+c.JupyterHub.allow_named_servers = True
 c.JupyterHub.db_url = "sqlite:///{data}/jupyterhub.sqlite"
 c.JupyterHub.cookie_secret_file = "{data}/cookie_secret"
 c.JupyterHub.pid_file = ""
 c.JupyterHub.authenticator_class = "dummy"
 c.DummyAuthenticator.password = "{password}"
 c.Authenticator.allow_all = True
+c.JupyterHub.spawner_class = "simple"
+c.SimpleLocalProcessSpawner.home_dir_template = "{data}/{{username}}"
+c.Spawner.cmd = ["sleep", "600"]
+c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
 c.Authenticator.admin_users = {{"root"}}
 c.JupyterHub.load_groups = {{"nlp-people": {{"users": ["nel"]}}}}
 c.JupyterHub.services = [
@@ -60,16 +68,21 @@ c.JupyterHub.services = [
         }},
     }},
     {{"name": "tester", "api_token": "{tester}"}},
+    {{"name": "reader", "api_token": "{reader}"}},
     {{"name": "ana", "api_token": "{impostor}"}},
 ]
 c.JupyterHub.custom_scopes = {{"{submit}": {{"description": "Submit."}}}}
 c.JupyterHub.load_roles = [
     {{"name": "user", "scopes": ["self", "{open}", "{submit}"]}},
-    {{"name": "tester", "services": ["tester"], "scopes": ["admin:users", "tokens"]}},
+    {{
+        "name": "tester",
+        "services": ["tester"],
+        "scopes": ["admin:users", "admin:servers", "tokens"],
+    }},
     {{"name": "impostor", "services": ["ana"], "scopes": ["{open}", "{submit}"]}},
     {{
         "name": "runai",
-        "services": ["runai"],
+        "services": ["runai", "reader"],
         "scopes": ["list:users", "read:users:groups", "read:roles:users", "read:servers"],
     }},
 ]
@@ -120,6 +133,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
             password=PASSWORD,
             tester=TESTER,
             impostor=IMPOSTOR,
+            reader=READER,
             open=OPEN,
             submit=SUBMIT,
         )
@@ -233,6 +247,35 @@ def test_the_hub_process_submits_for_a_user_in_that_users_groups(hub):
 
     assert reply.json()["workloads"][0]["id"] == "nlp/lab-nel"
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
+
+
+def test_the_hub_tells_which_servers_there_are_those_under_way_included(hub):
+    with hub.admin as http:
+        for name, server in (("ana", ""), ("zoe", "big")):
+            http.post(f"/hub/api/users/{name}")
+            http.post(f"/hub/api/users/{name}/servers/{server}")
+
+    settings = Config.from_environment(
+        {
+            "RUNAI_DATA_DIR": "/unused",
+            "RUNAI_HUB_TOKEN": "unused",
+            "JUPYTERHUB_API_URL": f"{hub.url}/hub/api",
+            "JUPYTERHUB_API_TOKEN": READER,
+        }
+    )
+
+    async def ask() -> dict[str, set[str]]:
+        assert settings.hub is not None
+        users = HubAuthenticator(settings.hub, prefix=ROOT, secret="unused")
+        try:
+            return {name: set(servers) for name, servers in (await users.servers()).items()}
+        finally:
+            await users.close()
+
+    assert asyncio.run(ask()) == {"ana": {""}, "zoe": {"big"}}
+    with hub.admin as http:
+        http.delete("/hub/api/users/ana/server")
+        http.delete("/hub/api/users/zoe/servers/big")
 
 
 # -- the page ------------------------------------------------------------------------------------
