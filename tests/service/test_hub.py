@@ -119,7 +119,7 @@ class Hub:
             return http.request(method, f"{ROOT}{path}", **request)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # xdist may run other modules in between
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     data = tmp_path_factory.mktemp("hub")
     port = unused_port()

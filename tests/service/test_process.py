@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -61,8 +62,9 @@ class Service:
     def agent(self) -> psutil.Process | None:
         assert self.process is not None
         for child in psutil.Process(self.process.pid).children():
-            if "runai.hub_service.agent" in child.cmdline():
-                return child
+            with suppress(psutil.Error):  # it has just ended
+                if "runai.hub_service.agent" in child.cmdline():
+                    return child
         return None
 
     def submit(self, name: str, program: str) -> None:
