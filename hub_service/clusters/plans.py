@@ -49,8 +49,12 @@ class PlanSteps:
         self._held = held_by(rows.values(), nodes)
 
     def take(self, plan: Plan) -> None:
-        """Take the decisions in order; starts of one workload together, and so its stops."""
-        for group in _grouped(plan.decisions):
+        """Take the decisions in order; starts of one workload together, and so its stops.
+
+        A move is a stop: the worker goes back to its old place in the queue (R9), and what made
+        room for it elsewhere still has that room when it is gone.
+        """
+        for group in _grouped([_stop_of(d) if isinstance(d, Move) else d for d in plan.decisions]):
             first = group[0]
             row = self._row(first.workload)
             if row is None:
@@ -69,9 +73,11 @@ class PlanSteps:
                         self._put(row, wishes.unreserved(row, index))
                 case Wait():
                     self._put(row, wishes.waiting(row, first))
-                case Move() | Resize():
-                    text = f"this cluster cannot {first.kind} a worker"
+                case Resize():
+                    text = "this cluster cannot resize a worker"
                     self._refuse(row.id, first.worker, text)
+                case Move():
+                    raise AssertionError(first)
                 case _:
                     assert_never(first)
 
@@ -123,6 +129,10 @@ class PlanSteps:
             self._refuse(row.id, decision.worker, refusal)
         else:
             self._put(row, wishes.reserved(row, index, decision.node, decision.devices))
+
+
+def _stop_of(move: Move) -> Stop:
+    return Stop(workload=move.workload, worker=move.worker, reason=move.reason)
 
 
 def _index(row: Row, worker: str) -> int:

@@ -132,3 +132,30 @@ async def test_the_second_of_two_jobs_on_one_gpu_waits_for_the_first(lab):
     await lab.end(first, 0)
 
     await lab.until(second.id, "running")
+
+
+async def test_a_job_that_fits_elsewhere_makes_room_and_goes_on_there(lab):
+    # Each device holds 0.6; a job of 0.4 joins the first, and then is alone there.
+    big = [lab.job(f"big-{i}", user="bob", gpus=0.6, on_term=143) for i in range(5)]
+    small = lab.job("small", user="bob", gpus=0.4, on_term=143)
+    for spec in [*big, small]:
+        await lab.cluster.submit([spec])
+        await lab.until(spec.id, "running")
+        await lab.ready(spec)
+    assert await _device(lab, small) == await _device(lab, big[0])
+    await lab.end(big[0], 0)
+    await lab.until(big[0].id, "succeeded")
+    before = await _device(lab, small)
+
+    patty = lab.job("patty", project="nlp", user="patty", on_term=143)
+    await lab.cluster.submit([patty])
+
+    await lab.until(patty.id, "running")
+    assert await _device(lab, patty) == before
+    record = await lab.until(small.id, "running")
+    assert (record.attempts, await _device(lab, small) != before) == (2, True)
+
+
+async def _device(lab: LocalLab, spec: WorkloadSpec) -> int:
+    record = await lab.cluster.workload(spec.id)
+    return record.workers[0].devices[0].device
