@@ -11,7 +11,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -91,9 +91,10 @@ async def serve(config: Config) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    starting = asyncio.current_task()
+    assert starting is not None
+    # While another service has the cluster open there is nothing yet to end in good order.
+    on_signal(starting.cancel)
     node = node_name()
     devices = devices_of(config, node)
     # An address that nobody chose must be known before jobs are told of it; a chosen one is free
@@ -129,12 +130,20 @@ async def serve(config: Config) -> None:
         if users is not None:
             work += [users.warm(), ForgottenSessions(cluster, users.servers).run()]
         server = Server(create_app(platform, metrics=metrics, login=users))
+        stopped = asyncio.Event()
+        on_signal(stopped.set)
         LOG.info("%d GPUs on %s; listening at %s", len(devices), node, own_url)
         try:
             await run_until(stopped, platform, server, listening, work)
         finally:
             platform.ledger.close()
     LOG.info("stopped; jobs go on")
+
+
+def on_signal(act: Callable[[], object]) -> None:
+    """Do this, and nothing else, when somebody wants the service to end."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, act)
 
 
 async def run_until(
@@ -192,6 +201,8 @@ def main() -> int:
         for chatty in ("alembic", "httpx", "uvicorn.error"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
         asyncio.run(serve(config))
+    except asyncio.CancelledError:
+        return 0
     except RunaiError as error:
         sys.stderr.write(f"The GPU service cannot start. {error}\n")
         return 2

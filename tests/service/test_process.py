@@ -166,6 +166,22 @@ def test_a_second_service_waits_until_the_first_one_has_left(service):
     assert second.pid != pid
 
 
+def test_a_service_that_waits_for_another_leaves_when_it_is_told_to(service):
+    service.start()
+    second = service.popen()
+    lock = service.directory / "data" / "cluster.lock"
+
+    def waits() -> bool:
+        # A process that waits has opened the lock's file and got no further.
+        return str(lock) in {file.path for file in psutil.Process(second.pid).open_files()}
+
+    eventually(waits)
+    second.send_signal(signal.SIGTERM)
+
+    assert second.wait(20) == 0
+    assert service.client.overview().nodes
+
+
 def test_the_agent_is_started_measures_and_is_started_again(service):
     service.start()
     service.submit("busy", "while True: pass")
