@@ -219,7 +219,7 @@ def submit(
 ) -> Job | Jobs:
     """Submit a script, a command line or a list of words; return at once, an `array` as Jobs.
 
-    Without `gpus` and `gpu_memory` one GPU is asked for. The options are those of `runai submit`.
+    Without `gpus` and `gpu_memory` no GPU is asked for. The options are those of `runai submit`.
 
     Raises:
         InvalidRequest: a value cannot be meant, the script is missing, the project is unknown.

@@ -68,7 +68,7 @@ class RunaiMagics(Magics):
     @magic_arguments()
     @argument("script", nargs="?", help="script or program; none where the cell is the program")
     @argument("--name", help="name of the job (default: the next free job-N)")
-    @argument("-g", "--gpus", help="GPUs of each worker: a fraction or a whole number (default: 1)")
+    @argument("-g", "--gpus", help="GPUs of each worker, a fraction or whole (default: none)")
     @argument("--gpu-memory", help="GPU memory instead of GPUs, such as 4G")
     @argument("-p", "--project", help="project that pays for it (default: the session's)")
     @argument("--priority", default="normal", help="low, normal or high")

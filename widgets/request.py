@@ -70,8 +70,6 @@ def submit_request(
     Raises:
         InvalidRequest: a value cannot be meant; the sentence names it and the way out.
     """
-    if gpus is None and gpu_memory is None:
-        gpus = 1
     if gpus is not None and gpu_memory is not None:
         raise InvalidRequest(
             "GPUs and GPU memory were both asked for.", hint="Give one of gpus and gpu_memory."

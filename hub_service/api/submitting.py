@@ -179,4 +179,7 @@ def _reply(viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool) 
         if record.reason is not None and not record.allocated
     }
     notes = [f"{waits[text].spec.name} waits: {text}" for text in reversed(waits)]
+    asked = records[0].spec
+    if asked.command is not None and not asked.gpus and not asked.gpu_memory_mib:
+        notes.append(f"{asked.name} asks for no GPU; --gpus 1 asks for one")
     return SubmitReply(workloads=views, dry_run=dry_run, notes=notes)

@@ -146,7 +146,6 @@ def submit(
 def _say(reply: SubmitReply) -> None:
     done = "would be submitted" if reply.dry_run else "submitted"
     for w in reply.workloads:
-        without = "" if w.gpus or w.gpu_memory_mib else " without a GPU"
-        click.echo(f"{w.kind} {w.id} {done}{without}: {w.state}")
+        click.echo(f"{w.kind} {w.id} {done}: {w.state}")
     for note in reply.notes:
         click.echo(note)

@@ -95,7 +95,8 @@ def test_an_array_is_several_jobs(bob, eventually):
 def test_without_a_gpu_it_is_said(bob):
     result = bob("submit", "exp1", "--", "sleep", "60")
 
-    assert result.stdout.startswith("job vision/exp1 submitted without a GPU: ")
+    assert result.stdout.startswith("job vision/exp1 submitted: ")
+    assert "exp1 asks for no GPU; --gpus 1 asks for one" in result.stdout
 
 
 def test_more_gpus_than_any_node_has_is_accepted_and_said_at_once(bob):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -161,10 +160,10 @@ def test_an_option_that_cannot_be_meant_is_told_in_one_sentence(options, sentenc
     assert str(refused.value) == sentence
 
 
-def test_without_an_amount_one_gpu_is_asked_for():
+def test_without_an_amount_no_gpu_is_asked_for():
     made = request.submit_request(["true"])
 
-    assert (made.gpus, made.gpu_memory_mib, made.kind) == (Decimal(1), None, "job")
+    assert (made.gpus, made.gpu_memory_mib, made.kind) == (None, None, "job")
 
 
 def test_options_arrive_as_they_were_given(folder, monkeypatch):
