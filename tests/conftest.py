@@ -32,11 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(wrong)) from None
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests on one worker, and whole platforms one after the other on one."""
+    """Run whole platforms one after the other on one worker; two at once starve each other."""
     for item in items:
-        whole = item.get_closest_marker("hub") or item.get_closest_marker("browser")
-        item.add_marker(pytest.mark.xdist_group("platform" if whole else str(item.path)))
+        if item.get_closest_marker("hub") or item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.xdist_group("platform"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -17,7 +17,7 @@ from runai.hub_service.client import Client
 from runai.hub_service.errors import Conflict, RunaiError, Unavailable
 from waiting import eventually
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(300), pytest.mark.xdist_group("platform")]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
 
 PROGRAM = Path(__file__).with_name("counting.py")
 FINISHED = {"succeeded", "failed", "ended"}

@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.hub,
     pytest.mark.browser,
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("platform"),
 ]
 
 PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None

@@ -25,7 +25,7 @@ from runai.hub_service.api.hub_auth import KEEP_S, HubAuthenticator
 from runai.hub_service.config import Config
 from waiting import eventually
 
-pytestmark = [pytest.mark.hub, pytest.mark.xdist_group("service-hub")]
+pytestmark = [pytest.mark.hub]
 
 PASSWORD = "a-password-of-the-tests"
 TESTER = "token-of-the-tester"

@@ -12,7 +12,7 @@ import pytest
 
 from hub_platform import HubPlatform
 
-pytestmark = [pytest.mark.hub, pytest.mark.xdist_group("hub"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
 
 Eventually = Callable[..., Any]
 
