@@ -127,7 +127,7 @@ def test_children_that_came_and_went_between_two_looks_count(parent, hold):
     parent.stdin.flush()
     parent.stdout.readline()
 
-    assert 0.3 <= spent(table, allocations) < 1.0
+    assert spent(table, allocations) >= 0.3
 
 
 def test_what_a_child_used_is_counted_once_when_it_ends(parent, hold, eventually):

@@ -53,7 +53,7 @@ def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> 
     bob = platform.client("bob")
 
     expect(state).to_contain_text("running", timeout=SECONDS)
-    expect(busy_page.locator("#jp-main-statusbar")).to_contain_text("| Busy")
+    expect(busy_page.locator("#jp-main-statusbar")).to_contain_text("| Busy", timeout=SECONDS)
     panel.get_by_role("button", name="Pause exp1").click()
     expect(state).to_contain_text("suspended", timeout=SECONDS)
     assert bob.workload("vision/exp1").state == "suspended"
@@ -67,4 +67,4 @@ def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> 
     panel.get_by_role("button", name="Really stop exp1").click()
     eventually(lambda: [w.kind for w in bob.workloads()] == ["session"])
     expect(panel.get_by_text("exp1")).to_have_count(0, timeout=SECONDS)
-    expect(busy_page.locator("#jp-main-statusbar")).to_contain_text("| Busy")
+    expect(busy_page.locator("#jp-main-statusbar")).to_contain_text("| Busy", timeout=SECONDS)
