@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test test-long check fix docs clean
+.PHONY: bench help up test test-long check fix docs clean
 
 # Skips of these capabilities are failures (tests/capabilities.py): make test RUNAI_REQUIRE=browser,hub
 export RUNAI_REQUIRE
@@ -28,6 +28,9 @@ test: $(VENV)/.installed-dev ## run the test suite, the built wheel included (AR
 
 test-long: $(VENV)/.installed-dev ## run everything, minutes-long tests included
 	$(BIN)/python -m pytest --timeout 3600 $(ARGS)
+
+bench: $(VENV)/.installed-dev ## measure what users wait for (an idle machine, please); kept in benchmarks/results
+	$(BIN)/python benchmarks/user_waits.py
 
 check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the fast tests
 	$(BIN)/ruff format --check

@@ -104,6 +104,7 @@ def _service(c: Any, settings: Settings, url: str, hub_token: str) -> None:  # n
             "environment": {
                 **settings.environment(),
                 "RUNAI_HUB_TOKEN": hub_token,
+                "RUNAI_HUB_PID": str(os.getpid()),
                 "PATH": os.environ.get("PATH", os.defpath),
             },
         }

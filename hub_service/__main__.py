@@ -5,6 +5,7 @@ its hub, or at SIGTERM; jobs go on without it, and the next service takes them o
 """
 
 import asyncio
+import faulthandler
 import logging
 import os
 import secrets
@@ -39,6 +40,9 @@ from runai.hub_service.scheduler import decide
 from runai.hub_service.serving import Server, listen
 
 LOG = logging.getLogger("runai.service")
+
+LEAVE_WITHIN_S = 10.0
+"""Long enough for streams to end and the ledger to be written; the next start waits for us."""
 
 Work = Coroutine[Any, Any, object]
 
@@ -141,9 +145,18 @@ async def serve(config: Config) -> None:
 
 
 def on_signal(act: Callable[[], object]) -> None:
-    """Do this, and nothing else, when somebody wants the service to end."""
+    """Do this, and nothing else, when somebody wants the service to end.
+
+    A service that cannot end in good order ends without: the next one waits for its lock, and
+    nothing is lost by a crash. It says where it hung.
+    """
+
+    def leave() -> None:
+        faulthandler.dump_traceback_later(LEAVE_WITHIN_S, exit=True)
+        act()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, act)
+        asyncio.get_running_loop().add_signal_handler(number, leave)
 
 
 async def run_until(
@@ -190,9 +203,9 @@ def no_opinion(_path: str) -> bool:
 
 def main() -> int:
     """Run the service; return its exit status."""
-    end_with_parent()
     try:
         config = Config.from_environment(os.environ)
+        end_with_parent(config.hub_pid)
         logging.basicConfig(
             level=config.log_level,
             stream=sys.stderr,

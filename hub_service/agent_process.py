@@ -6,6 +6,7 @@ by the composition root.
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -28,7 +29,12 @@ def agent_environment(
 ) -> dict[str, str]:
     """Return the agent's environment: what it needs, and no secret of the service."""
     handed = {name: environ[name] for name in _HANDED_ON if name in environ}
-    return handed | {"RUNAI_API_URL": url, "RUNAI_AGENT_TOKEN": token, "RUNAI_NODE": node}
+    return handed | {
+        "RUNAI_API_URL": url,
+        "RUNAI_AGENT_TOKEN": token,
+        "RUNAI_AGENT_PARENT": str(os.getpid()),
+        "RUNAI_NODE": node,
+    }
 
 
 async def keep_agent_running(environment: Mapping[str, str]) -> NoReturn:

@@ -13,6 +13,9 @@ from runai.hub_service.errors import InvalidRequest
 
 __all__ = ["Config", "HubConfig"]
 
+MOST_PID = 2**22
+"""The largest that Linux gives."""
+
 
 @dataclass(frozen=True, slots=True)
 class HubConfig:
@@ -53,6 +56,8 @@ class Config:
     hub: HubConfig | None
     """None: no JupyterHub; only the shared token is known."""
     log_level: str = "INFO"
+    hub_pid: int | None = None
+    """JupyterHub's process, where it is this service's parent: the service leaves with it."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "Config":
@@ -85,6 +90,9 @@ class Config:
             hub_token=_required("RUNAI_HUB_TOKEN", environ),
             hub=_hub(environ) if environ.get("JUPYTERHUB_API_URL") else None,
             log_level=_log_level(environ),
+            hub_pid=_count("RUNAI_HUB_PID", environ, most=MOST_PID)
+            if environ.get("RUNAI_HUB_PID")
+            else None,
         )
 
 
@@ -114,10 +122,10 @@ def _required(name: str, environ: Mapping[str, str]) -> str:
     return value
 
 
-def _count(name: str, environ: Mapping[str, str]) -> int:
+def _count(name: str, environ: Mapping[str, str], most: int = 1024) -> int:
     value = environ.get(name, "")
-    if not (value.isascii() and value.isdecimal() and int(value) <= 1024):
-        raise _wrong(name, environ, "a whole number from 0 to 1024")
+    if not (value.isascii() and value.isdecimal() and int(value) <= most):
+        raise _wrong(name, environ, f"a whole number from 0 to {most}")
     return int(value)
 
 

@@ -14,11 +14,16 @@ __all__ = ["end_with_parent"]
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def end_with_parent() -> None:
-    """Ask for SIGTERM when the parent dies; elsewhere than on Linux nothing happens."""
+def end_with_parent(parent: int | None = None) -> None:
+    """Ask for SIGTERM when the parent dies; elsewhere than on Linux nothing happens.
+
+    `parent` is its PID as it told us itself. Without it, a parent that died while this program was
+    still being imported is taken for the one that adopted us, and never missed.
+    """
     if not sys.platform.startswith("linux"):
         return
-    parent = os.getppid()
+    if parent is None:
+        parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

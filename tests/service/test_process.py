@@ -152,6 +152,13 @@ def test_the_service_leaves_when_its_hub_is_killed(service):
     assert gone == [process]
 
 
+def test_the_service_leaves_when_its_hub_died_before_it_could_look(service):
+    """Imports take a second; whoever adopted it meanwhile is not the hub."""
+    orphan = service.popen(RUNAI_HUB_PID="4194304")
+
+    assert orphan.wait(30) == -signal.SIGTERM
+
+
 def test_a_second_service_waits_until_the_first_one_has_left(service):
     service.start()
     second = service.popen()

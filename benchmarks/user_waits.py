@@ -1,0 +1,196 @@
+"""Measure the embedded platform as its users feel it: start, submit, reclaim, idle cost.
+
+    python benchmarks/user_waits.py     # prints, and writes benchmarks/results/user_waits.json
+
+Each figure stands beside a baseline of the same run: JupyterHub alone for the start, the bare
+process for a submission, the grace that a paused job itself takes for a reclaim, JupyterHub's own
+processor time for idling. Needs an idle machine to mean anything; `load` says how idle it was.
+"""
+
+import json
+import os
+import platform
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import httpx
+import psutil
+
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.client import Client
+
+RESULTS = Path(__file__).parent / "results" / "user_waits.json"
+ROUNDS = 7
+IDLE_SECONDS = 60
+JOB = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); time.sleep(600)"
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def seconds_until(condition: Callable[[], bool], within: float = 120) -> float:
+    """Return how long it takes until the condition is true."""
+    began = time.perf_counter()
+    while not condition():
+        if time.perf_counter() - began > within:
+            raise TimeoutError(condition)
+        time.sleep(0.005)
+    return time.perf_counter() - began
+
+
+def answers(url: str) -> bool:
+    """Tell whether a page can be fetched."""
+    try:
+        return httpx.get(url, timeout=2, verify=False).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+def started(command: list[str], url: str, folder: Path) -> tuple[subprocess.Popen[bytes], float]:
+    """Start a hub and return it with the seconds until its page answers."""
+    with (folder / "start.log").open("ab") as log:
+        hub = subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+    return hub, seconds_until(lambda: answers(url))
+
+
+def stop(hub: subprocess.Popen[bytes]) -> None:
+    """End a hub as Ctrl-C does."""
+    hub.send_signal(signal.SIGINT)
+    hub.wait(60)
+    time.sleep(1)  # the service frees its lock a moment after the hub is gone
+
+
+def plain_hub(folder: Path) -> tuple[float, float]:
+    """Start JupyterHub alone, with the same proxy; return its start and its idle cost."""
+    port, api = free_port(), free_port()
+    config = folder / "plain.py"
+    config.write_text(
+        f"c.JupyterHub.bind_url = 'http://127.0.0.1:{port}'\n"
+        f"c.JupyterHub.hub_bind_url = 'http://127.0.0.1:{api}'\n"
+        "c.JupyterHub.proxy_class = 'runai-embedded'\n"
+        "c.JupyterHub.authenticator_class = 'dummy'\n"
+    )
+    command = [sys.executable, "-m", "jupyterhub", "-f", str(config)]
+    hub, seconds = started(command, f"http://127.0.0.1:{port}/hub/login", folder)
+    idle = idle_cost([psutil.Process(hub.pid)])
+    stop(hub)
+    return seconds, idle
+
+
+def idle_cost(processes: list[psutil.Process]) -> float:
+    """Return the percentage of a core that processes use while nobody asks anything."""
+    time.sleep(5)
+
+    def used() -> float:
+        return sum(p.cpu_times().user + p.cpu_times().system for p in processes)
+
+    before = used()
+    time.sleep(IDLE_SECONDS)
+    return 100 * (used() - before) / IDLE_SECONDS
+
+
+def submission(client: Client, name: str) -> float:
+    """Return the seconds from the call until the job runs."""
+    began = time.perf_counter()
+    request = SubmitRequest(name=name, gpus=1, command=[sys.executable, "-c", JOB])
+    client.submit(request)
+    seconds_until(lambda: client.workload(f"{client.default_project}/{name}").state == "running")
+    return time.perf_counter() - began
+
+
+def bare_process() -> float:
+    """Return the seconds that the same program takes to start without us."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return time.perf_counter() - began
+
+
+def as_user(root: str, folder: Path, user: str, project: str) -> Client:
+    """Return a client that acts for a user, by the secret that hub and service share."""
+    from e2e.running import sign_in  # the way `runai login` goes
+
+    words = (folder / "secrets" / "passwords.txt").read_text().split()
+    token = sign_in(root, user, words[words.index(user) + 1])
+    return Client(f"{root}/services/runai/", token, default_project=project)
+
+
+def main() -> None:
+    """Run everything once and write it down."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
+        folder = Path(name)
+        plain, plain_idle = plain_hub(folder)
+        port = free_port()
+        root = f"http://127.0.0.1:{port}"
+        up = [sys.executable, "-m", "runai.embedded", "--simulate", "5", "--port", str(port)]
+        up += ["--data-dir", str(folder / "data")]
+        health = f"{root}/services/runai/health"
+        hub, first = started(up, health, folder)
+        stop(hub)
+        hub, second = started(up, health, folder)
+        try:
+            ours = [psutil.Process(hub.pid), *psutil.Process(hub.pid).children(recursive=True)]
+            idle = idle_cost(ours)
+            bob = as_user(root, folder / "data", "bob", "vision")
+            patty = as_user(root, folder / "data", "patty", "nlp")
+            admin = as_user(root, folder / "data", "admin", "vision")
+            submits = [submission(bob, f"bob-{i}") for i in range(5)]
+            admin.put_project("vision", ProjectPut(quota=Decimal(0)))
+            admin.put_project("nlp", ProjectPut(quota=Decimal(5)))
+            reclaims = [submission(patty, f"patty-{i}") for i in range(5)]
+        finally:
+            for client in (bob, patty):
+                for workload in client.workloads(user=client.whoami().name):
+                    client.delete(workload.id)
+            seconds_until(lambda: not bob.workloads())
+            stop(hub)
+    bare = statistics.median(bare_process() for _ in range(ROUNDS))
+    figures = {
+        "first_start_s": (first, plain),
+        "second_start_s": (second, plain),
+        "submit_to_running_s": (statistics.median(submits), bare),
+        "reclaim_to_running_s": (statistics.median(reclaims), bare),
+        "idle_percent_of_a_core": (idle, plain_idle),
+    }
+    result = {
+        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
+        "python": platform.python_version(),
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip(),
+        "load": round(load, 2),
+        "figures": {
+            what: {
+                "value": round(value, 3),
+                "baseline": round(baseline, 3),
+                "ratio": round(value / baseline, 2) if baseline else None,
+            }
+            for what, (value, baseline) in figures.items()
+        },
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
