@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: bench help up test test-long check fix docs clean
+.PHONY: bench pictures help up test test-long check fix docs clean
 
 # Skips of these capabilities are failures (tests/capabilities.py): make test RUNAI_REQUIRE=browser,hub
 export RUNAI_REQUIRE
@@ -31,6 +31,9 @@ test-long: $(VENV)/.installed-dev ## run everything, minutes-long tests included
 
 bench: $(VENV)/.installed-dev ## measure what users wait for (an idle machine, please); kept in benchmarks/results
 	$(BIN)/python benchmarks/user_waits.py
+
+pictures: $(VENV)/.installed-dev ## take the screenshots of docs/ anew, from the browser test
+	RUNAI_PICTURES=docs/pictures $(BIN)/python -m pytest tests/e2e/test_browser_story.py
 
 check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the fast tests
 	$(BIN)/ruff format --check

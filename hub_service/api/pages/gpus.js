@@ -50,12 +50,12 @@ function drawProject(project, capacity) {
   mark.style.left = `calc(${Math.min(1, quota / scale) * 100}% - 2px)`;
   bar.append(mark);
   const waiting = project.waiting ? ` · ${project.waiting} waiting` : "";
-  const busy = project.utilized == null ? "" : ` · ${measured(project.utilized)} busy`;
+  const utilized = project.utilized == null ? "" : ` · ${measured(project.utilized)} utilized`;
   return make(
     "div", "project",
     make("span", "name", project.name),
     bar,
-    make("span", "figures", `${gpus(project.allocated)} of ${gpus(project.quota)}${busy}${waiting}`),
+    make("span", "figures", `${gpus(project.allocated)} of ${gpus(project.quota)}${utilized}${waiting}`),
   );
 }
 
@@ -135,12 +135,12 @@ function drawDevice(device) {
     `${a.user || "another project"} ${gpus(a.gpus)}`);
   const memory = device.memory_used_mib == null ? "" :
     ` · ${(device.memory_used_mib / 1024).toFixed(1)} of ${Math.round(device.memory_mib / 1024)} GiB`;
-  const busy = device.utilized == null ? "not measured" : `${Math.round(device.utilized * 100)} % busy`;
+  const utilized = device.utilized == null ? "not measured" : `${Math.round(device.utilized * 100)} % utilized`;
   return make(
     "div", "device",
     make("p", "title", `GPU ${device.device}${device.simulated ? " (simulated)" : ""}`),
     bar,
-    make("p", "", `${gpus(device.allocated)} allocated · ${busy}${memory}`),
+    make("p", "", `${gpus(device.allocated)} allocated · ${utilized}${memory}`),
     make("p", "", users.join(", ") || "free"),
   );
 }
