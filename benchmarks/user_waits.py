@@ -25,6 +25,7 @@ import httpx
 import psutil
 
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.cli.hub_login import HubLogin
 from runai.hub_service.client import Client
 
 RESULTS = Path(__file__).parent / "results" / "user_waits.json"
@@ -121,17 +122,16 @@ def bare_process() -> float:
 
 
 def as_user(root: str, folder: Path, user: str, project: str) -> Client:
-    """Return a client that acts for a user, by the secret that hub and service share."""
-    from e2e.running import sign_in  # the way `runai login` goes
-
+    """Return a client of a user who logged in as `runai login` does."""
     words = (folder / "secrets" / "passwords.txt").read_text().split()
-    token = sign_in(root, user, words[words.index(user) + 1])
+    with HubLogin(f"{root}/") as visit:
+        visit.log_in(user, words[words.index(user) + 1])
+        token = visit.mint_token()
     return Client(f"{root}/services/runai/", token, default_project=project)
 
 
 def main() -> None:
     """Run everything once and write it down."""
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
         folder = Path(name)

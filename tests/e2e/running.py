@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from runai.hub_service.cli.hub_login import HubLogin
 from runai.hub_service.client import Client
 from waiting import eventually
 
@@ -94,7 +95,10 @@ class Platform:
 
     def client(self, user: str) -> Client:
         """Return a client that signed in by password, as `runai login` does."""
-        client = Client(f"{self.url}/services/runai/", sign_in(self.url, user, self.password(user)))
+        with HubLogin(f"{self.url}/") as hub:
+            hub.log_in(user, self.password(user))
+            token = hub.mint_token()
+        client = Client(f"{self.url}/services/runai/", token)
         self.clients.append(client)
         return client
 
@@ -113,29 +117,6 @@ class Platform:
         self.running.kill()
         self.running.wait()
         end_everything_below(self.data_dir)
-
-
-def sign_in(url: str, user: str, password: str) -> str:
-    """Log in by the form and return a token of the user, with the scopes `runai login` asks for."""
-    with httpx.Client(base_url=url, follow_redirects=True, timeout=30) as http:
-        http.get("/hub/login")
-        xsrf = http.cookies.get("_xsrf", path="/hub/") or ""
-        answer = http.post(
-            "/hub/login", data={"username": user, "password": password, "_xsrf": xsrf}
-        )
-        assert "/hub/login" not in str(answer.url), f"{user} could not log in"
-        xsrf = http.cookies.get("_xsrf", path="/hub/") or ""
-        made = http.post(
-            f"/hub/api/users/{user}/tokens",
-            json={
-                "note": "test",
-                "scopes": ["access:services!service=runai", "custom:runai:submit"],
-            },
-            headers={"X-XSRFToken": xsrf, "Referer": f"{url}/hub/token"},
-        )
-        made.raise_for_status()
-        token: str = made.json()["token"]
-        return token
 
 
 def end_everything_below(data_dir: Path) -> None:
