@@ -84,7 +84,8 @@ def test_workers_of_a_gang_load_their_own_devices(source, start, hold, eventuall
         hold("vision/a", second, process=start(), worker=1),
     ]
     source.poll(allocations)
-    eventually(lambda: busy.cpu_times().user > 0.1)
+    before = busy.cpu_times().user
+    eventually(lambda: busy.cpu_times().user > before + 0.1)
     report = usage.report("here", source.poll(allocations), allocations)
 
     by_device = {s.device: s.utilization for s in report.samples}
@@ -130,15 +131,23 @@ def test_children_that_came_and_went_between_two_looks_count(parent, hold):
     assert spent(table, allocations) >= 0.3
 
 
-def test_what_a_child_used_is_counted_once_when_it_ends(parent, hold, eventually):
+def test_what_a_child_used_is_counted_once_when_it_ends(parent, hold, eventually, tmp_path):
     table = ProcessTable()
     root = psutil.Process(parent.pid)
     allocations = [hold("vision/a", "GPU", process=root)]
     table.look(allocations)
-    parent.stdin.write(f"exec({BURN.format(seconds=1.0)!r})\n".encode())
+    # The child stays until it was seen: on a busy machine it would be gone between two looks.
+    burned, seen = tmp_path / "burned", tmp_path / "seen"
+    program = (
+        f"{BURN.format(seconds=0.5)}\n"
+        f"import pathlib\npathlib.Path({str(burned)!r}).touch()\n"
+        f"while not pathlib.Path({str(seen)!r}).exists(): time.sleep(0.01)"
+    )
+    parent.stdin.write(f"exec({program!r})\n".encode())
     parent.stdin.flush()
-    eventually(lambda: any(c.cpu_times().user > 0.4 for c in root.children()))
+    eventually(burned.exists)
     before = spent(table, allocations)
+    seen.touch()
     parent.stdout.readline()
     after = spent(table, allocations)
 
