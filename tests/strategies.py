@@ -22,12 +22,13 @@ from runai.hub_service.scheduler import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.model import WorkloadKind
+from runai.hub_service.scheduler.model import Phase, WorkloadKind
 
 MEMORY = Mib(1000)
 
 NODES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 QUOTAS = st.sampled_from([0, 500, 1000, 1000, 2000, 2500, 4000])
+EVERY_PHASE: tuple[Phase, ...] = (*Policy().phases, "consolidate")
 FRACTIONS = st.sampled_from([250, 300, 500, 700])
 
 
@@ -126,6 +127,7 @@ def pending(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
         policy=Policy(
             packing=draw(st.sampled_from(["binpack", "binpack", "spread"])),
             shrink_first=draw(st.booleans()),
+            phases=draw(st.sampled_from([Policy().phases, EVERY_PHASE])),
         ),
         nodes=draw(nodes()),
         projects=owned,

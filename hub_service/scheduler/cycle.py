@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.consolidate import Consolidation
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot
 from runai.hub_service.scheduler.outcome import plan_of
 from runai.hub_service.scheduler.reclaim import Reclaim
@@ -52,18 +53,24 @@ def run(state: State) -> Plan:
     if "allocate" in phases:
         allocation.start_what_fits()
 
-    # 4. Take back for those that are owed, as little as will do (R).
+    # 4. Make room by moving those who can go on elsewhere, where that is wanted (R10).
     reclaim = Reclaim(state, allocation)
+    consolidation = Consolidation(state, allocation, reclaim)
+    if "consolidate" in phases:
+        consolidation.make_room()
+
+    # 5. Take back for those that are owed, as little as will do (R).
     if "reclaim" in phases or "preempt" in phases:
         reclaim.take_back()
+        consolidation.settle()
 
-    # 5. Stop gangs that have been broken for too long (R11).
+    # 6. Stop gangs that have been broken for too long (R11).
     if "stop_stale_gangs" in phases:
         reclaim.stop_stale_gangs()
 
-    # 6. Give what stopping left over to the stopped, and to those who still wait (R5).
+    # 7. Give what stopping left over to the stopped, and to those who still wait (R5).
     if reclaim.took_something:
         allocation.place_leftovers(reclaim.stopped, others="allocate" in phases)
 
-    # 7. Say it, with the reason for everybody who waits (X).
+    # 8. Say it, with the reason for everybody who waits (X).
     return plan_of(state, allocation, reclaim)

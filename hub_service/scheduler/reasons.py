@@ -77,7 +77,8 @@ class Reasons:
         """Say why a worker goes on elsewhere."""
         assert loss.claimant is not None, "broken gangs are not moved"
         text = f"makes room for {_label(loss.claimant)} and goes on at {node}"
-        return Reason(code="consolidated", rule="R5", text=text, for_=loss.claimant.name)
+        rule = "R10" if loss.rule == "R10" else "R5"
+        return Reason(code="consolidated", rule=rule, text=text, for_=loss.claimant.name)
 
     # ---- waits
 

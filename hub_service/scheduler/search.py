@@ -13,6 +13,7 @@ from runai.hub_service.scheduler.fit import Fit
 from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.order import Unit
 from runai.hub_service.scheduler.placement import place
+from runai.hub_service.scheduler.protection import protected_until
 from runai.hub_service.scheduler.quotas import cap_in_the_way, leaves_what_is_never_lent
 from runai.hub_service.scheduler.state import Item, Member, Standing, State
 from runai.hub_service.scheduler.tree import Account
@@ -63,8 +64,8 @@ def victims_of(item: Item) -> list[Victim]:
     if item.is_fixed:
         return []  # Q1: sessions within the build quota are never victims
     active = [member for member in item.members if member.standing in ACTIVE]
-    if not active:
-        return []
+    if not active or item.count(Standing.MOVED):
+        return []  # whoever makes room by moving is not taken as well (R10)
     surplus = [Victim(item, member, is_surplus=True) for member in active[item.minimum :]]
     return [*surplus, Victim(item, active[0], is_surplus=False)]
 
@@ -227,17 +228,10 @@ class Search:
         return victim.is_surplus or not self._is_protected(victim.item, members)
 
     def _is_protected(self, item: Item, members: Sequence[Member]) -> bool:
-        """Tell whether it has not yet had its project's minimum run time (R8)."""
-        least = max(account.min_runtime for account in item.account.path)
-        starts = [
-            member.worker.started
-            for member in members
-            if member.standing is Standing.RUNNING and member.worker.started is not None
-        ]
-        if not least or not starts:
-            return False
-        until = max(starts) + least
-        if until <= self._state.snapshot.now:
+        """Tell whether it may not be paused yet, and remember until when (R8)."""
+        snapshot = self._state.snapshot
+        until = protected_until(item, members, snapshot.policy, snapshot.now)
+        if until is None:
             return False
         if self.protected_until is None or until < self.protected_until:
             self.protected_until = until

@@ -1,0 +1,307 @@
+"""Making room by moving, and nobody ends without a place (R10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders import (
+    applied,
+    cluster,
+    job,
+    moved,
+    places,
+    project,
+    reserved,
+    running,
+    session,
+    settled,
+    snapshot,
+    started,
+    stopped,
+    waits,
+)
+from runai.hub_service.scheduler import Move, Node, Policy, Project, Snapshot, Workload, decide
+from runai.hub_service.scheduler.cycle import run
+from runai.hub_service.scheduler.state import State
+from runai.hub_service.scheduler.tree import tree_of
+
+EVERY_PHASE = (*Policy().phases, "consolidate")
+ONE = [project("a", 2)]
+
+
+def consolidating(
+    nodes: str | tuple[Node, ...],
+    projects: list[Project],
+    workloads: list[Workload],
+    **policy: Any,
+) -> Snapshot:
+    return snapshot(nodes, projects, workloads, phases=EVERY_PHASE, **policy)
+
+
+MOVES: dict[str, tuple[str, list[Workload], dict[str, str]]] = {
+    "the younger of two leaves its node": (
+        "2x4",
+        [job("old", 2, on="n1:0,1"), job("young", 2, on="n2:0,1"), job("new", 3)],
+        {"young-0": "n1:2,3", "new-0": "n2:0,1,2"},
+    ),
+    "the lower priority goes before the younger": (
+        "2x4",
+        [
+            job("low", 2, on="n1:0,1", priority=25),
+            job("young", 2, on="n2:0,1"),
+            job("new", 3),
+        ],
+        {"low-0": "n2:2,3", "new-0": "n1:0,1,2"},
+    ),
+    "as few GPUs stand still as possible": (
+        "2x4",
+        [
+            job("two", 2, on="n1:0,1"),
+            job("one", 1, on="n2:0"),
+            job("sessions", 2, kind="session", on="n2:1,2"),
+            job("new", 2),
+        ],
+        {},  # n1 has two idle: nobody need move
+    ),
+    "who cannot go elsewhere stays, and a smaller one goes": (
+        "2x4",
+        [
+            job("three", 3, on="n1:0,1,2"),
+            job("one", 1, on="n2:0"),
+            job("two", 2, on="n2:1,2"),
+            job("new", 2),
+        ],
+        {"one-0": "n1:3", "new-0": "n2:0,3"},
+    ),
+    "halves share a device so that another is whole": (
+        "1x2",
+        [job("h1", 0.5, on="n1:0"), job("h2", 0.5, on="n1:1"), job("new", 1)],
+        {"h2-0": "n1:0", "new-0": "n1:1"},
+    ),
+    "memory counts, not its share": (
+        "1x2",
+        [
+            job("m1", gpu_memory_mib=30_000, on="n1:0"),
+            job("m2", gpu_memory_mib=40_000, on="n1:1"),
+            job("new", gpu_memory_mib=60_000),
+        ],
+        {"m2-0": "n1:0", "new-0": "n1:1"},
+    ),
+    "an elastic job moves one worker and goes on with the others": (
+        "1x4+1x3",
+        [job("e", 2, workers=2, min_workers=1, on="n1:0,1 n2:0,1"), job("new", 3)],
+        {"e-1": "n1:2,3", "new-0": "n2:0,1,2"},
+    ),
+    "a gang gathers places on several nodes": (
+        "4x2",
+        [*[job(f"j{n}", on=f"n{n}:0") for n in (1, 2, 3, 4)], job("gang", 2, workers=2)],
+        {"j3-0": "n2:1", "j4-0": "n1:1", "gang-0": "n4:0,1", "gang-1": "n3:0,1"},
+    ),
+    "rather one job than a gang of which every worker would wait": (
+        "3x2",
+        [
+            job("gang", 1, workers=2, on="n1:0 n2:0"),
+            job("alone", 1, on="n3:0", submitted=1),
+            job("new", 2),
+        ],
+        {"alone-0": "n1:1", "new-0": "n3:0,1"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "workloads", "expected"), MOVES.values(), ids=MOVES)
+def test_moving_makes_room(nodes: str, workloads: list[Workload], expected: dict[str, str]) -> None:
+    plan = decide(consolidating(nodes, ONE, workloads))
+
+    found = places(plan)
+    assert stopped(plan) == set()
+    assert {name: found.get(name) for name in expected} == expected
+    assert moved(plan) == {name for name in expected if not name.startswith(("new", "gang-"))}
+
+
+STAYS: dict[str, tuple[str, list[Project], list[Workload]]] = {
+    "there is not enough, wherever everybody goes": (
+        "2x4",
+        ONE,
+        [job("x", 3, on="n1:0,1,2"), job("y", 3, on="n2:0,1,2"), job("new", 3)],
+    ),
+    "there is enough, but somebody would end without a place": (
+        "1x4+1x3",
+        ONE,
+        [job("e", 2, workers=3, min_workers=1, on="n1:0,1 n1:2,3 n2:0,1"), job("new", 3)],
+    ),
+    "a session takes what it is owed, and moves nobody": (
+        "2x2",
+        [project("a", 2, build=2), project("b", 0, build=0)],
+        [job("x", on="n1:0"), job("y", on="n2:0"), session("ana-1", 2, preemptible=False)],
+    ),
+    "a preemptible session cannot go on elsewhere": (
+        "2x2",
+        [project("a", 0)],
+        [
+            session("ana-1", preemptible=True, on="n1:0", priority=50),
+            session("bo-1", preemptible=True, on="n2:0", priority=50),
+            job("new", 2),
+        ],
+    ),
+    "sessions stay where they are": (
+        "2x2",
+        [project("a", 2)],
+        [session("ana-1", on="n1:0"), session("bo-1", on="n2:0"), job("new", 2)],
+    ),
+    "the limit is the limit": (
+        "2x2",
+        [project("a", 2, limit=3)],
+        [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2)],
+    ),
+    "a minimum run time holds for moves": (
+        "2x2",
+        [project("a", 2, min_runtime=100)],
+        [job("x", on="n1:0", started=950), job("y", on="n2:0", started=950), job("new", 2)],
+    ),
+    "surplus runs on what is idle": (
+        "2x2",
+        ONE,
+        [job("x", on="n1:0"), job("e", 2, workers=2, min_workers=1, on="n2:0,1")],
+    ),
+    "what is never lent is not given either": (
+        "2x2",
+        [project("a", 2), project("b", 1, never_lent=2)],
+        [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "projects", "workloads"), STAYS.values(), ids=STAYS)
+def test_nobody_moves(nodes: str, projects: list[Project], workloads: list[Workload]) -> None:
+    plan = decide(snapshot(nodes, projects, workloads, phases=("allocate", "consolidate")))
+
+    assert (moved(plan), reserved(plan)) == (set(), set())
+
+
+SCATTERED = [job("old", 1, on="n1:0"), job("young", 1, on="n2:0"), job("new", 2)]
+
+
+def test_consolidation_is_opt_in() -> None:
+    assert waits(decide(snapshot("2x2", ONE, SCATTERED))) == {"new": "fragmented"}
+
+
+def test_a_move_says_for_whom_and_by_which_rule() -> None:
+    plan = decide(consolidating("2x2", ONE, SCATTERED))
+
+    (move,) = [d for d in plan.decisions if isinstance(d, Move)]
+    assert (move.reason.code, move.reason.rule, move.reason.for_) == ("consolidated", "R10", "new")
+    assert move.reason.text == "makes room for new and goes on at n1"
+
+
+def test_who_moved_and_who_gained_run_a_cycle_later_and_nothing_follows() -> None:
+    world = consolidating("2x2", ONE, SCATTERED)
+
+    world = applied(world, decide(world))
+    assert started(decide(world)) == {"young-0", "new-0"}
+
+    world = applied(world, decide(world))
+    assert running(world) == {"old", "young", "new"}
+    assert decide(world).decisions == ()
+
+
+def test_what_those_who_moved_leave_over_is_given_to_the_next() -> None:
+    # n2's three leave for the two of "new"; what is over there holds "one" in the same plan.
+    nodes = "1x3+1x4"
+    workloads = [
+        job("stays", 1, kind="session", on="n2:0"),
+        job("three", 3, on="n2:1,2,3"),
+        job("new", 2, cpu_milli=4000, node_selector={"size": "big"}),
+        job("one", 1, node_selector={"size": "big"}),
+    ]
+    small, big = cluster(nodes)
+    labelled = (small, replace(big, labels={"size": "big"}))
+
+    plan = decide(consolidating(labelled, [project("a", 8)], workloads))
+
+    assert moved(plan) == {"three-0"}
+    assert reserved(plan) == {"new-0", "one-0"}
+
+
+def test_others_are_still_owed_what_moving_has_gathered() -> None:
+    # b is owed four GPUs: it takes the node that was emptied for a's job beyond its quota.
+    projects = [project("a", 4, weight=0), project("b", 4, weight=0, created=1)]
+    workloads = [
+        job("a1", 2, on="n1:0,1"),
+        job("a2", 2, on="n2:0,1"),
+        job("a3", 1, on="n2:2"),
+        job("more", 3),
+        job("owed", 4, "b"),
+    ]
+
+    plan = decide(consolidating("2x4", projects, workloads))
+
+    assert (stopped(plan), moved(plan), reserved(plan)) == ({"a3-0"}, {"a2-0"}, {"owed-0"})
+    reasons = {d.worker: d.reason.for_ for d in plan.decisions if isinstance(d, Move)}
+    assert reasons == {"a2-0": "owed"}
+
+
+def test_a_plan_moves_no_more_than_it_may_stop() -> None:
+    jobs = [job(f"j{n}", on=f"n{n}:0") for n in (1, 2, 3, 4)]
+    world = consolidating("4x2", ONE, [*jobs, job("gang", 2, workers=2)], max_evictions=1)
+
+    assert moved(decide(world)) == set()
+    assert moved(decide(replace(world, policy=replace(world.policy, max_evictions=2)))) != set()
+
+
+def test_a_job_that_moved_often_enough_stays() -> None:
+    world = consolidating(
+        "2x2",
+        ONE,
+        [
+            job("old", on="n1:0", pauses=(100, 900)),
+            job("young", on="n2:0", pauses=(800, 900)),
+            job("new", 2),
+        ],
+        max_pauses_per_hour=2,
+        now=4000,
+    )
+
+    assert moved(decide(world)) == {"old-0"}
+
+
+def looks_for_moving(nodes: str, workloads: list[Workload]) -> int:
+    """Count what consolidating looks at beyond what the cycle looks at without it."""
+    looks = []
+    for phases in (Policy().phases, EVERY_PHASE):
+        world = snapshot(nodes, [project("a", 100)], workloads, phases=phases)
+        state = State(world, tree_of(world))
+        assert moved(run(state)) == set()
+        looks.append(state.looks)
+    return looks[1] - looks[0]
+
+
+def test_what_cannot_help_is_proven_by_counting_alone() -> None:
+    jobs = [job(f"j{n}-{d}", on=f"n{n}:{d}") for n in range(1, 11) for d in range(8)][2:]
+    gangs = [job(f"gang{i}", 8, workers=1 + i % 4) for i in range(40)]
+
+    assert looks_for_moving("10x8", [*jobs, *gangs]) == 0
+
+
+def test_requests_alike_are_searched_for_once() -> None:
+    # Two GPUs are idle on each node, but who is there has nowhere to go; counting does not tell.
+    jobs = [job(f"j{n}{m}", 3, on=f"n{n}:{m},{m + 1},{m + 2}") for n in range(1, 9) for m in (0, 3)]
+    waiting = [job(f"new{i}", 4, workers=1 + i % 3) for i in range(30)]
+
+    one, many = (looks_for_moving("8x8", [*jobs, *new]) for new in (waiting[:1], waiting))
+
+    assert one > 0
+    assert many == one
+
+
+def test_consolidation_comes_to_rest() -> None:
+    jobs = [job(f"j{n}", 1, on=f"n{n}:0") for n in range(1, 7)]
+    world = consolidating("6x4", [project("a", 24)], [*jobs, job("g1", 4), job("g2", 4, workers=3)])
+
+    world = settled(world, cycles=2)
+
+    assert running(world) == {*(f"j{n}" for n in range(1, 7)), "g1", "g2"}
+    assert decide(world).decisions == ()
