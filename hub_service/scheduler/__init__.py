@@ -6,6 +6,7 @@ around it. The rules have letters (S, O, Q, R, P, E, X), cited where they are im
 """
 
 from runai.hub_service.scheduler.cycle import decide
+from runai.hub_service.scheduler.index import Changes, Index
 from runai.hub_service.scheduler.model import (
     Decision,
     DeviceShare,
@@ -33,8 +34,10 @@ from runai.hub_service.scheduler.quantity import Mib, MilliGpu, gpu_number, gpu_
 from runai.hub_service.scheduler.quotas import oversubscribed
 
 __all__ = [
+    "Changes",
     "Decision",
     "DeviceShare",
+    "Index",
     "LeftOut",
     "Mib",
     "MilliGpu",

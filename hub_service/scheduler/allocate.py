@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from runai.hub_service.scheduler.items import Item, Member, Standing
 from runai.hub_service.scheduler.kinds import Booking
+from runai.hub_service.scheduler.lanes import Lane, Unit, pending_units
 from runai.hub_service.scheduler.model import WorkerState
-from runai.hub_service.scheduler.order import FairOrder, Unit, pending_units
+from runai.hub_service.scheduler.order import FairOrder
 from runai.hub_service.scheduler.placement import place
 from runai.hub_service.scheduler.quotas import (
     Block,
@@ -19,7 +21,7 @@ from runai.hub_service.scheduler.quotas import (
     leaves_what_is_never_lent,
 )
 from runai.hub_service.scheduler.room import Room
-from runai.hub_service.scheduler.state import Item, Member, Standing, State
+from runai.hub_service.scheduler.state import State
 
 _NO_NODE = Block("no_such_node", "P5")
 _NO_ROOM = Block("no_room", "P1")
@@ -34,8 +36,8 @@ class Allocation:
         self._state = state
         self._hopeless_now: set[tuple[int, ...]] = set()
         self._hopeless_later: set[tuple[int, ...]] = set()
-        self.blocks: dict[Item, Block] = {}
-        """Why each workload that waits could not be placed."""
+        self.blocks: dict[Lane, Block] = {}
+        """Why nobody more of a lane could be placed."""
         self.placed: list[Member] = []
         """Workers in the order in which they got their devices."""
 
@@ -46,9 +48,9 @@ class Allocation:
 
         A reservation that breaks a cap, or whose devices are not there any more, ends.
         """
-        for item in sorted(self._state.items, key=lambda item: (not item.is_fixed, item.age)):
+        for item in sorted(self._state.reserved, key=lambda item: (not item.is_fixed, item.age)):
             reserved = [m for m in item.members if m.worker.state is WorkerState.RESERVED]
-            if not reserved or not item.is_known or not self._keep(item, reserved):
+            if not item.is_known or not self._keep(item, reserved):
                 continue
             if start and self._start_in_place(reserved):
                 self.placed += reserved
@@ -83,38 +85,44 @@ class Allocation:
     # ---- O, Q, P
 
     def start_what_fits(self) -> None:
-        """Try every waiting unit once, the most deprived project's next unit first (O1)."""
-        units = [unit for item in self._state.items for unit in pending_units(item)]
-        units += [unit for item in self._state.items for unit in _reserved_unit(item)]
+        """Try what waits, the most deprived project's next unit first (O1)."""
+        units = self.unkept_units()
+        units += [unit for item in self._state.reserved for unit in _reserved_unit(item)]
         order = FairOrder(self._state, units)
         while (unit := order.pop()) is not None:
-            self._try(unit)
+            if self._try(unit):
+                order.set_aside()
+
+    def unkept_units(self) -> list[Unit]:
+        """Cut what workloads with reservations want besides: it hangs on what was kept of them."""
+        return [unit for item in self._state.reserved for unit in pending_units(item)]
 
     def place_leftovers(self, victims: Iterable[Unit], *, others: bool) -> None:
         """Give what reclaiming left over to the stopped (they move, R5) and those who wait."""
         units = list(victims)
         if others:
-            units += [unit for item in self._state.items for unit in pending_units(item)]
+            units += self.unkept_units()
         self._hopeless_later.clear()
-        order = FairOrder(self._state, units)
+        order = FairOrder(self._state, units, waiting=others)
         while (unit := order.pop()) is not None:
-            if unit.members[0].standing is Standing.GOING:
-                self._try_to_move(unit)
-            else:
-                self._try(unit)
+            is_going = unit.members[0].standing is Standing.GOING
+            if self._try_to_move(unit) if is_going else self._try(unit):
+                order.set_aside()
 
-    def _try(self, unit: Unit) -> None:
+    def _try(self, unit: Unit) -> bool:
+        """Place a unit if it may and can; tell whether the rest of its lane need not try."""
         item, members = unit.item, unit.members
         if unit.is_surplus and item.count(Standing.RUNNING, Standing.STARTED) < item.minimum:
-            return
+            return False
         block = cap_in_the_way(item, unit.demand)
         if block is None:
             block = self._place(unit)
         if block is None:
             self.placed += members
-            self.blocks.pop(item, None)
-        elif not unit.is_surplus:
-            self.blocks[item] = block
+            return False
+        if members[0].standing is not Standing.RESERVED and not unit.is_surplus:
+            self.blocks[self._state.lanes.lane_of(unit)] = block
+        return True
 
     def _place(self, unit: Unit) -> Block | None:
         if any(not member.kind.nodes for member in unit.members):
@@ -135,7 +143,7 @@ class Allocation:
                 held = True
             state.roll_back(mark)
         if was_reserved:
-            return None
+            return _NO_ROOM  # it stays where it is reserved
         # E1: surplus runs on what is idle; nothing is held for it.
         if not unit.is_surplus and not held and signature not in self._hopeless_later:
             if not place(state, unit.members, Standing.RESERVED):
@@ -147,23 +155,26 @@ class Allocation:
             state.roll_back(mark)
         return HELD if held else _NO_ROOM
 
-    def _try_to_move(self, unit: Unit) -> None:
+    def _try_to_move(self, unit: Unit) -> bool:
+        """Place a stopped unit elsewhere if it can be; tell whether its like need not try."""
         item = unit.item
         stays = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
         if unit.is_surplus and item.count(*stays) < item.minimum:
-            return
+            return False
         if cap_in_the_way(item, unit.demand):
-            return
+            return True
         signature = unit.signature
         if signature in self._hopeless_later:
-            return
+            return True
         mark = self._state.mark()
         if not place(self._state, unit.members, Standing.MOVED):
             self._hopeless_later.add(signature)
-        elif leaves_what_is_never_lent(self._state, item):
+            return True
+        if leaves_what_is_never_lent(self._state, item):
             self.placed += unit.members
         else:
             self._state.roll_back(mark)
+        return False
 
 
 def _reserved_unit(item: Item) -> list[Unit]:

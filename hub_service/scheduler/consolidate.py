@@ -8,11 +8,13 @@ before anything is paused (R6), only where the policy names `consolidate`.
 from __future__ import annotations
 
 from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.items import Item, Member, Standing
 from runai.hub_service.scheduler.kinds import Kind
-from runai.hub_service.scheduler.order import FairOrder, Unit, pending_units
+from runai.hub_service.scheduler.lanes import Unit
+from runai.hub_service.scheduler.order import FairOrder
 from runai.hub_service.scheduler.quotas import cap_in_the_way, leaves_what_is_never_lent
 from runai.hub_service.scheduler.reclaim import Loss, Reclaim
-from runai.hub_service.scheduler.state import Item, Member, Standing, State
+from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.vacate import Leaving, Vacancies
 
 _TRIES = 24
@@ -39,12 +41,11 @@ class Consolidation:
 
     def make_room(self) -> None:
         """Let every waiting preemptible minimum try, the most deprived project first (O1)."""
-        state = self._state
-        units = [unit for item in state.items for unit in pending_units(item)]
-        order = FairOrder(state, [u for u in units if not u.is_surplus and not u.item.is_fixed])
+        unkept = [unit for unit in self._allocation.unkept_units() if not unit.is_surplus]
+        order = FairOrder(self._state, unkept, surplus=False)
         while (unit := order.pop()) is not None:
-            if self._may_help(unit):
-                self._serve(unit)
+            if unit.item.is_fixed or not self._may_help(unit) or not self._serve(unit):
+                order.set_aside()
 
     def settle(self) -> None:
         """Undo moves whose claimant lost its place again, or name who has that place now.
@@ -82,7 +83,7 @@ class Consolidation:
 
     # ---- one claimant
 
-    def _serve(self, unit: Unit) -> None:
+    def _serve(self, unit: Unit) -> bool:
         state = self._state
         if self._vacancies is None:
             self._vacancies = Vacancies(state)
@@ -90,16 +91,18 @@ class Consolidation:
         moved = self._place_all(unit, self._vacancies)
         stays = [member for member in moved or () if _returns(state, member)]
         moved = [member for member in moved or () if member not in stays]
-        if moved and self._is_allowed(unit, moved):
+        is_served = bool(moved) and self._is_allowed(unit, moved)
+        if is_served:
             self._record(unit, moved)
         else:
             state.roll_back(mark)
             self._hopeless[self._like(unit)] = len(unit.members)
         self._vacancies.forget(self._touched)
         self._touched.clear()
+        return is_served
 
     def _is_allowed(self, unit: Unit, moved: list[Member]) -> bool:
-        most = self._state.snapshot.policy.max_evictions
+        most = self._state.policy.max_evictions
         within = most is None or len(self._reclaim.losses) + len(moved) <= most
         return within and leaves_what_is_never_lent(self._state, unit.item)
 
@@ -110,7 +113,6 @@ class Consolidation:
             self._reclaim.losses[member] = Loss(unit.item, "R10", account, is_surplus=False)
         self._reclaim.took_something = True  # what those who moved leave over is others' to use
         self._allocation.placed += [*moved, *unit.members]
-        self._allocation.blocks.pop(unit.item, None)
         self._hopeless.clear()
 
     def _place_all(self, unit: Unit, vacancies: Vacancies) -> list[Member] | None:
@@ -132,7 +134,7 @@ class Consolidation:
                     break
                 tries -= 1
                 if not tries:
-                    self._reclaim.not_proven.add(unit.item)
+                    self._reclaim.not_proven.add(state.lanes.lane_of(unit))
                     return None
             else:
                 return None
@@ -194,9 +196,8 @@ def _successor(state: State, moved: Member) -> Item | None:
     assert old is not None, "who moves has been somewhere"
     on_node = [
         member
-        for item in state.items
-        for member in item.members
-        if member.standing in _PLACED and member.booking and member.booking.node == old.node
+        for member in sorted(state.on_node[old.node], key=lambda m: (m.item.age, m.index))
+        if member.standing in _PLACED
     ]
     devices = set(old.devices)
     gains = [m for m in on_node if m.booking and devices.intersection(m.booking.devices)]

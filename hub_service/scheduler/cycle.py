@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from runai.hub_service.scheduler.allocate import Allocation
 from runai.hub_service.scheduler.consolidate import Consolidation
+from runai.hub_service.scheduler.index import Index
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot
 from runai.hub_service.scheduler.outcome import plan_of
 from runai.hub_service.scheduler.reclaim import Reclaim
@@ -18,11 +19,12 @@ from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import tree_of
 
 
-def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
+def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
     """Decide who starts, stops and waits, from the snapshot alone.
 
     Pure, deterministic and total: equal snapshots give equal plans, whatever the order of what
-    is in them. `policy` replaces the snapshot's own.
+    is in them. `policy` replaces the snapshot's own. An index gives the plan of its snapshot, at
+    the cost of what changed.
 
     >>> from runai.hub_service.scheduler.wire import snapshot_from_json
     >>> plan = decide(snapshot_from_json({
@@ -33,6 +35,13 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
     >>> [(d.kind, d.worker, d.node) for d in plan.decisions]
     [('start', 'exp-0', 'dgx-1')]
     """
+    if isinstance(snapshot, Index):
+        if policy is None:
+            state = snapshot.state()
+            plan = run(state)
+            state.roll_back(0)
+            return plan
+        snapshot = snapshot.snapshot()
     if policy is not None:
         snapshot = replace(snapshot, policy=policy)
     return run(State(snapshot, tree_of(snapshot)))
@@ -40,7 +49,7 @@ def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
 
 def run(state: State) -> Plan:
     """Take the steps of one cycle on a fresh state; afterwards it can tell what they cost."""
-    phases = state.snapshot.policy.phases
+    phases = state.policy.phases
 
     # 1. Divide the cluster (S).
     set_fair_shares(state.tree, state.capacity())

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from runai.hub_service.scheduler.items import Member, Standing
 from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.placement import place
-from runai.hub_service.scheduler.state import Member, Standing, State
+from runai.hub_service.scheduler.state import State
 
 
 class Fit:

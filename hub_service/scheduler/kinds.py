@@ -74,6 +74,9 @@ class Kinds:
         self._nodes = nodes
         self._known: dict[tuple[object, ...], Kind] = {}
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def of(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> Kind:
         """Give a worker's kind; `node_types` are what its projects restrict it to, each."""
         key = (

@@ -1,109 +1,122 @@
-"""Who is next: the project order and the order inside a project (O1, O2).
+"""Who is next: the most deprived project's next unit (O1, O2).
 
-Knows units (what starts together), each account's queue of them, and which account is the most
-deprived now. Knows nothing of nodes. Used by `cycle` for starting, and for reclaiming.
+Knows which account is the most deprived now, and goes through the lanes of waiting units without
+changing them. Knows nothing of nodes. Used by `allocate` for starting, and by `reclaim`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
-from runai.hub_service.scheduler.state import Item, Member, Standing, State
+from runai.hub_service.scheduler.items import Standing
+from runai.hub_service.scheduler.lanes import Lane, OrderKey, Unit
+from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
 
 _SCALE = 10**15  # shares are compared as integers: allocated * _SCALE // allocatable
 _HUGE = 10**30
 
-OrderKey = tuple[int, int, int, int, str, int]
-
-
-class Unit:
-    """Workers of one item that start together: its minimum, or one surplus worker (E1)."""
-
-    __slots__ = ("demand", "is_surplus", "item", "key", "members")
-
-    def __init__(self, item: Item, members: tuple[Member, ...], *, is_surplus: bool) -> None:
-        self.item = item
-        self.members = members
-        self.is_surplus = is_surplus
-        self.demand = sum(m.kind.quota for m in members if m.standing is not Standing.RESERVED)
-        """What placing it adds to its project's allocation."""
-        self.key = _key_inside_project(item, members[0].index, is_surplus=is_surplus)
-
-    @property
-    def signature(self) -> tuple[int, ...]:
-        """Name what is asked of nodes; equal for units that fit in the same places."""
-        return tuple(sorted(member.kind.order for member in self.members))
-
-
-def _key_inside_project(item: Item, index: int, *, is_surplus: bool) -> OrderKey:
-    # O2: sessions, then minima by priority (gangs that run below theirs first), age and name; what
-    # elastic workloads want beyond their minimum comes after every waiting minimum (E1).
-    is_incomplete = item.count(Standing.RUNNING, Standing.STARTED) > 0
-    return (
-        2 if is_surplus else 0 if item.is_fixed else 1,
-        -item.rank,
-        0 if is_incomplete else 1,
-        item.age[0],
-        item.age[1],
-        index,
-    )
-
-
-def pending_units(item: Item) -> list[Unit]:
-    """Cut what a workload still wants into units; nothing while too many of it are stopping."""
-    pending = [member for member in item.members if member.standing is Standing.PENDING]
-    if not pending or not item.is_known:
-        return []
-    placed = item.count(Standing.RUNNING, Standing.STARTED, Standing.RESERVED, Standing.MOVED)
-    lacking = max(0, item.minimum - placed)
-    if lacking > len(pending):
-        return []
-    units = [Unit(item, tuple(pending[:lacking]), is_surplus=False)] if lacking else []
-    units += [Unit(item, (member,), is_surplus=True) for member in pending[lacking:]]
-    return units
+_Head = tuple[OrderKey, int, Lane, list[Unit], int]
+"""A lane's next unit: its key, the lane's number, the lane, its units, and the place in them."""
 
 
 class FairOrder:
     """Pops the next unit of the most deprived project, re-evaluated after each (O1)."""
 
-    def __init__(self, state: State, units: Iterable[Unit]) -> None:
-        """Queue the units at their accounts."""
+    def __init__(
+        self,
+        state: State,
+        extra: Iterable[Unit] = (),
+        *,
+        waiting: bool = True,
+        surplus: bool = True,
+    ) -> None:
+        """Go through what waits (with or without surplus), and `extra` units as they are."""
         self._state = state
-        self._queues: dict[Account, list[tuple[OrderKey, Unit]]] = {}
-        for unit in units:
-            self._queues.setdefault(unit.item.account, []).append((unit.key, unit))
+        self._heads: dict[Account, list[_Head]] = {}
+        self._number = 0
+        if waiting:
+            for account in state.lanes.accounts:
+                for lane in state.lanes.of(account):
+                    if surplus or not lane.units[0].is_surplus:
+                        self._enter(lane, lane.units)
+        grouped: dict[Lane, list[Unit]] = {}
+        for unit in extra:
+            grouped.setdefault(state.lanes.lane_of(unit), []).append(unit)
+        for lane, units in grouped.items():
+            units.sort()
+            self._enter(lane, units)
+        self._last: tuple[Account, Lane | None] | None = None
+        """Whose head was popped and is not replaced yet; the lane where it was set aside."""
         self._ranked: dict[Account | None, list[tuple[tuple[object, ...], int, Account]]] = {}
         self._version: dict[Account, int] = {}
         self._head: dict[Account, Unit | None] = {}
-        for queue in self._queues.values():
-            heapify(queue)
+        for heads in self._heads.values():
+            heapify(heads)
         state.touched.clear()
-        for account in sorted(self._queues, key=lambda account: -len(account.path)):
+        for account in sorted(self._heads, key=lambda account: -len(account.path)):
             self._refresh(account)
+
+    def _enter(self, lane: Lane, units: list[Unit]) -> None:
+        head = self._next_head(lane, units, 0)
+        if head is not None:
+            self._heads.setdefault(lane.account, []).append(head)
+
+    def _next_head(self, lane: Lane, units: list[Unit], index: int) -> _Head | None:
+        if units is lane.units:
+            # What was placed meanwhile does not wait any more.
+            while index < len(units) and units[index].members[0].standing is not Standing.PENDING:
+                index += 1
+        if index >= len(units):
+            return None
+        self._number += 1
+        return units[index].key, self._number, lane, units, index
 
     def pop(self) -> Unit | None:
         """Take the next unit, or None when all are taken."""
+        self._advance()
         touched = self._state.touched
         if touched:
             # Deepest first: a parent ranks by the head of its best child.
-            for changed in sorted(touched, key=lambda a: (-len(a.path), a.age)):
-                self._rank(changed)
-            touched.clear()
-        best = self._best(None)
-        if best is None:
+            if len(touched) == 1:
+                self._rank(touched.pop())
+            else:
+                for changed in sorted(touched, key=lambda a: (-len(a.path), a.age)):
+                    self._rank(changed)
+                touched.clear()
+        account = self._best(None)
+        if account is None:
             return None
-        account = best
-        while account not in self._queues:
+        while account not in self._heads:
             below = self._best(account)
             assert below is not None, "a ranked account has a unit below it"
             account = below
-        unit = heappop(self._queues[account])[1]
-        if not self._queues[account]:
-            del self._queues[account]
-        self._refresh(account)
-        return unit
+        self._last = (account, None)
+        _, _, _, units, index = self._heads[account][0]
+        return units[index]
+
+    def set_aside(self) -> None:
+        """Leave out the rest of the lane that the last unit came from."""
+        assert self._last is not None, "a unit was popped"
+        account = self._last[0]
+        self._last = (account, self._heads[account][0][2])
+
+    def _advance(self) -> None:
+        if self._last is None:
+            return
+        account, aside = self._last
+        self._last = None
+        heads = self._heads[account]
+        _, _, lane, units, index = heads[0]
+        head = None if aside is not None else self._next_head(lane, units, index + 1)
+        if head is not None:
+            heapreplace(heads, head)
+        else:
+            heappop(heads)
+            if not heads:
+                del self._heads[account]
+        self._state.touched.update(account.path)
 
     def _refresh(self, account: Account) -> None:
         for above in account.path:
@@ -119,9 +132,10 @@ class FairOrder:
         return None
 
     def _rank(self, account: Account) -> None:
-        queue = self._queues.get(account)
-        if queue:
-            head: Unit | None = queue[0][1]
+        heads = self._heads.get(account)
+        if heads:
+            _, _, _, units, index = heads[0]
+            head: Unit | None = units[index]
         else:
             best = self._best(account)
             head = self._head[best] if best is not None else None
@@ -134,13 +148,15 @@ class FairOrder:
 
 def _deprivation(account: Account, unit: Unit) -> tuple[object, ...]:
     """Rank siblings (O1): smallest first. Ends in the account's age and name, so never ties."""
-    after = account.allocated + unit.demand
+    allocated, quota = account.allocated, account.quota
+    after = allocated + unit.demand
+    allocatable = min(account.limit, max(quota, account.fair_share))
     return (
-        0 if after <= account.quota else 1,
+        after > quota,
         -account.priority,
-        _dominant_share(after, account.allocatable),
-        _dominant_share(account.allocated, account.allocatable),
-        -account.allocatable,
+        _dominant_share(after, allocatable),
+        _dominant_share(allocated, allocatable),
+        -allocatable,
         account.age,
     )
 

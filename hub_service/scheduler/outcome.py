@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.items import Member, Standing
 from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.model import (
     Decision,
@@ -25,7 +26,7 @@ from runai.hub_service.scheduler.model import (
 from runai.hub_service.scheduler.quantity import MilliGpu
 from runai.hub_service.scheduler.reasons import Reasons
 from runai.hub_service.scheduler.reclaim import Loss, Reclaim
-from runai.hub_service.scheduler.state import Member, Standing, State
+from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
 
 
@@ -33,10 +34,10 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
     """Write the decisions in the order in which they are applied, then the projects."""
     losses = reclaim.losses
     reasons = Reasons(state, allocation, reclaim)
-    members = [member for item in state.items for member in item.members]
     decisions: list[Decision] = [
         Unreserve(workload=member.item.name, worker=member.worker.name)
-        for member in members
+        for item in sorted(state.reserved, key=lambda item: item.age)
+        for member in item.members
         if member.was is Standing.RESERVED and member.standing is Standing.PENDING
     ]
     decisions += [
@@ -52,14 +53,14 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
     decisions += [_move(state, member, losses, reasons) for member in dict.fromkeys(moved)]
     placed = list(dict.fromkeys(allocation.placed))
     decisions += [_start(state, m) for m in placed if m.standing is Standing.STARTED]
-    if state.snapshot.policy.reservations:
+    if state.policy.reservations:
         decisions += [
             _reserve(state, m)
             for m in placed
             if m.standing is Standing.RESERVED
             and not (m.was is Standing.RESERVED and m.booking == m.origin)
         ]
-    if state.snapshot.policy.explain != "none":
+    if state.policy.explain != "none":
         decisions += _waits(reasons)
     return Plan(
         decisions=tuple(decisions),
@@ -120,16 +121,8 @@ def _share(account: Account) -> ProjectShare:
 
 
 def _waits(reasons: Reasons) -> list[Wait]:
-    waiting = []
-    positions: dict[str, int] = {}
-    for item in reasons.queue():
-        project = item.workload.project
-        positions[project] = positions.get(project, 0) + 1
-        waiting.append(
-            Wait(
-                workload=item.name,
-                reason=reasons.of_wait(item),
-                position=positions[project],
-            )
-        )
-    return waiting
+    return [
+        Wait(workload=item.name, reason=reasons.of_wait(item, unit), position=position)
+        for queue in reasons.queues()
+        for position, (item, unit) in enumerate(queue, 1)
+    ]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from runai.hub_service.scheduler.items import Member, Standing
 from runai.hub_service.scheduler.kinds import Kind
 from runai.hub_service.scheduler.room import Room
-from runai.hub_service.scheduler.state import Member, Standing, State
+from runai.hub_service.scheduler.state import State
 
 
 def place(state: State, members: Sequence[Member], standing: Standing) -> bool:

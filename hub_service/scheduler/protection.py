@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from runai.hub_service.scheduler.items import Item, Member, Standing
 from runai.hub_service.scheduler.model import Policy
-from runai.hub_service.scheduler.state import Item, Member, Standing
 
 HOUR = 3600
 

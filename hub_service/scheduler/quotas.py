@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from runai.hub_service.scheduler.items import Item
 from runai.hub_service.scheduler.model import Snapshot, WaitCode
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, count_text
-from runai.hub_service.scheduler.state import Item, State
+from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import UNLIMITED, Account, tree_of
 
 

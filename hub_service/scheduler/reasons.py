@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.items import Item, Member, Standing
+from runai.hub_service.scheduler.lanes import Lane, Unit, pending_units
 from runai.hub_service.scheduler.model import Reason
-from runai.hub_service.scheduler.order import Unit, pending_units
 from runai.hub_service.scheduler.quantity import (
     WHOLE_GPU,
     count_text,
@@ -21,7 +22,7 @@ from runai.hub_service.scheduler.quantity import (
 from runai.hub_service.scheduler.quotas import Block, cap_in_the_way
 from runai.hub_service.scheduler.reclaim import Loss, Reclaim
 from runai.hub_service.scheduler.room import Room
-from runai.hub_service.scheduler.state import Item, Member, Standing, State
+from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
 
 _RUNS = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
@@ -38,16 +39,38 @@ class Reasons:
         self._allocation = allocation
         self._reclaim = reclaim
         self._lost = {member.item for member in reclaim.losses}
-        self._users: dict[frozenset[int], list[Member]] = {}
-
-    def queue(self) -> list[Item]:
-        """Give the workloads that wait, each project's in its order (O2)."""
-        waiting = [
-            item
-            for item in self._state.items
-            if item not in self._lost and item.count(*_RUNS) < item.minimum and item.count(*_WAITS)
+        self._users: dict[frozenset[int], dict[str, int]] = {}
+        self._free: dict[frozenset[int], int] = {}
+        self._of_lane: dict[Lane, Reason] = {}
+        changed = [
+            member
+            for item in sorted(state.changed(), key=lambda item: item.age)
+            for member in item.members
         ]
-        return sorted(waiting, key=_place_in_queue)
+        self._started = [m for m in changed if m.standing is Standing.STARTED]
+        self._reserved = [m for m in changed if m.standing is Standing.RESERVED]
+
+    def queues(self) -> list[list[tuple[Item, Unit | None]]]:
+        """Give each project's waiting workloads in its order (O2), with what cannot be placed."""
+        queues: dict[str, list[tuple[Item, Unit | None]]] = {}
+        lanes = self._state.lanes
+        for account in lanes.accounts:
+            for lane in lanes.of(account):
+                first = lane.units[0]
+                if first.is_surplus:
+                    continue
+                queue = queues.setdefault(first.item.workload.project, [])
+                queue += [
+                    (unit.item, unit if unit.members[0].standing is Standing.PENDING else None)
+                    for unit in lane.units
+                    if unit.members[0].standing in _WAITS and unit.item not in self._lost
+                ]
+        for item in [*self._state.reserved, *self._state.stuck]:
+            if item not in self._lost and item.count(*_RUNS) < item.minimum and item.count(*_WAITS):
+                queues.setdefault(item.workload.project, []).append((item, None))
+        for queue in queues.values():
+            queue.sort(key=lambda entry: entry[0].place_in_queue)
+        return [queues[project] for project in sorted(queues)]
 
     # ---- stops and moves
 
@@ -82,27 +105,34 @@ class Reasons:
 
     # ---- waits
 
-    def of_wait(self, item: Item) -> Reason:
-        """Say what a workload waits for."""
-        if not item.is_known:
-            return Reason(
-                code="unknown_project",
-                rule="X",
-                text=f"there is no project {item.workload.project}",
-            )
-        reserved = [m for m in item.members if m.standing is Standing.RESERVED]
-        if reserved:
-            return self._of_reserved(reserved)
-        units = [unit for unit in pending_units(item) if not unit.is_surplus]
-        if not units:
-            return Reason(code="stopping", rule="P4", text="its own workers have not stopped yet")
-        unit = units[0]
-        block = cap_in_the_way(item, unit.demand) or self._allocation.blocks.get(item)
+    def of_wait(self, item: Item, unit: Unit | None) -> Reason:
+        """Say what a workload waits for; `unit` is what could not be placed, if that is known."""
+        if unit is None:
+            if not item.is_known:
+                text = f"there is no project {item.workload.project}"
+                return Reason(code="unknown_project", rule="X", text=text)
+            reserved = [m for m in item.members if m.standing is Standing.RESERVED]
+            if reserved:
+                return self._of_reserved(reserved)
+            units = [unit for unit in pending_units(item) if not unit.is_surplus]
+            if not units:
+                text = "its own workers have not stopped yet"
+                return Reason(code="stopping", rule="P4", text=text)
+            unit = units[0]
+        # Whoever asks for the same waits for the same.
+        lane = self._state.lanes.lane_of(unit)
+        reason = self._of_lane.get(lane)
+        if reason is None:
+            reason = self._of_lane[lane] = self._of_unit(unit, lane)
+        return reason
+
+    def _of_unit(self, unit: Unit, lane: Lane) -> Reason:
+        block = cap_in_the_way(unit.item, unit.demand) or self._allocation.blocks.get(lane)
         if block is not None and block.account is not None:
-            return self._of_cap(item, block, block.account, unit.demand)
+            return self._of_cap(block, block.account, unit.demand)
         if any(not member.kind.nodes for member in unit.members):
             return self._of_no_such_node(unit)
-        return self._of_too_many(unit) or self._of_no_room(unit, block)
+        return self._of_too_many(unit) or self._of_no_room(unit, lane, block)
 
     def _of_reserved(self, reserved: list[Member]) -> Reason:
         leaving: dict[Item, None] = {}
@@ -116,17 +146,17 @@ class Reasons:
         )
         return Reason(code="stopping", rule="R7", text=text)
 
-    def _of_cap(self, item: Item, block: Block, account: Account, demand: int) -> Reason:
+    def _of_cap(self, block: Block, account: Account, demand: int) -> Reason:
         if block.code == "over_build_quota":
             text = (
                 f"{account.name} uses {gpu_text(account.build)} of its"
                 f" {count_text(account.build_quota, 'build GPU')}"
-                f"{_listing(self._holders(account, fixed_only=True))}"
+                f"{_listing(self._session_holders(account))}"
             )
         else:
             text = (
                 f"{account.name} may hold at most {count_text(account.limit)} and holds"
-                f" {gpu_text(account.allocated)}; {_label(item)} asks for {gpu_text(demand)}"
+                f" {gpu_text(account.allocated)}; this asks for {gpu_text(demand)}"
             )
         return Reason(code=block.code, rule=block.rule, text=text)
 
@@ -147,19 +177,21 @@ class Reasons:
     def _of_too_many(self, unit: Unit) -> Reason | None:
         """Say it where a gang would not fit even if nobody else were there."""
         total = len(unit.members)
-        fitting = _fitting(unit, Room(self._state.nodes, spread=False)) if total > 1 else total
+        fitting = _fitting(unit, self._state.empty) if total > 1 else total
         if fitting >= total:
             return None
         text = f"only {fitting} of its {total} workers fit on all nodes that it may use"
         return Reason(code="no_such_node", rule="P4", text=text)
 
-    def _of_no_room(self, unit: Unit, block: Block | None) -> Reason:
-        nodes = frozenset().union(*(member.kind.nodes for member in unit.members))
-        free = self._free(nodes)
+    def _of_no_room(self, unit: Unit, lane: Lane, block: Block | None) -> Reason:
+        nodes = unit.members[0].kind.nodes
+        if len(unit.members) > 1:
+            nodes = frozenset().union(*(member.kind.nodes for member in unit.members))
+        free = self._free_on(nodes)
         if block is not None and block.code == "held_for":
             return self._of_never_lent(unit)
         first = self._of_others_first(unit, nodes, free) if free < unit.demand else None
-        return first or self._of_scattered(unit, free) or self._of_full(unit, nodes, free)
+        return first or self._of_scattered(unit, free) or self._of_full(unit, lane, nodes, free)
 
     def _of_never_lent(self, unit: Unit) -> Reason:
         keepers = [a for a in self._state.tree.holders if a not in unit.item.account.path]
@@ -172,21 +204,21 @@ class Reasons:
         )
 
     def _of_others_first(self, unit: Unit, nodes: frozenset[int], free: int) -> Reason | None:
-        reserved = self._sum(nodes, Standing.RESERVED, unit.item)
+        reserved = _sum(nodes, self._reserved, unit.item)
         if reserved and free + sum(reserved.values()) >= unit.demand:
             text = f"what is idle is reserved for {_names(map(_label, reserved))}"
             return Reason(code="held_for", rule="R7", text=text, for_=next(iter(reserved)).name)
-        started = self._sum(nodes, Standing.STARTED, unit.item)
+        started = _sum(nodes, self._started, unit.item)
         if started and free + sum(started.values()) >= unit.demand:
             text = f"{_names(map(_label, started))} went first"
             return Reason(code="behind", rule="O1", text=text, for_=next(iter(started)).name)
         return None
 
-    def _of_full(self, unit: Unit, nodes: frozenset[int], free: int) -> Reason:
+    def _of_full(self, unit: Unit, lane: Lane, nodes: frozenset[int], free: int) -> Reason:
         item = unit.item
-        until = self._reclaim.protected.get(item)
+        until = self._reclaim.protected.get(lane)
         if until is not None:
-            seconds = until - self._state.snapshot.now
+            seconds = until - self._state.time
             text = f"those who would give way have a minimum run time, for {seconds} s more"
             return Reason(code="protected", rule="R8", text=text)
         if not unit.demand:
@@ -198,13 +230,13 @@ class Reasons:
         over = [a for a in item.account.path if a.allocated + unit.demand > a.fair_share]
         users = self._projects(nodes)
         has_rivals = any(name != item.workload.project for name in users)
-        if item in self._reclaim.over_share and over and has_rivals:
+        if lane in self._reclaim.over_share and over and has_rivals:
             text = (
                 f"{over[0].name} holds {gpu_text(over[0].allocated)} of its fair share of"
                 f" {count_text(over[0].fair_share)}, and {used}"
             )
             return Reason(code="over_share", rule="R2", text=text)
-        if item in self._reclaim.not_proven:
+        if lane in self._reclaim.not_proven:
             text = f"{used}, and no set of jobs to pause was found in the time allowed"
             return Reason(code="not_proven", rule="R5", text=text)
         return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
@@ -225,41 +257,28 @@ class Reasons:
 
     # ---- counting
 
-    def _free(self, nodes: frozenset[int]) -> int:
-        room = self._state.now
-        return sum(max(0, milli) for node in nodes for milli in room.milli[node])
-
-    def _sum(self, nodes: frozenset[int], standing: Standing, but: Item) -> dict[Item, int]:
-        sums: dict[Item, int] = {}
-        for member in self._on(nodes):
-            booking = member.booking
-            if member.standing is standing and member.item is not but and booking:
-                sums[member.item] = sums.get(member.item, 0) + booking.quota
-        return sums
+    def _free_on(self, nodes: frozenset[int]) -> int:
+        free = self._free.get(nodes)
+        if free is None:
+            free = self._free[nodes] = sum(map(self._state.now.free_on, nodes))
+        return free
 
     def _projects(self, nodes: frozenset[int]) -> dict[str, int]:
-        sums: dict[str, int] = {}
-        for member in self._on(nodes):
-            if member.booking and member.booking.quota:
-                name = member.item.workload.project
-                sums[name] = sums.get(name, 0) + member.booking.quota
+        sums = self._users.get(nodes)
+        if sums is None:
+            sums = self._users[nodes] = {}
+            on_node = self._state.on_node
+            for node in nodes:
+                for member in on_node.get(node, ()):
+                    if member.booking and member.booking.quota:
+                        name = member.item.workload.project
+                        sums[name] = sums.get(name, 0) + member.booking.quota
         return sums
 
-    def _on(self, nodes: frozenset[int]) -> list[Member]:
-        known = self._users.get(nodes)
-        if known is None:
-            known = self._users[nodes] = [
-                member
-                for item in self._state.items
-                for member in item.members
-                if member.booking is not None and member.booking.node in nodes
-            ]
-        return known
-
-    def _holders(self, account: Account, *, fixed_only: bool) -> dict[str, int]:
+    def _session_holders(self, account: Account) -> dict[str, int]:
         sums: dict[str, int] = {}
-        for item in self._state.items:
-            if account in item.account.path and (item.is_fixed or not fixed_only):
+        for item in sorted(self._state.fixed, key=lambda item: item.age):
+            if account in item.account.path:
                 held = sum(m.booking.quota for m in item.members if m.booking)
                 if held:
                     name = _holder(item)
@@ -267,8 +286,13 @@ class Reasons:
         return sums
 
 
-def _place_in_queue(item: Item) -> tuple[str, bool, int, tuple[int, str]]:
-    return item.workload.project, not item.is_fixed, -item.rank, item.age
+def _sum(nodes: frozenset[int], members: Iterable[Member], but: Item) -> dict[Item, int]:
+    sums: dict[Item, int] = {}
+    for member in members:
+        booking = member.booking
+        if member.item is not but and booking and booking.node in nodes:
+            sums[member.item] = sums.get(member.item, 0) + booking.quota
+    return sums
 
 
 def _fitting(unit: Unit, room: Room) -> int:

@@ -7,15 +7,19 @@ after everything idle has been handed out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.allocate import HELD, Allocation
-from runai.hub_service.scheduler.order import FairOrder, Unit, pending_units
+from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
+from runai.hub_service.scheduler.lanes import Lane, Unit
+from runai.hub_service.scheduler.order import FairOrder
 from runai.hub_service.scheduler.quotas import cap_in_the_way
-from runai.hub_service.scheduler.search import ACTIVE, Search, Victim, Way, victims_of
-from runai.hub_service.scheduler.state import Item, Member, Standing, State
+from runai.hub_service.scheduler.search import Search, Victims, Way
+from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
+from runai.hub_service.scheduler.victims import VictimsView
 
 _NODES_TRIED = 32
 """A claim for one worker looks at so many nodes one by one before it gives up, not proven."""
@@ -36,22 +40,18 @@ class Reclaim:
     """One pass of taking back; keeps what was stopped and for whom."""
 
     def __init__(self, state: State, allocation: Allocation) -> None:
-        """Sort the victims of every project once."""
+        """Take nothing yet."""
         self._state = state
         self._allocation = allocation
-        self._victims: dict[Account, list[Victim]] = {}
-        self._surplus: dict[Account, list[Victim]] = {}
-        self._by_node: dict[int, dict[Account, list[Victim]]] | None = None
-        self._hopeless: dict[tuple[object, ...], Item] = {}
-        """The first that failed of each kind of claim: its like need not search again."""
+        self._victims: VictimsView
         self.took_something = False
         """Whether anybody lost devices or a reservation."""
         self.losses: dict[Member, Loss] = {}
-        self.over_share: set[Item] = set()
+        self.over_share: set[Lane] = set()
         """Claimants whose project would exceed its fair share."""
-        self.not_proven: set[Item] = set()
+        self.not_proven: set[Lane] = set()
         """Claimants whose search gave up before it had looked everywhere."""
-        self.protected: dict[Item, int] = {}
+        self.protected: dict[Lane, int] = {}
         """Claimants that met protected victims, and when the first may be taken (R8)."""
 
     @property
@@ -70,32 +70,29 @@ class Reclaim:
         ]
 
     def take_back(self) -> None:
-        """Let every waiting minimum try, the most deprived project first."""
-        state = self._state
-        for item in state.items:
-            for victim in victims_of(item):
-                self._victims.setdefault(item.account, []).append(victim)
-        for account, victims in self._victims.items():
-            victims.sort(key=lambda victim: victim.key)
-            surplus = [victim for victim in victims if victim.is_surplus]
-            if surplus:
-                self._surplus[account] = surplus
-        units = [unit for item in state.items for unit in pending_units(item)]
-        order = FairOrder(state, [unit for unit in units if not unit.is_surplus])
+        """Let every waiting minimum try, the most deprived project first.
+
+        One search for each kind of claim: who asks for the same as one that failed fails as well.
+        """
+        state, allocation = self._state, self._allocation
+        self._victims = state.victims.view({**dict.fromkeys(state.changed()), **state.reserved})
+        unkept = [unit for unit in allocation.unkept_units() if not unit.is_surplus]
+        order = FairOrder(state, unkept, surplus=False)
         while (unit := order.pop()) is not None:
-            if self._serve(unit):
-                self._allocation.placed += unit.members
-                self._allocation.blocks.pop(unit.item, None)
+            if self._serve(unit, state.lanes.lane_of(unit)):
+                allocation.placed += unit.members
+            else:
+                order.set_aside()
 
     def stop_stale_gangs(self) -> None:
         """Stop gangs whole that have run below their minimum for longer than their grace (R11)."""
         state = self._state
-        for item in state.items:
+        for item in sorted(state.broken, key=lambda item: item.age):
             since = item.workload.below_min_since
             active = [m for m in item.members if m.standing is Standing.RUNNING]
             if (
                 since is not None
-                and state.snapshot.now - since > item.workload.grace
+                and state.time - since > item.workload.grace
                 and active
                 and item.count(*ACTIVE) < item.minimum
                 and item.workload.kind == "job"
@@ -105,79 +102,67 @@ class Reclaim:
                     state.release(member)
                     self.losses[member] = Loss(None, "R11", item.account, is_surplus=False)
 
-    def _ways(self) -> Iterator[Way]:
-        policy = self._state.snapshot.policy
-        others, own = "reclaim" in policy.phases, "preempt" in policy.phases
-        for surplus_only in (True, False) if policy.shrink_first and self._surplus else (False,):
-            if others:
+    def _ways(self, unit: Unit, lane: Lane) -> Iterator[Way]:
+        policy, account, item = self._state.policy, unit.item.account, unit.item
+        others = "reclaim" in policy.phases
+        is_over = account.allocated + unit.demand > account.fair_share
+        if others and is_over:
+            self.over_share.add(lane)
+        own = "preempt" in policy.phases
+        if own:
+            mine = self._victims.of(account, surplus_only=False)
+            # The lowest priority stands last (R1).
+            own = bool(mine) and (item.is_fixed or mine[-1].item.rank < item.rank)
+        has_surplus = policy.shrink_first and self._victims.has_surplus
+        for surplus_only in (True, False) if has_surplus else (False,):
+            if others and not is_over:
                 yield Way(others=True, own=False, surplus_only=surplus_only)
             if own:
                 yield Way(others=False, own=True, surplus_only=surplus_only)
             if others and own:
                 yield Way(others=True, own=True, surplus_only=surplus_only)
 
-    def _serve(self, unit: Unit) -> bool:
-        item = unit.item
+    def _serve(self, unit: Unit, lane: Lane) -> bool:
         if any(not member.kind.nodes for member in unit.members):
             return False
-        block = cap_in_the_way(item, unit.demand)
+        block = cap_in_the_way(unit.item, unit.demand)
         if block is not None and block.code == "over_build_quota":
             return False  # only preemptible work can be taken, which that cap does not count
-        signature = (item.account, item.is_fixed, item.rank, unit.signature)
-        like = self._hopeless.setdefault(signature, item)
-        if like is not item:
-            self._fails_like(item, like)
-            return False
-        for way in self._ways():
-            for victims in self._choices(unit, way):
+        for way in self._ways(unit, lane):
+            is_first = True
+            for victims in self._choices(unit, lane, way):
                 search = Search(self._state, unit, way, victims)
                 if search.run():
                     self._record(unit, search)
-                    del self._hopeless[signature]
                     return True
-                self._remember(unit, search)
-                if not search.taken and victims is self._victims:
+                self._remember(lane, search)
+                if is_first and not search.taken:
                     break  # nobody may be taken anywhere
+                is_first = False
         return False
 
-    def _choices(self, unit: Unit, way: Way) -> Iterator[Mapping[Account, list[Victim]]]:
+    def _choices(self, unit: Unit, lane: Lane, way: Way) -> Iterator[Victims]:
         """Give the victims to choose from: all of them, then those of one node after another.
 
         Who is over may give so much and no more: taken in R4's order alone it may come from
         nodes where it helps nobody. One node at a time, it is enough or it is not.
         """
-        yield self._surplus if way.surplus_only else self._victims
+        yield partial(self._victims.of, surplus_only=way.surplus_only)
         member, *others = unit.members
         if others or way.surplus_only:
             return
-        kind, room = member.kind, self._state.later
-        by_node = self._victims_by_node()
-        nodes = sorted(kind.nodes & by_node.keys(), key=room.fullness, reverse=True)
-        for node in nodes[:_NODES_TRIED]:
-            yield by_node[node]
-        if len(nodes) > _NODES_TRIED:
-            self.not_proven.add(unit.item)
-
-    def _victims_by_node(self) -> dict[int, dict[Account, list[Victim]]]:
-        if self._by_node is None:
-            self._by_node = {}
-            for account, victims in self._victims.items():
-                for victim in victims:
-                    for node in victim.nodes():
-                        there = self._by_node.setdefault(node, {})
-                        there.setdefault(account, []).append(victim)
-        return self._by_node
-
-    def _fails_like(self, item: Item, like: Item) -> None:
-        blocks = self._allocation.blocks
-        if blocks.get(like) is HELD:
-            blocks[item] = HELD
-        if like in self.not_proven:
-            self.not_proven.add(item)
-        if like in self.over_share:
-            self.over_share.add(item)
-        if like in self.protected:
-            self.protected[item] = self.protected[like]
+        kind, room, on_node = member.kind, self._state.later, self._state.on_node
+        nodes = [node for node in kind.nodes if on_node.get(node)]
+        nodes.sort(key=room.fullness, reverse=True)
+        tried = 0
+        for node in nodes:
+            there = self._victims.on(node, on_node[node])
+            if there:
+                tried += 1
+                if tried > _NODES_TRIED:
+                    self.not_proven.add(lane)
+                    return
+                yield there.get
 
     def _record(self, unit: Unit, search: Search) -> None:
         self.took_something = self.took_something or bool(search.taken)
@@ -188,10 +173,10 @@ class Reclaim:
                         unit.item, taken.rule, taken.giver, is_surplus=taken.is_surplus
                     )
 
-    def _remember(self, unit: Unit, search: Search) -> None:
+    def _remember(self, lane: Lane, search: Search) -> None:
         if search.is_held:
-            self._allocation.blocks[unit.item] = HELD
+            self._allocation.blocks[lane] = HELD
         if search.exceeds_share:
-            self.over_share.add(unit.item)
+            self.over_share.add(lane)
         if search.protected_until is not None:
-            self.protected[unit.item] = search.protected_until
+            self.protected[lane] = search.protected_until

@@ -170,8 +170,12 @@ class Room:
 
     def fullness(self, node: int) -> tuple[int, int, int]:
         """Rank a node among its like in the order of P2: smallest first, ties by name."""
-        idle, free = self.idle[node], sum(max(0, milli) for milli in self.milli[node])
+        idle, free = self.idle[node], self.free_on(node)
         return (-idle, -free, node) if self.spread else (idle, free, node)
+
+    def free_on(self, node: int) -> int:
+        """Sum what is free on a node's devices, in milli-GPU."""
+        return sum([milli for milli in self.milli[node] if milli > 0])
 
     def nodes_by_fullness(self, least_idle: int) -> Iterator[int]:
         """Go through the nodes with so many idle devices, in the order of P2."""

@@ -6,20 +6,24 @@ the order of claimants and ways to `reclaim`, its caller, and places to `placeme
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.fit import Fit
+from runai.hub_service.scheduler.items import Item, Member, Standing
 from runai.hub_service.scheduler.kinds import Booking
-from runai.hub_service.scheduler.order import Unit
+from runai.hub_service.scheduler.lanes import Unit
 from runai.hub_service.scheduler.placement import place
 from runai.hub_service.scheduler.protection import protected_until
 from runai.hub_service.scheduler.quotas import cap_in_the_way, leaves_what_is_never_lent
-from runai.hub_service.scheduler.state import Item, Member, Standing, State
+from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
+from runai.hub_service.scheduler.victims import Victim
 
-ACTIVE = (Standing.RUNNING, Standing.RESERVED, Standing.STARTED)
-"""Holds devices that can be taken."""
+Victims = Callable[[Account], list[Victim] | None]
+"""Who may be asked: gives an account's victims that a way allows, the best last."""
+
+_RESERVED = Standing.RESERVED
 
 
 class Way(NamedTuple):
@@ -28,46 +32,6 @@ class Way(NamedTuple):
     others: bool
     own: bool
     surplus_only: bool
-
-
-class Victim:
-    """Workers that are taken together: one surplus worker, or what an item needs to run."""
-
-    __slots__ = ("is_surplus", "item", "key", "member")
-
-    def __init__(self, item: Item, member: Member, *, is_surplus: bool) -> None:
-        self.item = item
-        self.member = member
-        self.is_surplus = is_surplus
-        submitted, name = item.age
-        # R4 (2) to (5), the best victim greatest: lowest priority, surplus, latest, last by name.
-        self.key = (-item.rank, is_surplus, submitted, name, member.index)
-
-    @property
-    def is_active(self) -> bool:
-        """Tell whether there still is something to take."""
-        return self.member.standing in ACTIVE
-
-    def workers(self) -> tuple[Member, ...]:
-        """Give the workers that go: with its minimum, an item loses all that it still has."""
-        if self.is_surplus:
-            return (self.member,)
-        return tuple(member for member in self.item.members if member.standing in ACTIVE)
-
-    def nodes(self) -> set[int]:
-        """Name the nodes where it holds something."""
-        return {m.booking.node for m in self.workers() if m.booking is not None}
-
-
-def victims_of(item: Item) -> list[Victim]:
-    """Cut a preemptible workload into victims: each surplus worker, then the rest together."""
-    if item.is_fixed:
-        return []  # Q1: sessions within the build quota are never victims
-    active = [member for member in item.members if member.standing in ACTIVE]
-    if not active or item.count(Standing.MOVED):
-        return []  # whoever makes room by moving is not taken as well (R10)
-    surplus = [Victim(item, member, is_surplus=True) for member in active[item.minimum :]]
-    return [*surplus, Victim(item, active[0], is_surplus=False)]
 
 
 class Taken(NamedTuple):
@@ -101,9 +65,9 @@ class Search:
         state: State,
         unit: Unit,
         way: Way,
-        victims: Mapping[Account, list[Victim]],
+        victims: Victims,
     ) -> None:
-        """Look at nobody yet; `victims` are each account's that this way allows, the best last."""
+        """Look at nobody yet."""
         self._state = state
         self._unit = unit
         self._way = way
@@ -125,7 +89,7 @@ class Search:
         """Take victims until the unit fits, give back what is not needed, and place it."""
         state = self._state
         mark = state.mark()
-        if self._is_served() and "allocate" not in state.snapshot.policy.phases:
+        if self._is_served() and "allocate" not in state.policy.phases:
             return False
         while not self._is_served():
             found = self._next()
@@ -133,9 +97,11 @@ class Search:
                 state.roll_back(mark)
                 return False
             self._take(*found)
-        self._minimise()
-        # Where only a cap was in the way it starts at once; else it waits for its victims (R7).
-        for standing in (Standing.STARTED, Standing.RESERVED):
+        if len(self.taken) > 1:  # without its only victim it did not fit
+            self._minimise()
+        # Where only a cap was in the way it may start at once; else it waits for its victims (R7).
+        may_start = self._relieves_caps or "allocate" not in state.policy.phases
+        for standing in (Standing.STARTED, Standing.RESERVED) if may_start else (_RESERVED,):
             if place(state, self._unit.members, standing):
                 if leaves_what_is_never_lent(state, self._unit.item):
                     return True
@@ -195,7 +161,7 @@ class Search:
         return None
 
     def _peek(self, account: Account, *, own: bool) -> Victim | None:
-        victims = self._victims.get(account)
+        victims = self._victims(account)
         if not victims:
             return None
         cursor = self._cursors.get(account)
@@ -229,8 +195,8 @@ class Search:
 
     def _is_protected(self, item: Item, members: Sequence[Member]) -> bool:
         """Tell whether it may not be paused yet, and remember until when (R8)."""
-        snapshot = self._state.snapshot
-        until = protected_until(item, members, snapshot.policy, snapshot.now)
+        state = self._state
+        until = protected_until(item, members, state.policy, state.time)
         if until is None:
             return False
         if self.protected_until is None or until < self.protected_until:

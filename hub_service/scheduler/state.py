@@ -1,18 +1,21 @@
 """The cluster while a plan is being made: who holds what now, and who will.
 
-Knows every worker's standing, keeps rooms and accounts in step with it, and takes back what was
-only tried (`mark`, `roll_back`). Knows no rule about who may. Built by `cycle` from a snapshot,
-changed by `placement`, `reclaim` and `cycle`, thrown away with the plan made.
+Knows every worker's standing, keeps rooms, accounts, lanes and victims in step with it, and takes
+back what was only tried (`mark`, `roll_back`). Knows no rule about who may. Built from a snapshot;
+changed by `placement`, `reclaim` and `cycle`; thrown away with the plan made, or kept by `index`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
+from runai.hub_service.scheduler.items import Item, Member, Standing
 from runai.hub_service.scheduler.kinds import Booking, Kind, Kinds
+from runai.hub_service.scheduler.lanes import Lanes
 from runai.hub_service.scheduler.model import (
     Node,
+    Policy,
     Project,
     Snapshot,
     Worker,
@@ -22,72 +25,9 @@ from runai.hub_service.scheduler.model import (
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.tree import Account, ProjectTree
+from runai.hub_service.scheduler.victims import Victims
 
-
-class Standing(Enum):
-    """What a worker does while the plan is made."""
-
-    PENDING = 0
-    RUNNING = 1
-    GOING = 2
-    """Was told to stop, by this plan or before; still on its devices now, not later."""
-    RESERVED = 3
-    STARTED = 4
-    """Starts by this plan."""
-    MOVED = 5
-    """Still on its old devices now, on new ones later."""
-
-
-_HOLDS_LATER = {Standing.RUNNING, Standing.RESERVED, Standing.STARTED, Standing.MOVED}
-
-
-class Member:
-    """A worker of an item; `origin` is its booking in the snapshot, `booking` the present one."""
-
-    __slots__ = ("booking", "index", "item", "kind", "origin", "standing", "was", "worker")
-
-    def __init__(self, worker: Worker, index: int, item: Item, kind: Kind) -> None:
-        self.worker = worker
-        self.index = index
-        self.item = item
-        self.kind = kind
-        self.standing = Standing.PENDING
-        self.was = Standing.PENDING
-        self.booking: Booking | None = None
-        self.origin: Booking | None = None
-
-
-class Item:
-    """A workload with its account and its workers."""
-
-    __slots__ = (
-        "account",
-        "age",
-        "is_fixed",
-        "is_known",
-        "members",
-        "minimum",
-        "name",
-        "rank",
-        "workload",
-    )
-
-    def __init__(self, workload: Workload, account: Account) -> None:
-        self.workload = workload
-        self.name = workload.name
-        self.account = account
-        self.members: list[Member] = []
-        self.minimum = min(workload.minimum, len(workload.workers))
-        self.is_known = True
-        """Whether its project is one; without one it may only hold what it has."""
-        self.is_fixed = not workload.is_preemptible
-        """A session within the build quota: never preempted (Q1)."""
-        self.rank = workload.rank
-        self.age = (workload.submitted, workload.name)
-
-    def count(self, *standings: Standing) -> int:
-        """Count its workers in these standings."""
-        return sum(1 for member in self.members if member.standing in standings)
+_KINDS_KEPT = 1000
 
 
 class State:
@@ -95,7 +35,8 @@ class State:
 
     def __init__(self, snapshot: Snapshot, tree: ProjectTree) -> None:
         """Book everything that the snapshot says is running, stopping or reserved."""
-        self.snapshot = snapshot
+        self.policy: Policy = snapshot.policy
+        self.time = snapshot.now
         self.tree = tree
         self.nodes: Sequence[Node] = sorted(snapshot.nodes, key=lambda node: node.name)
         self.index_of = {node.name: index for index, node in enumerate(self.nodes)}
@@ -108,42 +49,107 @@ class State:
         self.touched: set[Account] = set()
         """Accounts whose allocation changed since the order last looked."""
         self.victim_looks = 0
-        self._leaving: dict[int, list[Member]] | None = None
-        self.items: list[Item] = []
+        self._leaving: dict[int, dict[Member, None]] = {}
+        self.on_node: dict[int, dict[Member, None]] = {}
+        """The workers that have a booking on a node, or will."""
+        self.by_name: dict[str, Item] = {}
+        self.lanes = Lanes(by_user=snapshot.policy.users_take_turns)
+        self.victims = Victims()
+        self.reserved: dict[Item, None] = {}
+        """Workloads with a worker that the snapshot has a reservation for (R7)."""
+        self.broken: dict[Item, None] = {}
+        """Workloads that the snapshot says are below their minimum (R11)."""
+        self.fixed: dict[Item, None] = {}
+        """Sessions within the build quota (Q1)."""
+        self.stuck: dict[Item, None] = {}
+        """Workloads with pending workers that cannot be placed as things are."""
         for workload in sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name)):
-            account = tree.queue_of(workload.project)
-            is_known = account is not None
-            item = Item(workload, account or Account(Project(name=workload.project), None))
-            item.is_known = is_known
-            self._load(item)
-        self.forget_journal()
+            self.add(workload)
 
-    def _load(self, item: Item) -> None:
-        self.items.append(item)
+    @property
+    def has_stale_kinds(self) -> bool:
+        """Tell whether most kinds of request it knows are those of workloads long gone."""
+        return len(self._kinds) > _KINDS_KEPT + 4 * len(self.by_name)
+
+    @property
+    def items(self) -> list[Item]:
+        """Give all workloads, the oldest first."""
+        return sorted(self.by_name.values(), key=lambda item: item.age)
+
+    @cached_property
+    def empty(self) -> Room:
+        """Give the room that there is when nobody is there."""
+        return Room(self.nodes, spread=False)
+
+    # ---- what the snapshot says
+
+    def add(self, workload: Workload) -> None:
+        """Book a workload as the snapshot has it."""
+        account = self.tree.queue_of(workload.project)
+        is_known = account is not None
+        account = account or Account(Project(name=workload.project), None)
+        item = Item(workload, account, is_known=is_known)
+        self.by_name[item.name] = item
         node_types = _node_types(item)
-        for index, worker in enumerate(item.workload.workers):
+        is_reserved, is_pending, wanted = False, False, 0
+        for index, worker in enumerate(workload.workers):
             member = Member(worker, index, item, self._kinds.of(worker, node_types))
             item.members.append(member)
             state = worker.state
-            if state is not WorkerState.PENDING:
-                booking = self._booking_in_snapshot(worker, member.kind)
-                member.origin = booking
-                if state is WorkerState.RUNNING:
-                    self.set(member, Standing.RUNNING, booking)
-                elif state is WorkerState.STOPPING:
-                    self.set(member, Standing.GOING, None)
-                # Reserved ones wait until `reservations` has checked that they still hold.
-            if state is not WorkerState.STOPPING:
+            if state is WorkerState.PENDING:
+                is_pending = True
+                wanted += member.kind.quota
+                continue
+            member.origin = self._booking_in_snapshot(worker, member.kind)
+            if state is WorkerState.STOPPING:
                 # A paused job counts as pending; one that is stopping asks for nothing now.
-                wanted = (member.origin or member.kind).quota
-                for account in item.account.path:
-                    account.requested += wanted
-            member.was = member.standing if state is not WorkerState.RESERVED else Standing.RESERVED
+                member.was = Standing.GOING
+                self._apply(member, Standing.GOING, None)
+                continue
+            wanted += member.origin.quota
+            if state is WorkerState.RUNNING:
+                member.was = Standing.RUNNING
+                self._apply(member, Standing.RUNNING, member.origin)
+            else:
+                # It waits until `honour_reservations` has checked that it still holds.
+                is_reserved, member.was = True, Standing.RESERVED
+        if wanted:
+            for above in account.path:
+                above.requested += wanted
+        if is_reserved:
+            self.reserved[item] = None
+        else:
+            if is_pending and not self.lanes.add(item):
+                self.stuck[item] = None
+            self.victims.add(item)
+        if item.is_fixed:
+            self.fixed[item] = None
+        if workload.below_min_since is not None:
+            self.broken[item] = None
+
+    def remove(self, name: str) -> None:
+        """Forget a workload; nothing may have been changed since the last `roll_back(0)`."""
+        item = self.by_name.pop(name)
+        self.victims.remove(item)
+        self.lanes.remove(item)
+        wanted = 0
+        for member in item.members:
+            if member.was is not Standing.GOING:
+                wanted += (member.origin or member.kind).quota
+            self._apply(member, Standing.PENDING, None)
+        for above in item.account.path:
+            above.requested -= wanted
+        for listed in (self.reserved, self.broken, self.fixed, self.stuck):
+            listed.pop(item, None)
 
     def _booking_in_snapshot(self, worker: Worker, kind: Kind) -> Booking:
         index = self.index_of.get(worker.node or "", -1)
         known = self.nodes[index].devices if index >= 0 else 0
-        devices = tuple(d for d in sorted(set(worker.devices)) if d < known)
+        devices = worker.devices
+        if len(devices) == 1:
+            devices = devices if devices[0] < known else ()
+        else:
+            devices = tuple([d for d in sorted(set(devices)) if d < known])
         return self.book(kind, index, devices)
 
     # ---- changes
@@ -151,49 +157,65 @@ class State:
     def set(self, member: Member, standing: Standing, booking: Booking | None) -> None:
         """Change a worker's standing; rooms and accounts follow."""
         self._journal.append((member, member.standing, member.booking))
-        self._leaving = None
         self._apply(member, standing, booking)
 
-    def _apply(self, member: Member, standing: Standing, booking: Booking | None) -> None:
-        old_standing, old = member.standing, member.booking
+    def _apply(  # noqa: C901, PLR0912  the innermost loop of everything
+        self, member: Member, standing: Standing, booking: Booking | None
+    ) -> None:
+        old_standing, old, origin = member.standing, member.booking, member.origin
         member.standing, member.booking = standing, booking
-        before = self._now_bookings(old_standing, old, member.origin)
-        after = self._now_bookings(standing, booking, member.origin)
-        if before != after:
-            for gone in before:
-                self.now.take(gone, -1)
-            for new in after:
-                self.now.take(new)
-        held = old if old_standing in _HOLDS_LATER else None
-        holds = booking if standing in _HOLDS_LATER else None
+        self._take_now(old_standing, old, standing, booking, origin)
+        if old is not booking:
+            if old is not None:
+                del self.on_node[old.node][member]
+            if booking is not None:
+                self.on_node.setdefault(booking.node, {})[member] = None
+        if origin is not None and standing.leaves is not old_standing.leaves:
+            if standing.leaves:
+                self._leaving.setdefault(origin.node, {})[member] = None
+            else:
+                del self._leaving[origin.node][member]
+        held = old if old_standing.holds_later else None
+        holds = booking if standing.holds_later else None
         if held is holds:
             return
+        change = 0
         if held is not None:
             self.later.take(held, -1)
+            change -= held.quota
         if holds is not None:
             self.later.take(holds)
-        change = (holds.quota if holds else 0) - (held.quota if held else 0)
+            change += holds.quota
         if change:
-            fixed = member.item.is_fixed
-            for account in member.item.account.path:
+            item = member.item
+            path = item.account.path
+            for account in path:
                 account.allocated += change
-                if fixed:
+            if item.is_fixed:
+                for account in path:
                     account.build += change
-                self.touched.add(account)
+            self.touched.update(path)
 
-    @staticmethod
-    def _now_bookings(
-        standing: Standing, booking: Booking | None, origin: Booking | None
-    ) -> tuple[Booking, ...]:
-        match standing:
-            case Standing.PENDING:
-                return ()
-            case Standing.GOING:
-                return (origin,) if origin else ()
-            case Standing.MOVED:
-                return tuple(b for b in (origin, booking) if b)
-            case _:
-                return (booking,) if booking else ()
+    def _take_now(
+        self,
+        old_standing: Standing,
+        old: Booking | None,
+        standing: Standing,
+        booking: Booking | None,
+        origin: Booking | None,
+    ) -> None:
+        # Who was told to stop is still where it was; who moves is there and at its new place.
+        before = origin if old_standing.leaves else old
+        after = origin if standing.leaves else booking
+        if before is not after:
+            if before is not None:
+                self.now.take(before, -1)
+            if after is not None:
+                self.now.take(after)
+        if old_standing is Standing.MOVED and old is not None:
+            self.now.take(old, -1)
+        if standing is Standing.MOVED and booking is not None:
+            self.now.take(booking)
 
     @property
     def looks(self) -> int:
@@ -204,24 +226,21 @@ class State:
         """Count the milli-GPU to share: open nodes, and what is in use on closed ones."""
         total = 0
         for index, node in enumerate(self.nodes):
-            devices = node.devices if node.schedulable else node.devices - self.now.idle[index]
-            total += devices * WHOLE_GPU
-        return total
+            total += node.devices if node.schedulable else node.devices - self.now.idle[index]
+        return total * WHOLE_GPU
 
     def leaving(self, booking: Booking) -> list[Member]:
         """Give the workers that must leave before a reservation here can start."""
-        if self._leaving is None:
-            self._leaving = {}
-            for item in self.items:
-                for member in item.members:
-                    if member.origin and member.standing in {Standing.GOING, Standing.MOVED}:
-                        self._leaving.setdefault(member.origin.node, []).append(member)
-        on_node = self._leaving.get(booking.node, [])
+        on_node = self._leaving.get(booking.node)
+        if not on_node:
+            return []
         wanted = set(booking.devices)
-        on_devices = [m for m in on_node if m.origin and wanted.intersection(m.origin.devices)]
-        if on_devices or self._is_free_now(booking):
-            return on_devices
-        return list(on_node)  # they have the CPU or the memory of the node that it needs
+        found = [m for m in on_node if m.origin and not wanted.isdisjoint(m.origin.devices)]
+        if not found and not self._is_free_now(booking):
+            found = list(on_node)  # they have the CPU or the memory of the node that it needs
+        if len(found) > 1:
+            found.sort(key=lambda member: (member.item.age, member.index))
+        return found
 
     def _is_free_now(self, booking: Booking) -> bool:
         # The booking itself is counted in, so nothing may be overdrawn.
@@ -232,15 +251,15 @@ class State:
         return len(self._journal)
 
     def roll_back(self, mark: int) -> None:
-        """Undo every change since a mark, latest first."""
+        """Undo every change since a mark, latest first; 0 goes back to the snapshot."""
         journal = self._journal
         while len(journal) > mark:
             member, standing, booking = journal.pop()
             self._apply(member, standing, booking)
 
-    def forget_journal(self) -> None:
-        """Make every change so far final."""
-        self._journal.clear()
+    def changed(self) -> Iterable[Item]:
+        """Give the workloads that this cycle has changed so far."""
+        return dict.fromkeys(member.item for member, _, _ in self._journal)
 
     def release(self, member: Member) -> None:
         """Take a victim's devices back: a running worker goes, a reservation just ends."""
@@ -254,7 +273,9 @@ class State:
 
 def _node_types(item: Item) -> tuple[tuple[str, ...], ...]:
     """Collect what its project and each ancestor restrict a workload to (P5)."""
-    restrictions = [account.project.node_types for account in item.account.path]
     is_job = item.workload.kind == "job"
-    chosen = [types.train if is_job else types.build for types in restrictions]
-    return tuple(allowed for allowed in chosen if allowed is not None)
+    chosen = [
+        account.project.node_types.train if is_job else account.project.node_types.build
+        for account in item.account.path
+    ]
+    return tuple([allowed for allowed in chosen if allowed is not None])

@@ -114,6 +114,10 @@ class ProjectTree:
         """Give the account that a workload of this project is booked on."""
         return self._queues.get(project)
 
+    def lacks_queue(self, project: str) -> bool:
+        """Tell whether a project has no account for workloads of its own yet."""
+        return project in self.accounts and project not in self._queues
+
 
 def _own_queue(account: Account) -> Account:
     """Give a parent's own workloads an account beside its children's.

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from runai.hub_service.scheduler.items import Member, Standing
 from runai.hub_service.scheduler.kinds import Kind
 from runai.hub_service.scheduler.protection import protected_until
-from runai.hub_service.scheduler.state import Member, Standing, State
+from runai.hub_service.scheduler.state import State
 
 
 class Leaving(NamedTuple):
@@ -114,7 +115,7 @@ class Vacancies:
 
 
 def _movable(state: State) -> list[Member]:
-    policy, now = state.snapshot.policy, state.snapshot.now
+    policy, now = state.policy, state.time
     found: list[Member] = []
     for item in state.items:
         # Q5: a preemptible session would end; there is nothing to move.

@@ -29,7 +29,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "vision/exp-2",
         "over_limit",
-        "vision may hold at most 3 GPUs and holds 2; vision/exp-2 asks for 2",
+        "vision may hold at most 3 GPUs and holds 2; this asks for 2",
         vision,
         job("vision/exp-1", 2, "vision", on="n1:0,1"),
         job("vision/exp-2", 2, "vision"),

@@ -1,0 +1,159 @@
+"""What could be taken from whom, and in which order (R4).
+
+Knows how a preemptible workload is cut into victims and keeps each account's sorted, the best
+last. Who may be taken, and whether it helps, is `search`'s; kept by `state` from cycle to cycle.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from operator import attrgetter
+
+from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
+from runai.hub_service.scheduler.tree import Account
+
+VictimKey = tuple[int, bool, bool, int, int, str, int]
+_key = attrgetter("key")
+
+
+class Victim:
+    """Workers that are taken together: one surplus worker, or what an item needs to run."""
+
+    __slots__ = ("is_surplus", "item", "key", "member")
+
+    def __init__(self, item: Item, member: Member, *, is_surplus: bool) -> None:
+        self.item = item
+        self.member = member
+        self.is_surplus = is_surplus
+        safe = item.workload.checkpointed
+        # R4 (2) to (5), the best victim greatest: lowest priority, surplus, least work lost where
+        # that is known (who never told of a checkpoint may lose everything), latest, last by name.
+        self.key: VictimKey = (
+            -item.rank,
+            is_surplus,
+            safe is not None,
+            safe or 0,
+            *item.age,
+            member.index,
+        )
+
+    @property
+    def is_active(self) -> bool:
+        """Tell whether there still is something to take."""
+        return self.member.standing in ACTIVE
+
+    def workers(self) -> tuple[Member, ...]:
+        """Give the workers that go: with its minimum, an item loses all that it still has."""
+        if self.is_surplus:
+            return (self.member,)
+        return tuple([member for member in self.item.members if member.standing in ACTIVE])
+
+
+def victims_of(item: Item) -> tuple[Victim, ...]:
+    """Cut a preemptible workload into victims: each surplus worker, then the rest together."""
+    if item.is_fixed:
+        return ()  # Q1: sessions within the build quota are never victims
+    active = [member for member in item.members if member.standing in ACTIVE]
+    if not active or item.count(Standing.MOVED):
+        return ()  # whoever makes room by moving is not taken as well (R10)
+    surplus = [Victim(item, member, is_surplus=True) for member in active[item.minimum :]]
+    return (*surplus, Victim(item, active[0], is_surplus=False))
+
+
+class Victims:
+    """Every account's victims, as the snapshot has them."""
+
+    def __init__(self) -> None:
+        """Start with nobody."""
+        self._victims: dict[Account, list[Victim]] = {}
+        self._surplus: dict[Account, int] = {}
+        self._cut: dict[Item, tuple[Victim, ...]] = {}
+
+    def add(self, item: Item) -> None:
+        """Sort in what a workload could lose."""
+        victims = victims_of(item)
+        if victims:
+            self._cut[item] = victims
+        for victim in victims:
+            account = victim.item.account
+            listed = self._victims.setdefault(account, [])
+            if not listed or listed[-1].key < victim.key:
+                listed.append(victim)
+            else:
+                insort(listed, victim, key=_key)
+            if victim.is_surplus:
+                self._surplus[account] = self._surplus.get(account, 0) + 1
+
+    def remove(self, item: Item) -> None:
+        """Take a workload out again."""
+        for victim in self._cut.pop(item, ()):
+            account = victim.item.account
+            listed = self._victims[account]
+            index = bisect_left(listed, victim.key, key=_key)
+            assert listed[index] is victim, "its place follows from its key"
+            del listed[index]
+            if victim.is_surplus:
+                self._surplus[account] -= 1
+
+    def view(self, changed: Iterable[Item]) -> VictimsView:
+        """Give what a pass may take from, after this cycle changed these items."""
+        return VictimsView(self._victims, self._cut, self._surplus, changed)
+
+
+class VictimsView:
+    """One pass's own lists: copied when they are first asked for, and free to be shortened."""
+
+    def __init__(
+        self,
+        kept: dict[Account, list[Victim]],
+        cut: dict[Item, tuple[Victim, ...]],
+        surplus: dict[Account, int],
+        changed: Iterable[Item],
+    ) -> None:
+        """Cut the changed items anew."""
+        self._kept = kept
+        self._cut = cut
+        self._changed: dict[Account, set[Item]] = {}
+        self._fresh: dict[Account, list[Victim]] = {}
+        for item in changed:
+            self._changed.setdefault(item.account, set()).add(item)
+            self._fresh.setdefault(item.account, []).extend(victims_of(item))
+        self._lists: dict[tuple[Account, bool], list[Victim]] = {}
+        self._kept_surplus = surplus
+        self.has_surplus = any(surplus.values()) or any(
+            victim.is_surplus for fresh in self._fresh.values() for victim in fresh
+        )
+
+    def of(self, account: Account, *, surplus_only: bool) -> list[Victim]:
+        """Give an account's victims, the best last."""
+        known = self._lists.get((account, surplus_only))
+        if known is not None:
+            return known
+        if surplus_only:
+            listed = []
+            if self._kept_surplus.get(account) or account in self._fresh:
+                listed = [v for v in self.of(account, surplus_only=False) if v.is_surplus]
+        else:
+            kept, changed = self._kept.get(account, []), self._changed.get(account)
+            if changed is None:
+                listed = kept[:]
+            else:
+                listed = [victim for victim in kept if victim.item not in changed]
+                listed += self._fresh[account]
+                listed.sort(key=_key)
+        self._lists[account, surplus_only] = listed
+        return listed
+
+    def on(self, node: int, members: Iterable[Member]) -> dict[Account, list[Victim]]:
+        """Give the victims with something on a node, by account; `members` are who is there."""
+        there: dict[Account, list[Victim]] = {}
+        for item in dict.fromkeys(member.item for member in members):
+            account = item.account
+            is_kept = item not in self._changed.get(account, ())
+            for victim in self._cut.get(item, ()) if is_kept else victims_of(item):
+                if any(m.booking is not None and m.booking.node == node for m in victim.workers()):
+                    there.setdefault(account, []).append(victim)
+        for listed in there.values():
+            listed.sort(key=_key)
+        return there

@@ -1,0 +1,73 @@
+"""An index gives the plans of its snapshot, whatever changes have brought it there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import cluster, job, project, snapshot
+from runai.hub_service.scheduler import Changes, Index, Policy, Snapshot, decide
+from strategies import snapshots
+
+
+@given(snapshots(), st.data())
+def test_an_index_decides_like_the_snapshot_it_has_become(
+    world: Snapshot, data: st.DataObject
+) -> None:
+    index = Index(replace(world, workloads=()))
+    everybody = [workload.name for workload in world.workloads]
+    subsets = st.sets(st.sampled_from(everybody)) if everybody else st.just(set[str]())
+    here: dict[str, object] = {}
+    for time in range(data.draw(st.integers(1, 4), label="cycles")):
+        names = data.draw(subsets, label="there")
+        index.apply(
+            Changes(
+                now=time,
+                gone=tuple(name for name in here if name not in names),
+                # Some are new and some take the place of themselves.
+                workloads=tuple(w for w in world.workloads if w.name in names),
+            )
+        )
+        here = dict.fromkeys(names)
+
+        assert index.snapshot().now == time
+        assert {w.name for w in index.snapshot().workloads} == names
+        assert decide(index) == decide(index.snapshot())
+        assert decide(index) == decide(index.snapshot()), "a cycle leaves nothing behind"
+
+
+def test_nodes_projects_and_policy_may_change() -> None:
+    index = Index(snapshot("1x2", [project("a", 1)], [job("a-1"), job("a-2"), job("a-3")]))
+    assert len([d for d in decide(index).decisions if d.kind == "start"]) == 2
+
+    index.apply(
+        Changes(
+            nodes=cluster("1x4"),
+            projects=(project("a", 1, limit=3),),
+            policy=Policy(explain="none"),
+        )
+    )
+
+    assert [d.kind for d in decide(index).decisions] == ["start"] * 3
+    index.apply(Changes(projects=(project("a", 1, limit=1),)))
+    assert [d.kind for d in decide(index).decisions] == ["start"]
+    assert [d.kind for d in decide(index, Policy(phases=())).decisions] == ["wait"] * 3
+
+
+def test_a_project_with_children_may_get_a_first_workload_of_its_own() -> None:
+    tree = [project("lab", 2), project("a", 1, parent="lab")]
+    index = Index(snapshot("1x2", tree, [job("a-1")]))
+    decide(index)
+
+    index.apply(Changes(workloads=(job("own", 1, "lab"),)))
+
+    assert decide(index) == decide(index.snapshot())
+    assert [d.workload for d in decide(index).decisions] == ["a-1", "own"]
+
+
+def test_who_goes_must_have_been_there() -> None:
+    with pytest.raises(KeyError, match="nobody"):
+        Index(snapshot("1x1", [])).apply(Changes(gone=("nobody",)))
