@@ -106,6 +106,7 @@ def job(
             "gpu_types",
             "nodes",
             "started",
+            "gone_by",
         )
         if key in fields
     }

@@ -5,6 +5,7 @@ to find out whether anything that a snapshot shows has changed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.records import ProjectRecord, WorkerRecord, WorkloadState
@@ -96,8 +97,15 @@ def _worker(row: Row, worker: WorkerRecord) -> Worker:
         node=worker.node if placed else None,
         devices=tuple(share.device for share in worker.devices),
         started=int(worker.started) if placed and worker.started is not None else None,
+        gone_by=_gone_by(row) if worker.state == "stopping" else None,
         node_selector={NODE_TYPE_LABEL: spec.node_type} if spec.node_type else {},
     )
+
+
+def _gone_by(row: Row) -> int | None:
+    """Say when what was told to stop is killed, if it has not stopped by itself."""
+    since = row.stopping_since
+    return None if since is None else ceil(since + row.spec.grace_seconds)
 
 
 def _node(name: str, devices: Sequence[Device]) -> Node:

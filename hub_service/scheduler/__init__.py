@@ -5,7 +5,18 @@ clock, no I/O, no randomness, no floating point. Everything else of the platform
 around it. The rules have letters (S, O, Q, R, P, E, X), cited where they are implemented.
 """
 
-from runai.hub_service.scheduler.cycle import decide
+from runai.hub_service.scheduler.cycle import decide, explain
+from runai.hub_service.scheduler.explanation import (
+    AllowMoves,
+    AskOtherwise,
+    Change,
+    Counterfactual,
+    EndWorkloads,
+    ExpectedStart,
+    Explanation,
+    Holder,
+    SetProject,
+)
 from runai.hub_service.scheduler.index import Changes, Index
 from runai.hub_service.scheduler.model import (
     Decision,
@@ -32,11 +43,20 @@ from runai.hub_service.scheduler.model import (
 )
 from runai.hub_service.scheduler.quantity import Mib, MilliGpu, gpu_number, gpu_text, milli_gpus
 from runai.hub_service.scheduler.quotas import oversubscribed
+from runai.hub_service.scheduler.what_if import changed, serves
 
 __all__ = [
+    "AllowMoves",
+    "AskOtherwise",
+    "Change",
     "Changes",
+    "Counterfactual",
     "Decision",
     "DeviceShare",
+    "EndWorkloads",
+    "ExpectedStart",
+    "Explanation",
+    "Holder",
     "Index",
     "LeftOut",
     "Mib",
@@ -51,6 +71,7 @@ __all__ = [
     "Reason",
     "Reserve",
     "Resize",
+    "SetProject",
     "Snapshot",
     "Start",
     "Stop",
@@ -59,9 +80,12 @@ __all__ = [
     "Worker",
     "WorkerState",
     "Workload",
+    "changed",
     "decide",
+    "explain",
     "gpu_number",
     "gpu_text",
     "milli_gpus",
     "oversubscribed",
+    "serves",
 ]

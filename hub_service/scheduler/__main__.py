@@ -10,10 +10,16 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
-from runai.hub_service.scheduler.cycle import decide
-from runai.hub_service.scheduler.wire import InvalidSnapshot, plan_to_json, snapshot_from_json
+from runai.hub_service.scheduler.cycle import decide, explain
+from runai.hub_service.scheduler.model import Snapshot
+from runai.hub_service.scheduler.wire import (
+    InvalidSnapshot,
+    decision_to_json,
+    plan_to_json,
+    snapshot_from_json,
+)
 
 OK, WRONG_INPUT = 0, 2
 
@@ -28,29 +34,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--jsonl", action="store_true", help="one snapshot a line in, one plan a line out"
     )
+    parser.add_argument(
+        "--explain",
+        metavar="WORKLOAD",
+        help="print why this one waits, what would help and when it is expected to start",
+    )
     options = parser.parse_args(argv)
     try:
         if options.snapshot == "-":
-            return _answer(sys.stdin, jsonl=options.jsonl)
+            return _answer(sys.stdin, options)
         with open(options.snapshot, encoding="utf-8") as file:  # noqa: PTH123  pathlib is slow to import
-            return _answer(file, jsonl=options.jsonl)
+            return _answer(file, options)
     except OSError as error:
         print(f"{options.snapshot}: {error.strerror}", file=sys.stderr)
         return WRONG_INPUT
 
 
-def _answer(file: TextIO, *, jsonl: bool) -> int:
-    status = OK
+def _answer(file: TextIO, options: argparse.Namespace) -> int:
+    status, jsonl = OK, options.jsonl
     for text in _lines(file) if jsonl else [file.read()]:
         try:
-            plan = plan_to_json(decide(snapshot_from_json(json.loads(text))))
+            answer = _answer_to(snapshot_from_json(json.loads(text)), options.explain)
         except json.JSONDecodeError as error:
             status = _refuse(f"not JSON: {error}", jsonl=jsonl)
         except InvalidSnapshot as error:
             status = _refuse(str(error), jsonl=jsonl)
         else:
-            print(json.dumps(plan, indent=None if jsonl else 2, ensure_ascii=False), flush=True)
+            print(json.dumps(answer, indent=None if jsonl else 2, ensure_ascii=False), flush=True)
     return status
+
+
+def _answer_to(snapshot: Snapshot, workload: str | None) -> dict[str, Any]:
+    plan = decide(snapshot)
+    if workload is None:
+        return plan_to_json(plan)
+    if all(workload != known.name for known in snapshot.workloads):
+        message = f"there is no workload {workload} in the snapshot"
+        raise InvalidSnapshot(message)
+    wait = explain(snapshot, plan, workload)
+    told = [wait] if wait else [d for d in plan.decisions if d.workload == workload]
+    return {"decisions": [decision_to_json(decision) for decision in told]}
 
 
 def _lines(file: Iterable[str]) -> Iterator[str]:

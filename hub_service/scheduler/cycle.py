@@ -6,12 +6,14 @@ the controller, the simulator, `runai schedule` and the tests.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from runai.hub_service.scheduler.allocate import Allocation
 from runai.hub_service.scheduler.consolidate import Consolidation
+from runai.hub_service.scheduler.explain import explain_with, explained
 from runai.hub_service.scheduler.index import Index
-from runai.hub_service.scheduler.model import Plan, Policy, Snapshot
+from runai.hub_service.scheduler.model import Plan, Policy, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.outcome import plan_of
 from runai.hub_service.scheduler.reclaim import Reclaim
 from runai.hub_service.scheduler.shares import set_fair_shares
@@ -40,11 +42,27 @@ def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
             state = snapshot.state()
             plan = run(state)
             state.roll_back(0)
-            return plan
+            if state.policy.explain != "full":
+                return plan
+            return explained(decide, snapshot.snapshot(), plan)
         snapshot = snapshot.snapshot()
     if policy is not None:
         snapshot = replace(snapshot, policy=policy)
-    return run(State(snapshot, tree_of(snapshot)))
+    plan = run(State(snapshot, tree_of(snapshot)))
+    return explained(decide, snapshot, plan) if snapshot.policy.explain == "full" else plan
+
+
+def explain(
+    snapshot: Snapshot,
+    plan: Plan,
+    workload: str,
+    may_know: Callable[[Workload], bool] = lambda _workload: True,
+) -> Wait | None:
+    """Explain at length why a workload waits and when it starts; None if it does not wait.
+
+    `plan` is what `decide` made of `snapshot`. Names no workload that the reader may not know of.
+    """
+    return explain_with(decide, snapshot, plan, workload, may_know)
 
 
 def run(state: State) -> Plan:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import ClassVar, Literal
 
+from runai.hub_service.scheduler.explanation import Explanation
 from runai.hub_service.scheduler.quantity import Mib, MilliGpu
 
 Phase = Literal["allocate", "consolidate", "reclaim", "preempt", "stop_stale_gangs"]
@@ -136,6 +137,8 @@ class Worker:
     node: str | None = None
     devices: tuple[int, ...] = ()
     started: int | None = None
+    gone_by: int | None = None
+    """When a stopping worker is gone at the latest; None is not known."""
     cpu_milli: int = 0
     memory_mib: Mib = Mib(0)
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -291,6 +294,8 @@ class Wait:
     workload: str
     reason: Reason
     position: int
+    explanation: Explanation | None = None
+    """Where somebody asked for it (`explain`), or the policy does (`explain: "full"`)."""
 
 
 Decision = Start | Stop | Reserve | Unreserve | Move | Resize | Wait

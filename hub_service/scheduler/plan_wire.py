@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, assert_never
 
+from runai.hub_service.scheduler.explanation_wire import EXPLANATION
 from runai.hub_service.scheduler.fields import (
     GPUS,
     NAMES,
@@ -65,7 +66,16 @@ _DECISIONS: dict[str, ObjectFormat[Any]] = {
     "unreserve": ObjectFormat("unreserve", Unreserve, _WORKLOAD_WORKER),
     "move": ObjectFormat("move", Move, {**_PLACED, "reason": _WHY}),
     "resize": ObjectFormat("resize", Resize, {**_PLACED, "reason": _WHY}),
-    "wait": ObjectFormat("wait", Wait, {"workload": _NAME, "reason": _WHY, "position": _COUNT}),
+    "wait": ObjectFormat(
+        "wait",
+        Wait,
+        {
+            "workload": _NAME,
+            "reason": _WHY,
+            "position": _COUNT,
+            "explanation": Field(EXPLANATION.read, EXPLANATION.write),
+        },
+    ),
 }
 
 

@@ -75,6 +75,18 @@ def count_text(milli: int, noun: str = "GPU") -> str:
     return f"{gpu_text(milli)} {noun}{'' if milli == WHOLE_GPU else 's'}"
 
 
+def duration_text(seconds: int) -> str:
+    """Write a time to wait in the unit that people would use, rounded up.
+
+    >>> [duration_text(s) for s in (1, 90, 240, 5000, 100_000, 900_000)]
+    ['1 second', '90 seconds', '4 minutes', '84 minutes', '28 hours', '11 days']
+    """
+    for unit, length, enough in (("day", 86400, 5), ("hour", 3600, 3), ("minute", 60, 2)):
+        if seconds >= enough * length:
+            return f"{-(-seconds // length)} {unit}s"
+    return f"{seconds} second{'' if seconds == 1 else 's'}"
+
+
 def memory_of_fraction(milli: int, device_mib: int) -> Mib:
     """Give the device memory that a fraction books: the part rounded down (P3).
 

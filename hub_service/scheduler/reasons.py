@@ -135,16 +135,28 @@ class Reasons:
         return self._of_too_many(unit) or self._of_no_room(unit, lane, block)
 
     def _of_reserved(self, reserved: list[Member]) -> Reason:
-        leaving: dict[Item, None] = {}
-        for member in reserved:
-            if member.booking is not None:
-                leaving.update(dict.fromkeys(m.item for m in self._state.leaving(member.booking)))
+        going = [
+            member
+            for mine in reserved
+            if mine.booking is not None
+            for member in self._state.leaving(mine.booking)
+        ]
+        leaving = dict.fromkeys(member.item for member in going)
         node = self._state.nodes[reserved[0].booking.node].name if reserved[0].booking else ""
         who = _names(_label(item) for item in leaving)
         text = f"its place on {node} is reserved; " + (
-            f"waiting for {who} to stop" if who else "it starts in the next cycle"
+            f"waiting for {who} to stop{self._grace_left(going)}"
+            if who
+            else "it starts in the next cycle"
         )
         return Reason(code="stopping", rule="R7", text=text)
+
+    def _grace_left(self, going: Iterable[Member]) -> str:
+        """Say how long those that were told to stop may take, where the snapshot tells."""
+        times = [member.worker.gone_by for member in going]
+        known = [time for time in times if time is not None]
+        seconds = max(known, default=0) - self._state.time
+        return f", {seconds} s at most" if seconds > 0 and len(known) == len(times) else ""
 
     def _of_cap(self, block: Block, account: Account, demand: int) -> Reason:
         if block.code == "over_build_quota":

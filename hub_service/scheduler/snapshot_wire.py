@@ -138,6 +138,7 @@ _WORKER = ObjectFormat(
         "node": Field(optional(read_name)),
         "devices": Field(tuple_of(read_count), list),
         "started": _OPTIONAL_WHOLE,
+        "gone_by": _OPTIONAL_WHOLE,
         "cpu_milli": _COUNT,
         "memory_mib": _COUNT,
         "node_selector": TEXTS,

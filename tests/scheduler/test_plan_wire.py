@@ -7,7 +7,14 @@ import json
 import pytest
 
 from runai.hub_service.scheduler import (
+    AllowMoves,
+    AskOtherwise,
+    Counterfactual,
     DeviceShare,
+    EndWorkloads,
+    ExpectedStart,
+    Explanation,
+    Holder,
     MilliGpu,
     Move,
     Plan,
@@ -15,6 +22,7 @@ from runai.hub_service.scheduler import (
     Reason,
     Reserve,
     Resize,
+    SetProject,
     Start,
     Stop,
     Unreserve,
@@ -24,6 +32,25 @@ from runai.hub_service.scheduler.wire import InvalidSnapshot, plan_from_json, pl
 
 WHY = Reason(code="reclaimed", rule="R2", text="because", for_="w")
 DEVICES = (DeviceShare(3, MilliGpu(1000)), DeviceShare(4, MilliGpu(1000)))
+EXPLANATION = Explanation(
+    ahead=("v",),
+    holders=(Holder(workload="b", project="p", gpus=MilliGpu(500), until=7, is_estimated=True),),
+    counterfactuals=(
+        Counterfactual(
+            changes=(
+                EndWorkloads(workloads=("b",)),
+                SetProject(project="p", setting="quota", value=2500),
+                SetProject(project="p", setting="limit", value=None),
+                SetProject(project="p", setting="min_runtime", value=60),
+                AskOtherwise(workload="w", gpus=MilliGpu(500), workers=2, preemptible=True),
+                AllowMoves(),
+            ),
+            text="would start if",
+            protected_until=9,
+        ),
+    ),
+    expected_start=ExpectedStart(at=5, earliest=4, latest=None, is_estimated=True, text="soon"),
+)
 PLAN = Plan(
     decisions=(
         Unreserve(workload="z", worker="z-0"),
@@ -37,6 +64,7 @@ PLAN = Plan(
             workload="w",
             reason=Reason(code="no_room", rule="P1", text="full"),
             position=1,
+            explanation=EXPLANATION,
         ),
     ),
     projects={
@@ -95,3 +123,27 @@ def test_wrong_plans_are_refused(document: object, message: str) -> None:
         plan_from_json(document)
 
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"kind": "sell"}, "a change's kind must be one of set, end, ask, consolidate, not 'sell'"),
+        (
+            {"kind": "set", "project": "p", "setting": "colour", "value": 1},
+            "a set names project, value and a setting: one of quota, build_quota, limit,",
+        ),
+        (
+            {"kind": "set", "project": "p", "setting": "quota", "value": -1},
+            "set quota: value must be a number of GPUs from 0 upwards, not -1",
+        ),
+    ],
+)
+def test_a_wrong_change_is_named(change: dict[str, object], text: str) -> None:
+    written = plan_to_json(PLAN)
+    written["decisions"][-1]["explanation"]["counterfactuals"][0]["changes"] = [change]
+
+    with pytest.raises(InvalidSnapshot) as refused:
+        plan_from_json(written)
+
+    assert text in str(refused.value)

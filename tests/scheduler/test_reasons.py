@@ -121,6 +121,18 @@ def test_every_code_has_its_sentence() -> None:
     assert said == expected
 
 
+def test_a_reservation_says_how_long_those_that_stop_may_take() -> None:
+    projects = [project("a", 0), project("b", 1)]
+    going = job("old", on="n1:0", state="stopping", gone_by=1012)
+    new = job("new", 1, "b", on="n1:0", state="reserved")
+
+    plan = decide(snapshot("1x1", projects, [going, new]))
+
+    assert sentence(plan, "new") == (
+        "its place on n1 is reserved; waiting for old to stop, 12 s at most"
+    )
+
+
 def test_positions_count_each_projects_queue_in_its_order() -> None:
     world = snapshot(
         "1x1",

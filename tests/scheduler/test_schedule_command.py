@@ -58,3 +58,29 @@ def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     assert main([missing]) == 2
     assert capsys.readouterr().err == f"{missing}: No such file or directory\n"
+
+
+def test_schedule_explains_one_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "snapshot.json"
+    second = {"name": "big", "project": "vision", "workers": [{"name": "big-0", "gpus": 9}]}
+    file.write_text(json.dumps({**EXAMPLE, "workloads": [*EXAMPLE["workloads"], second]}))
+
+    assert main([str(file), "--explain", "big"]) == 0
+    (wait,) = json.loads(capsys.readouterr().out)["decisions"]
+    assert (wait["kind"], wait["workload"], wait["reason"]["code"]) == (
+        "wait",
+        "big",
+        "no_such_node",
+    )
+    assert wait["explanation"]["counterfactuals"] == [
+        {
+            "changes": [{"kind": "ask", "workload": "big", "gpus": 8}],
+            "text": "would start with 8 GPUs instead of 9",
+        }
+    ]
+
+    assert main([str(file), "--explain", "bob-1"]) == 0
+    assert [d["kind"] for d in json.loads(capsys.readouterr().out)["decisions"]] == ["start"]
+
+    assert main([str(file), "--explain", "eve"]) == 2
+    assert capsys.readouterr().err == "there is no workload eve in the snapshot\n"

@@ -1,0 +1,106 @@
+"""`explain`: what a wait's one sentence leaves out, for whoever looks (X).
+
+Knows what an explanation consists of and how much work it may be. Its parts are found by
+`counterfactuals` and `forecast`. Called by `cycle`, which passes `decide`: on demand, and for every
+wait where the policy says `explain: "full"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from runai.hub_service.scheduler.counterfactuals import Search, Trials
+from runai.hub_service.scheduler.explanation import Explanation, Holder
+from runai.hub_service.scheduler.forecast import Decide, expected_start
+from runai.hub_service.scheduler.holding import Held, Holdings
+from runai.hub_service.scheduler.model import Decision, Plan, Snapshot, Wait, Workload
+from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.tree import tree_of
+from runai.hub_service.scheduler.wording import Wording
+
+MOST_TRIALS = 32
+MOST_CYCLES = 200
+FEWEST = 3
+EFFORT = 400_000
+"""Workers and devices that may be looked at in all: a large cluster gets fewer trials."""
+_SHOWN = 8
+
+MayKnow = Callable[[Workload], bool]
+
+
+def explain_with(
+    decide: Decide,
+    snapshot: Snapshot,
+    plan: Plan,
+    workload: str,
+    may_know: MayKnow = lambda _workload: True,
+) -> Wait | None:
+    """Give a workload's wait with its explanation; None if it does not wait in this plan.
+
+    `plan` is what `decide` makes of `snapshot`. Workloads for which `may_know` is false count, but
+    are not named. The work is bounded: what is not found within it is not told.
+    """
+    wait = next((d for d in plan.decisions if d.kind == "wait" and d.workload == workload), None)
+    asked = next((w for w in snapshot.workloads if w.name == workload), None)
+    if wait is None or asked is None:
+        return None
+    snapshot = replace(snapshot, policy=replace(snapshot.policy, explain="short"))
+    holdings = Holdings(snapshot, plan, asked)
+    code = wait.reason.code
+    trials = Trials(
+        snapshot, asked, decide, _bounded(snapshot, MOST_TRIALS), at_once=code == "stopping"
+    )
+    wording = Wording(snapshot.now, tree_of(snapshot).accounts, may_know)
+    search = Search(snapshot, asked, wait.reason, holdings, wording, trials)
+    explanation = Explanation(
+        ahead=_ahead(snapshot, plan, wait, asked, may_know),
+        holders=tuple(_holder(held, may_know) for held in holdings.holders(code)[:_SHOWN]),
+        counterfactuals=search.run(),
+        expected_start=expected_start(
+            snapshot, workload, decide, cycles=_bounded(snapshot, MOST_CYCLES)
+        ),
+    )
+    return replace(wait, explanation=explanation)
+
+
+def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:
+    """Give every wait of a plan its explanation (policy `explain: "full"`)."""
+
+    def told(decision: Decision) -> Decision:
+        if decision.kind != "wait":
+            return decision
+        return explain_with(decide, snapshot, plan, decision.workload) or decision
+
+    return replace(plan, decisions=tuple(told(decision) for decision in plan.decisions))
+
+
+def _bounded(snapshot: Snapshot, most: int) -> int:
+    size = sum(len(w.workers) for w in snapshot.workloads) + sum(n.devices for n in snapshot.nodes)
+    return max(FEWEST, min(most, EFFORT // max(1, size)))
+
+
+def _ahead(
+    snapshot: Snapshot, plan: Plan, wait: Wait, asked: Workload, may_know: MayKnow
+) -> tuple[str, ...]:
+    workloads = {workload.name: workload for workload in snapshot.workloads}
+    before = [
+        workloads[d.workload]
+        for d in plan.decisions
+        if d.kind == "wait"
+        and d.position < wait.position
+        and workloads[d.workload].project == asked.project
+    ]
+    return tuple(w.name for w in before if may_know(w))[:_SHOWN]
+
+
+def _holder(held: Held, may_know: MayKnow) -> Holder:
+    is_known = may_know(held.workload)
+    return Holder(
+        workload=held.workload.name if is_known else "",
+        project=held.workload.project,
+        user=held.workload.user if is_known else "",
+        gpus=MilliGpu(held.total),
+        until=held.end.at if held.end else None,
+        is_estimated=held.end.is_estimated if held.end else False,
+    )

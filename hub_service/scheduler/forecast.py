@@ -1,0 +1,268 @@
+"""When will it start? The future as `decide` would make it, from known and estimated ends (X).
+
+Knows how long running work is expected to last, and plays cycles forward in virtual time: what
+has ended leaves, what the plan starts runs, what it stops queues again. Called by `explain`; asks
+the `decide` it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.explanation import ExpectedStart
+from runai.hub_service.scheduler.model import (
+    Decision,
+    Move,
+    Plan,
+    Resize,
+    Snapshot,
+    Stop,
+    Unreserve,
+    Worker,
+    WorkerState,
+    Workload,
+)
+from runai.hub_service.scheduler.quantity import duration_text
+from runai.hub_service.scheduler.what_if import pending_again, worker_after
+
+Decide = Callable[[Snapshot], Plan]
+
+_AT_LEAST = 60  # seconds that a run counts for when it has only begun
+_PAUSES_COUNT_FOR = 3600
+_CYCLES_AT_ONE_INSTANT = 8
+
+SHORTER, EXPECTED, LONGER = (1, 3), (1, 1), (3, 1)
+"""What is left of a run of unknown length, in terms of how long it has lasted.
+
+Knowing only that something has lasted t, the odds that it lasts x more are t / (t + x): it is even
+odds for x = t, three to one for t / 3 and one to three for 3t (J. R. Gott, Nature 363, 1993; the
+Lindy effect). So "between earliest and latest" is right in half of the cases.
+"""
+
+
+class End(NamedTuple):
+    """When something running is expected to end."""
+
+    at: int
+    is_estimated: bool
+
+
+def end_of(workload: Workload, now: int, factor: tuple[int, int] = (1, 1)) -> End | None:
+    """Tell when a running workload ends: as stated, or by how long it has run already.
+
+    None where it does not run, or nobody knows since when.
+
+    >>> from runai.hub_service.scheduler.model import Worker, WorkerState, Workload
+    >>> run = Worker(name="w", state=WorkerState.RUNNING, started=700)
+    >>> end_of(Workload(name="x", project="a", workers=(run,)), now=1000)
+    End(at=1300, is_estimated=True)
+    """
+    starts = [
+        worker.started
+        for worker in workload.workers
+        if worker.state is WorkerState.RUNNING and worker.started is not None
+    ]
+    if not starts:
+        return None
+    elapsed = max(0, now - min(starts))
+    stated = workload.expected_runtime
+    if stated is not None and elapsed < stated:
+        return End(min(starts) + stated, is_estimated=False)
+    more, per = factor
+    return End(now + max(elapsed, _AT_LEAST) * more // per, is_estimated=True)
+
+
+def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int) -> ExpectedStart:
+    """Tell when a waiting workload starts if nothing else is submitted.
+
+    Plays forward three times where run times are estimated: as expected, with the shorter and with
+    the longer ones. Looks at most `cycles` cycles ahead, each time.
+    """
+    future = _Future(snapshot, decide, EXPECTED)
+    others = (SHORTER, LONGER) if future.guesses() else ()
+    expected = future.start_of(name, cycles)
+    seen = [expected, *(_Future(snapshot, decide, f).start_of(name, cycles) for f in others)]
+    is_estimated = any(found.is_estimated for found in seen)
+    starts = [found.at for found in seen if found.at is not None]
+    # A run that was broken off starts it later than it looked, whenever that is.
+    bounds = [found.until for found in seen]
+    earliest = min([*starts, *(b for b in bounds if b is not None)], default=None)
+    start = ExpectedStart(
+        at=expected.at,
+        earliest=earliest,
+        latest=max(starts) if len(starts) == len(seen) else None,
+        is_estimated=is_estimated,
+        text="",
+    )
+    return replace(start, text=_sentence(start, expected.until, snapshot.now))
+
+
+class _Found(NamedTuple):
+    at: int | None
+    until: int | None
+    """Where the look ahead was broken off; None if it saw all there is to see."""
+    is_estimated: bool
+
+
+class _Future:
+    """One course of events."""
+
+    def __init__(self, snapshot: Snapshot, decide: Decide, factor: tuple[int, int]) -> None:
+        self._decide = decide
+        self._factor = factor
+        # Nobody reads these plans: sentences would only cost time.
+        self._base = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
+        self._now = snapshot.now
+        self._workloads = {workload.name: workload for workload in snapshot.workloads}
+        self._ends: dict[str, End] = {}
+        self._left: dict[str, End] = {}
+        """Seconds of work that are left of what does not run."""
+        self._is_estimated = False
+        for workload in snapshot.workloads:
+            end = end_of(workload, snapshot.now, factor)
+            if end is not None:
+                self._ends[workload.name] = end
+        typical = _typical_run(snapshot, self._ends)
+        for workload in snapshot.workloads:
+            if workload.name not in self._ends:
+                stated = workload.expected_runtime
+                left = typical if stated is None else End(stated, is_estimated=False)
+                if left is not None:
+                    self._left[workload.name] = left
+
+    def start_of(self, name: str, cycles: int) -> _Found:
+        """Play forward until the minimum of a workload runs."""
+        at_once = 0
+        for _ in range(cycles):
+            plan = self._decide(
+                replace(self._base, now=self._now, workloads=tuple(self._workloads.values()))
+            )
+            frees = self._apply(plan)
+            workload = self._workloads.get(name)
+            if workload is None:
+                return _Found(None, None, self._is_estimated)
+            running = [w for w in workload.workers if w.state is WorkerState.RUNNING]
+            if len(running) >= workload.minimum:
+                return _Found(self._now, None, self._is_estimated)
+            at_once = at_once + 1 if frees else 0
+            if frees and at_once < _CYCLES_AT_ONE_INSTANT:
+                continue  # what was reserved starts now that its victims are gone (R7)
+            if not self._advance():
+                return _Found(None, None, self._is_estimated)
+        return _Found(None, self._now, self._is_estimated)
+
+    def guesses(self) -> bool:
+        """Tell whether any run time is estimated."""
+        return any(end.is_estimated for end in (*self._ends.values(), *self._left.values()))
+
+    # ---- what a plan does
+
+    def _apply(self, plan: Plan) -> bool:
+        """Carry a plan out; tell whether that freed anything."""
+        changes: dict[str, dict[str, Decision]] = {}
+        for decision in plan.decisions:
+            if decision.kind != "wait":
+                changes.setdefault(decision.workload, {})[decision.worker] = decision
+        for name, by_worker in changes.items():
+            workload = self._workloads[name]
+            workers = tuple(
+                worker_after(w, by_worker.get(w.name), self._now) for w in workload.workers
+            )
+            after = replace(workload, workers=workers)
+            was, runs = _is_running(workload), _is_running(after)
+            if runs and not was:
+                self._start(name)
+            elif was and not runs:
+                after = self._pause(after)
+                if after.kind == "session":
+                    del self._workloads[name]  # Q5: it ends, it is not queued again
+                    continue
+            self._workloads[name] = after
+        return any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions)
+
+    def _start(self, name: str) -> None:
+        left = self._left.pop(name, None)
+        if left is not None:
+            self._ends[name] = End(self._now + left.at, left.is_estimated)
+
+    def _pause(self, workload: Workload) -> Workload:
+        end = self._ends.pop(workload.name, None)
+        if end is not None:
+            self._left[workload.name] = End(max(1, end.at - self._now), end.is_estimated)
+        return replace(workload, pauses=(*workload.pauses, self._now))
+
+    # ---- what time does
+
+    def _advance(self) -> bool:
+        """Go to the next moment at which anything changes; False if nothing ever does."""
+        moments = [end.at for end in self._ends.values()]
+        moments += self._rules_change()
+        later = [moment for moment in moments if moment > self._now]
+        if not later:
+            return False
+        self._now = min(later)
+        ended = {name: end for name, end in self._ends.items() if end.at <= self._now}
+        for name, end in ended.items():
+            self._is_estimated |= end.is_estimated
+            del self._ends[name], self._workloads[name]
+        for name, workload in self._workloads.items():
+            workers = tuple(_unless_gone(worker, self._now) for worker in workload.workers)
+            if workers != workload.workers:
+                self._workloads[name] = replace(workload, workers=workers)
+        return True
+
+    def _rules_change(self) -> Iterable[int]:
+        """Name the moments at which a rule allows what it did not: R8's times and R11's."""
+        times = {project.min_runtime for project in self._base.projects if project.min_runtime}
+        for workload in self._workloads.values():
+            for worker in workload.workers:
+                if worker.state is WorkerState.STOPPING:
+                    yield max(self._now + 1, worker.gone_by or 0)
+                elif worker.state is WorkerState.RUNNING and worker.started is not None:
+                    for least in times:
+                        yield worker.started + least
+            if workload.below_min_since is not None:
+                yield workload.below_min_since + workload.grace + 1
+            if self._base.policy.max_pauses_per_hour is not None:
+                for paused in workload.pauses:
+                    yield paused + _PAUSES_COUNT_FOR
+                    yield paused + _PAUSES_COUNT_FOR + 1
+
+
+def _typical_run(snapshot: Snapshot, ends: Mapping[str, End]) -> End | None:
+    """Guess the run time of what never ran and states none: the median of what runs."""
+    runs = []
+    for workload in snapshot.workloads:
+        end = ends.get(workload.name)
+        starts = [w.started for w in workload.workers if w.started is not None]
+        if end is not None and starts:
+            runs.append(end.at - min(starts))
+    return End(sorted(runs)[len(runs) // 2], is_estimated=True) if runs else None
+
+
+def _is_running(workload: Workload) -> bool:
+    return any(worker.state is WorkerState.RUNNING for worker in workload.workers)
+
+
+def _unless_gone(worker: Worker, now: int) -> Worker:
+    if worker.state is WorkerState.STOPPING and (worker.gone_by is None or worker.gone_by <= now):
+        return pending_again(worker)
+    return worker
+
+
+def _sentence(start: ExpectedStart, until: int | None, now: int) -> str:
+    if start.at is None and until is None:
+        return "nothing that is known to end makes room for it"
+    if start.at is None:
+        return f"not within {duration_text((until or now) - now)}; further was not looked"
+    if start.at <= now:
+        return "starts at once, when those that make room have gone"
+    text = f"expected to start in {duration_text(start.at - now)}"
+    if not start.is_estimated:
+        return text
+    earliest = now if start.earliest is None else start.earliest
+    soonest = duration_text(earliest - now) if earliest > now else "now"
+    longest = "much later" if start.latest is None else duration_text(start.latest - now)
+    return f"{text} (run times are estimated: between {soonest} and {longest})"

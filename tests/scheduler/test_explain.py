@@ -1,0 +1,338 @@
+"""Explanations: what would have to be otherwise, when it starts, who is ahead, who holds it (X)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from builders import job, project, session, snapshot
+from runai.hub_service.scheduler import (
+    Explanation,
+    Plan,
+    Snapshot,
+    Wait,
+    changed,
+    decide,
+    explain,
+)
+from runai.hub_service.scheduler.explain import explain_with
+from strategies import snapshots
+from world import World
+
+YOUNG = [job(f"young-{i}", on=f"n1:{i}", started=640 + i) for i in range(4)]
+HALVES = [job(f"half-{i}", 0.5, on=f"n1:{i}", started=900 + i) for i in range(4)]
+VISION = [project("vision", 2, limit=3)]
+
+CASES = {
+    "a-build-quota": (
+        snapshot(
+            "1x4",
+            VISION,
+            [
+                session("ana-1", 1, "vision", on="n1:0"),
+                session("bo-1", 1, "vision", on="n1:1", started=500),
+                session("cy-1", 1, "vision"),
+            ],
+        ),
+        "cy-1",
+        "over_build_quota",
+        [
+            "would start if the session of bo ended",
+            "would start if vision's quota were 3 GPUs instead of 2",
+            "would start if it were preemptible (and may then be stopped at any time)",
+        ],
+        (
+            "expected to start in 9 minutes"
+            " (run times are estimated: between 3 minutes and 25 minutes)"
+        ),
+    ),
+    "a-limit": (
+        snapshot(
+            "1x4",
+            VISION,
+            [
+                job("exp-1", 2, "vision", on="n1:0,1", started=940, expected_runtime=70),
+                job("exp-2", 2, "vision"),
+            ],
+        ),
+        "exp-2",
+        "over_limit",
+        [
+            "would start if exp-1 ended",
+            "would start with 1 GPU instead of 2",
+            "would start if vision's limit were 4 GPUs instead of 3",
+        ],
+        "expected to start in 10 seconds",
+    ),
+    "a-request-that-no-node-has": (
+        snapshot("1x4", [project("a", 8)], [job("huge", 8)]),
+        "huge",
+        "no_such_node",
+        ["would start with 4 GPUs instead of 8"],
+        "nothing that is known to end makes room for it",
+    ),
+    "a-gang-larger-than-the-cluster": (
+        snapshot("1x4", [project("a", 8)], [job("crowd", workers=5)]),
+        "crowd",
+        "no_such_node",
+        ["would start with 4 workers instead of 5"],
+        "nothing that is known to end makes room for it",
+    ),
+    "a-selector-that-no-node-has": (
+        snapshot("1x4", [project("a", 8)], [job("picky", gpu_types=("h100",))]),
+        "picky",
+        "no_such_node",
+        ["would start if it did not ask for certain nodes"],
+        "nothing that is known to end makes room for it",
+    ),
+    "a-project-that-is-not-there": (
+        snapshot("1x4", [project("a", 8)], [job("lost", 1, "nobody")]),
+        "lost",
+        "unknown_project",
+        [],
+        "nothing that is known to end makes room for it",
+    ),
+    "somebody-who-went-first": (
+        snapshot("1x4", [project("a", 4)], [job("first", 4, expected_runtime=600), job("late", 1)]),
+        "late",
+        "behind",
+        ["would start if first were not there", "would start with priority 75 instead of 50"],
+        "expected to start in 10 minutes",
+    ),
+    "more-than-the-share": (
+        snapshot(
+            "1x4",
+            [project("a", 3), project("b", 1)],
+            [
+                job("rich", 3, on="n1:0,1,2"),
+                job("own", 1, "b", on="n1:3", started=0, priority=75),
+                job("poor", 1, "b"),
+            ],
+        ),
+        "poor",
+        "over_share",
+        ["would start if own ended"],
+        (
+            "expected to start in 17 minutes"
+            " (run times are estimated: between 6 minutes and 50 minutes)"
+        ),
+    ),
+    "a-quota-that-is-too-small": (
+        snapshot(
+            "1x4",
+            [project("a", 3), project("b", 1)],
+            [
+                session("ro-1", 2, on="n1:0,1"),
+                session("ed-1", 1, "b", on="n1:2"),
+                job("old", 1, on="n1:3", started=990),
+                job("poor", 1, "b"),
+            ],
+        ),
+        "poor",
+        "over_share",
+        ["would start if old ended"],
+        (
+            "expected to start in 60 seconds"
+            " (run times are estimated: between 20 seconds and 3 minutes)"
+        ),
+    ),
+    "fragments": (
+        snapshot("1x4", [project("a", 4)], [*HALVES, job("spread", 1)]),
+        "spread",
+        "fragmented",
+        [
+            "would start if running jobs could be moved together (policy phase consolidate)",
+            "would start if half-3 ended",
+            "would start with 0.5 GPUs instead of 1",
+        ],
+        (
+            "expected to start in 97 seconds"
+            " (run times are estimated: between 32 seconds and 5 minutes)"
+        ),
+    ),
+    "a-gang-without-all-its-workers": (
+        snapshot(
+            "1x4",
+            [project("a", 4)],
+            [
+                job("h-0", 0.5, on="n1:0", priority=80),
+                job("h-1", 0.5, on="n1:1", started=300, expected_runtime=900, priority=80),
+                job("w-2", on="n1:2", priority=80),
+                job("gang", workers=2, priority=80),
+            ],
+        ),
+        "gang",
+        "gang_incomplete",
+        ["would start if h-1 ended", "would start with 1 worker instead of 2"],
+        "expected to start in 4 minutes",
+    ),
+    "a-minimum-run-time": (
+        snapshot(
+            "1x4",
+            [project("a", 2, min_runtime=600), project("b", 4)],
+            [*YOUNG, job("eager", 1, "b")],
+        ),
+        "eager",
+        "protected",
+        [
+            (
+                "would start if a gave back 1 of the 2 GPUs it holds over its share;"
+                " protected for 4 more minutes"
+            )
+        ],
+        (
+            "expected to start in 4 minutes"
+            " (run times are estimated: between 119 seconds and 4 minutes)"
+        ),
+    ),
+    "what-is-never-lent": (
+        snapshot("1x4", [project("a", 4, never_lent=4), project("b", 0)], [job("other", 1, "b")]),
+        "other",
+        "held_for",
+        ["would start if a lent the 4 GPUs it never lends"],
+        "nothing that is known to end makes room for it",
+    ),
+    "a-reservation": (
+        snapshot(
+            "1x2",
+            [project("eve", 1), project("vision", 1)],
+            [
+                job("exp-6", project="eve", on="n1:0"),
+                job("exp-7", project="eve", on="n1:1"),
+                session("ana-1", 1, "vision"),
+            ],
+        ),
+        "ana-1",
+        "stopping",
+        ["would start if exp-7 had gone"],
+        "starts at once, when those that make room have gone",
+    ),
+}
+
+
+def told(world: Snapshot, workload: str) -> tuple[Wait, Explanation]:
+    wait = explain(world, decide(world), workload)
+    assert wait is not None
+    assert wait.explanation is not None
+    return wait, wait.explanation
+
+
+@pytest.mark.parametrize(
+    ("world", "workload", "code", "counterfactuals", "start"), CASES.values(), ids=CASES
+)
+def test_a_wait_is_explained(world, workload, code, counterfactuals, start) -> None:
+    wait, explanation = told(world, workload)
+
+    assert wait.reason.code == code
+    assert [c.text for c in explanation.counterfactuals][: len(counterfactuals)] == counterfactuals
+    assert bool(explanation.counterfactuals) == bool(counterfactuals)
+    assert explanation.expected_start.text == start
+
+
+def test_the_protection_of_those_who_would_give_back_has_an_end() -> None:
+    world, workload, *_ = CASES["a-minimum-run-time"]
+
+    _, explanation = told(world, workload)
+
+    assert explanation.counterfactuals[0].protected_until == 640 + 600
+
+
+def test_a_waiting_workload_learns_who_is_ahead_and_who_holds_what_it_needs() -> None:
+    world = snapshot(
+        "1x4",
+        [project("a", 3), project("b", 1)],
+        [
+            job("long", 2, on="n1:0,1", started=800, user="ana"),
+            job("short", 1, on="n1:2", started=900, expected_runtime=150),
+            session("ed-1", 1, "b", on="n1:3"),
+            job("next", 1),
+            job("mine", 1),
+            job("elsewhere", 1, "b"),
+        ],
+    )
+
+    wait, explanation = told(world, "mine")
+
+    assert wait.position == 2
+    assert explanation.ahead == ("next",)
+    assert [(h.workload, h.user, h.gpus, h.until) for h in explanation.holders] == [
+        ("long", "ana", 2000, 1200),
+        ("ed-1", "ed", 1000, None),
+        ("short", "", 1000, 1050),
+    ]
+
+
+def test_only_those_that_the_reader_may_know_are_named() -> None:
+    world, workload, *_ = CASES["a-build-quota"]
+
+    wait = explain(world, decide(world), workload, lambda w: w.user == "cy")
+
+    assert wait is not None
+    assert wait.explanation is not None
+    assert wait.explanation.counterfactuals[0].text == "would start if a session of vision ended"
+    assert {(h.workload, h.user, h.project) for h in wait.explanation.holders} == {
+        ("", "", "vision")
+    }
+
+
+def test_what_does_not_wait_has_no_explanation() -> None:
+    world = snapshot("1x1", [project("a", 1)], [job("runs", on="n1:0")])
+
+    assert explain(world, decide(world), "runs") is None
+    assert explain(world, decide(world), "nobody") is None
+
+
+def test_with_full_every_wait_carries_what_explain_tells() -> None:
+    world, workload, *_ = CASES["a-minimum-run-time"]
+    full = replace(world, policy=replace(world.policy, explain="full"))
+
+    waits = [d for d in decide(full).decisions if isinstance(d, Wait)]
+
+    assert waits == [explain(world, decide(world), workload)]
+
+
+def test_the_work_of_an_explanation_is_bounded() -> None:
+    world = snapshot(
+        "50x8",
+        [project("a", 0), project("b", 400)],
+        [
+            *[
+                job(f"r{n}-{d}", on=f"n{n}:{d}", started=100 + n + d)
+                for n in range(1, 51)
+                for d in range(8)
+            ],
+            *[job(f"p{i}", 1, "b", priority=0) for i in range(20)],
+            session("big-1", 8, "a"),
+        ],
+        phases=("allocate",),
+    )
+    asked = []
+
+    def counted(snap: Snapshot) -> Plan:
+        asked.append(snap)
+        return decide(snap)
+
+    wait = explain_with(counted, world, decide(world), "p7")
+
+    assert wait is not None
+    assert len(asked) <= 32 + 3 * 200
+
+
+# ---- what is told is true
+
+
+@given(snapshots())
+@settings(max_examples=40)
+def test_a_told_counterfactual_is_true(world: Snapshot) -> None:
+    plan = decide(world)
+    for wait in plan.decisions:
+        if not isinstance(wait, Wait):
+            continue
+        _, explanation = told(world, wait.workload)
+        for counterfactual in explanation.counterfactuals:
+            other = changed(world, counterfactual.changes)
+            workload = next(w for w in other.workloads if w.name == wait.workload)
+
+            assert World(other, decide(other)).active_after(workload) >= workload.minimum

@@ -1,0 +1,199 @@
+"""The expected start: the real one where run times are known, bounds where they are not (X)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import applied, job, project, session, snapshot
+from runai.hub_service.scheduler import (
+    ExpectedStart,
+    Move,
+    Plan,
+    Resize,
+    Snapshot,
+    Start,
+    Stop,
+    Unreserve,
+    Wait,
+    Worker,
+    WorkerState,
+    Workload,
+    decide,
+)
+from runai.hub_service.scheduler.forecast import expected_start
+from strategies import snapshots
+
+
+def start_of(world: Snapshot, workload: str, *, cycles: int = 200) -> ExpectedStart:
+    return expected_start(world, workload, decide, cycles=cycles)
+
+
+@given(snapshots(most=7), st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_with_known_run_times_the_expected_start_is_the_real_one(world, random) -> None:
+    world = replace(
+        world,
+        workloads=tuple(
+            replace(
+                w, expected_runtime=random.randint(101, 120) if _runs(w) else random.randint(3, 12)
+            )
+            for w in world.workloads
+        ),
+    )
+    real = replayed(world, until=world.now + 130)
+    for wait in decide(world).decisions:
+        if isinstance(wait, Wait):
+            start = start_of(world, wait.workload)
+
+            assert (start.at, start.is_estimated) == (real.get(wait.workload), False)
+            assert (start.earliest, start.latest) == (start.at, start.at)
+
+
+def replayed(world: Snapshot, *, until: int) -> dict[str, int]:
+    """Play a world second by second: who has run for its time leaves, who was stopped goes on."""
+    left = {w.name: w.expected_runtime or 0 for w in world.workloads}
+    ends = {
+        w.name: min(k.started or 0 for k in w.workers if _is_up(k)) + left[w.name]
+        for w in world.workloads
+        if _runs(w)
+    }
+    first: dict[str, int] = {}
+    while world.now < until:
+        ended = {name for name, end in ends.items() if end <= world.now}
+        ends = {name: end for name, end in ends.items() if name not in ended}
+        alive = [w for w in world.workloads if w.name not in ended]
+        world = replace(world, workloads=tuple(alive))
+        for _ in range(8):
+            plan = decide(world)
+            before = {w.name for w in world.workloads if _runs(w)}
+            world = _after(world, plan)
+            after = {w.name: w for w in world.workloads if _runs(w)}
+            for name in before - after.keys():
+                left[name] = ends.pop(name) - world.now
+            for name in after.keys() - before:
+                ends[name] = world.now + left[name]
+            for name, workload in after.items():
+                if sum(_is_up(k) for k in workload.workers) >= workload.minimum:
+                    first.setdefault(name, world.now)
+            if not any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions):
+                break
+        world = replace(world, now=world.now + 1)
+    return first
+
+
+def _after(world: Snapshot, plan: Plan) -> Snapshot:
+    """Carry a plan out at once; who moves goes on at the new place."""
+    moves = {
+        d.worker: Start(workload=d.workload, worker=d.worker, node=d.node, devices=d.devices)
+        if isinstance(d, Move)
+        else d
+        for d in plan.decisions
+        if not isinstance(d, Wait)
+    }
+    return applied(world, replace(plan, decisions=tuple(moves.values())), seconds=0)
+
+
+def _is_up(worker: Worker) -> bool:
+    return worker.state is WorkerState.RUNNING
+
+
+def _runs(workload: Workload) -> bool:
+    return any(_is_up(worker) for worker in workload.workers)
+
+
+# ---- what is assumed where nobody stated it
+
+
+def held_for(seconds: int, **fields: object) -> Workload:
+    return job("old", on="n1:0", started=1000 - seconds, **fields)
+
+
+def one_gpu(*workloads: Workload, **policy: object) -> Snapshot:
+    return snapshot("1x1", [project("a", 1)], workloads, **policy)
+
+
+def test_half_of_what_has_run_for_long_runs_as_long_again() -> None:
+    start = start_of(one_gpu(held_for(300), job("new")), "new")
+
+    assert (start.earliest, start.at, start.latest) == (1100, 1300, 1900)
+    assert start.is_estimated
+
+
+def test_what_has_only_begun_counts_for_a_minute() -> None:
+    start = start_of(one_gpu(held_for(0), job("new")), "new")
+
+    assert (start.earliest, start.at, start.latest) == (1020, 1060, 1180)
+
+
+def test_a_stated_run_time_that_is_over_is_an_estimate_again() -> None:
+    stated = start_of(one_gpu(held_for(300, expected_runtime=301), job("new")), "new")
+    over = start_of(one_gpu(held_for(300, expected_runtime=300), job("new")), "new")
+
+    assert (stated.at, stated.is_estimated) == (1001, False)
+    assert (over.at, over.is_estimated) == (1300, True)
+
+
+def test_what_waits_before_it_runs_as_long_as_is_typical() -> None:
+    start = start_of(one_gpu(held_for(300), job("next"), job("new")), "new")
+
+    assert start.at == 1300 + 600
+
+
+def test_a_start_that_needs_an_end_which_nobody_can_tell_is_not_promised() -> None:
+    start = start_of(one_gpu(job("old", on="n1:0"), job("new")), "new")
+
+    assert (start.at, start.earliest, start.latest) == (None, None, None)
+
+
+def test_what_is_beyond_the_cycles_looked_at_has_a_bound_only() -> None:
+    world = one_gpu(
+        held_for(10, expected_runtime=20),
+        *[job(f"next-{i}", expected_runtime=10) for i in range(9)],
+        job("new"),
+    )
+
+    start = start_of(world, "new", cycles=3)
+
+    assert (start.at, start.earliest, start.latest) == (None, 1030, None)
+    assert start.text == "not within 30 seconds; further was not looked"
+    assert start_of(world, "new").at == 1100
+
+
+def test_what_stops_is_gone_when_its_grace_is_over() -> None:
+    world = snapshot(
+        "1x1",
+        [project("a", 0), project("b", 1)],
+        [
+            job("old", on="n1:0", state="stopping", gone_by=1025),
+            job("new", 1, "b", on="n1:0", state="reserved"),
+        ],
+    )
+
+    assert start_of(world, "new").at == 1025
+
+
+def test_a_protected_victim_is_taken_when_its_time_is_over() -> None:
+    world = snapshot(
+        "1x1",
+        [project("a", 0, min_runtime=100), project("b", 1)],
+        [held_for(40, expected_runtime=1000), job("new", 1, "b")],
+    )
+
+    assert start_of(world, "new").at == 960 + 100
+
+
+def test_a_broken_gang_leaves_when_its_grace_is_over() -> None:
+    world = snapshot(
+        "1x2",
+        [project("a", 2)],
+        [
+            job("gang", 1, workers=3, on="n1:0", below_min_since=970, grace=60),
+            session("ana-1", 2),
+        ],
+        phases=("allocate", "stop_stale_gangs"),
+    )
+
+    assert start_of(world, "ana-1").at == 970 + 61
