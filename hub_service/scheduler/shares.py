@@ -1,4 +1,4 @@
-"""Fair shares: how the cluster is divided among projects this cycle (S1 to S4).
+"""Fair shares: how the cluster is divided among projects this cycle (S1 to S5).
 
 Knows the division and nothing of nodes or workloads: capacity and requests are given. Called once
 a cycle by `cycle`, before any order or placement; a pure calculation on the accounts of the tree.
@@ -12,10 +12,11 @@ from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.tree import Account, ProjectTree
 
 
-def set_fair_shares(tree: ProjectTree, capacity: int) -> None:
+def set_fair_shares(tree: ProjectTree, capacity: int, history_weight: int = 0) -> None:
     """Give every account its fair share, level by level: roots share the cluster (S3).
 
-    Children share their parent's fair share; a share is a target, not a cap (S4).
+    Children share their parent's fair share; a share is a target, not a cap (S4). With a
+    `history_weight`, whoever used more than its part of late yields surplus to the others (S5).
 
     >>> from runai.hub_service.scheduler.model import Project
     >>> tree = ProjectTree([Project(name="a", quota=3000), Project(name="b", quota=1000)])
@@ -25,10 +26,10 @@ def set_fair_shares(tree: ProjectTree, capacity: int) -> None:
     >>> [account.fair_share for account in tree.roots]
     [6000, 2000]
     """
-    _divide(tree.roots, capacity)
+    _divide(tree.roots, capacity, history_weight)
 
 
-def _divide(siblings: list[Account], capacity: int) -> None:
+def _divide(siblings: list[Account], capacity: int, history_weight: int) -> None:
     for account in siblings:
         # S1: the guarantee comes first, and is never scaled down when quotas oversubscribe.
         # An unlimited one is worth what there is to share.
@@ -40,7 +41,7 @@ def _divide(siblings: list[Account], capacity: int) -> None:
         buckets[account.priority].append(account)
     floored: list[Account] = []
     for priority in sorted(buckets, reverse=True):
-        left, in_order = _divide_by_weight(buckets[priority], left)
+        left, in_order = _divide_by_weight(buckets[priority], left, history_weight)
         floored += in_order
     for account in floored:
         extra = max(0, min(WHOLE_GPU, left, _missing(account)))
@@ -48,14 +49,16 @@ def _divide(siblings: list[Account], capacity: int) -> None:
         left -= extra
     for account in siblings:
         if account.children:
-            _divide(account.children, account.fair_share)
+            _divide(account.children, account.fair_share, history_weight)
 
 
 def _missing(account: Account) -> int:
     return max(0, min(account.requested, account.limit) - account.fair_share)
 
 
-def _divide_by_weight(bucket: list[Account], left: int) -> tuple[int, list[Account]]:
+def _divide_by_weight(
+    bucket: list[Account], left: int, history_weight: int
+) -> tuple[int, list[Account]]:
     """Divide what is left by weight in whole GPUs (S2); give the rest, and who is due of it.
 
     Rounds go on while someone is satisfied with less than its part. Due of what flooring leaves,
@@ -65,13 +68,16 @@ def _divide_by_weight(bucket: list[Account], left: int) -> tuple[int, list[Accou
     again = True
     while again and left > 0:
         wanting = [account for account in bucket if account.weight and _missing(account)]
-        total = sum(account.weight for account in wanting)
+        weights = _weights(wanting, history_weight)
+        total = sum(weights)
         whole, again, remainders = left, False, []
-        for account in wanting:
-            gpus, remainder = divmod(whole * account.weight, total * WHOLE_GPU)
+        for account, weight in zip(wanting, weights, strict=True):
+            if not weight:
+                continue
+            gpus, remainder = divmod(whole * weight, total * WHOLE_GPU)
             part, missing = gpus * WHOLE_GPU, _missing(account)
-            if missing * total <= whole * account.weight:
-                again = again or missing * total < whole * account.weight
+            if missing * total <= whole * weight:
+                again = again or missing * total < whole * weight
                 part = missing
             else:
                 remainders.append((-remainder, account))
@@ -79,3 +85,20 @@ def _divide_by_weight(bucket: list[Account], left: int) -> tuple[int, list[Accou
             left -= part
     remainders.sort(key=lambda item: (item[0], item[1].age))
     return left, [account for _, account in remainders]
+
+
+def _weights(accounts: list[Account], history_weight: int) -> list[int]:
+    """Give each one's weight in the surplus, less what it used beyond its part of late (S5).
+
+    w <- max(0, w + k (w - u)), w and u being parts of the sum of all weights and of all usage;
+    multiplied by both sums, so that it stays in integers.
+    """
+    used = sum(account.usage for account in accounts)
+    if not history_weight or not used:
+        return [account.weight for account in accounts]
+    weighed = sum(account.weight for account in accounts)
+    return [
+        max(0, w * used + history_weight * (w * used - account.usage * weighed))
+        for account in accounts
+        for w in [account.weight]
+    ]

@@ -39,6 +39,7 @@ class Account:
         "project",
         "quota",
         "requested",
+        "usage",
         "weight",
     )
 
@@ -60,6 +61,8 @@ class Account:
         self.allocated = 0
         self.build = 0
         self.requested = 0
+        self.usage = 0
+        """What it used of late, decayed (S5); only its part of its siblings' matters."""
 
     @property
     def is_unlimited(self) -> bool:
@@ -153,6 +156,8 @@ def _resolve(account: Account) -> None:
         _resolve(child)
     account.quota = _quota_of(account)
     project = account.project
+    below = sum(child.usage for child in account.children)
+    account.usage = below if project.usage is None else project.usage
     build = UNLIMITED if project.build_quota is None else project.build_quota
     account.build_quota = min(build, account.quota)
     if project.weight is not None:

@@ -5,133 +5,18 @@ from __future__ import annotations
 import pytest
 
 from builders import (
-    applied,
     job,
     places,
     project,
     reserved,
     running,
-    sentence,
-    session,
     settled,
     snapshot,
     started,
     stopped,
     waits,
-    with_,
-    without,
 )
 from runai.hub_service.scheduler import Plan, Policy, Snapshot, Unreserve, Wait, decide
-
-BOB_AND_PATTY = (
-    [project("bob", 2.5), project("patty", 2.5)],
-    [session("bob-s", 0.5, "bob"), session("patty-s", 0.5, "patty")],
-)
-
-
-def bob_runs_over_his_quota() -> Snapshot:
-    projects, sessions = BOB_AND_PATTY
-    world = settled(snapshot("1x5", projects, sessions), cycles=1)
-    return settled(with_(world, *[job(f"bob-{i}", 1, "bob", submitted=10 + i) for i in range(6)]))
-
-
-def test_two_sessions_of_half_a_gpu_share_a_device() -> None:
-    projects, sessions = BOB_AND_PATTY
-
-    plan = decide(snapshot("1x5", projects, sessions))
-
-    assert places(plan) == {"bob-s-0": "n1:0", "patty-s-0": "n1:0"}
-
-
-def test_bob_uses_every_idle_gpu() -> None:
-    assert running(bob_runs_over_his_quota()) == {
-        "bob-s",
-        "patty-s",
-        "bob-0",
-        "bob-1",
-        "bob-2",
-        "bob-3",
-    }
-
-
-def test_patty_gets_her_two_gpus_back_from_bobs_two_newest() -> None:
-    world = with_(bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty"))
-
-    plan = decide(world)
-
-    assert stopped(plan) == {"bob-2-0", "bob-3-0"}
-    assert reserved(plan) == {"p-0-0", "p-1-0"}
-
-
-def test_bobs_jobs_resume_when_pattys_end() -> None:
-    world = with_(bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty"))
-    world = settled(world)
-    assert running(world) == {"bob-s", "patty-s", "bob-0", "bob-1", "p-0", "p-1"}
-
-    plan = decide(without(world, "p-0", "p-1"))
-
-    assert started(plan) == {"bob-2-0", "bob-3-0"}
-
-
-def test_what_was_freed_is_kept_while_the_stopped_have_their_grace() -> None:
-    world = with_(bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty"))
-
-    world = applied(world, decide(world), grace=True)
-    plan = decide(world)
-
-    assert (started(plan), stopped(plan), reserved(plan)) == (set(), set(), set())
-    assert sentence(plan, "p-0").endswith("is reserved; waiting for bob-3 to stop")
-
-
-def test_over_quota_quick_start() -> None:
-    # 2 nodes of 2 GPUs, quotas 2 and 2: the original's first steps, exactly.
-    world = snapshot("2x2", [project("a", 2), project("b", 2)])
-    world = settled(with_(world, job("a-two", 2, submitted=1)), cycles=1)
-    world = settled(with_(world, job("a-one", 1, submitted=2)), cycles=1)
-    world = settled(with_(world, job("b-one", 1, "b", submitted=3)), cycles=1)
-    assert running(world) == {"a-two", "a-one", "b-one"}
-
-    world = with_(world, job("b-more", 1, "b", submitted=4))
-    plan = decide(world)
-    assert stopped(plan) == {"a-one-0"}
-    world = settled(world)
-    assert running(world) == {"a-two", "b-one", "b-more"}
-
-    world = settled(without(world, "b-more"), cycles=1)
-    assert running(world) == {"a-two", "a-one", "b-one"}
-
-
-@pytest.mark.parametrize(
-    ("quotas", "expected"),
-    [((1, 1), (2, 2)), ((3, 1), (3, 1))],
-    ids=["equal quotas share equally", "three to one"],
-)
-def test_queue_fairness(quotas: tuple[int, int], expected: tuple[int, int]) -> None:
-    jobs = [job(f"{name}-{i}", 1, name) for name in "ab" for i in range(4)]
-    world = snapshot("1x4", [project("a", quotas[0]), project("b", quotas[1])], jobs)
-
-    names = started(decide(world))
-
-    assert tuple(sum(name.startswith(p) for name in names) for p in "ab") == expected
-
-
-def test_four_projects_of_eight_gpus_have_eight_each() -> None:
-    names = "abcd"
-    jobs = [job(f"{name}-{i}", 1, name) for name in names for i in range(10)]
-    world = snapshot("4x8", [project(name, 8) for name in names], jobs)
-
-    plan = decide(world)
-
-    assert {n: p.allocated for n, p in plan.projects.items()} == dict.fromkeys(names, 8000)
-
-
-def test_two_halves_share_a_gpu_and_a_second_whole_job_waits() -> None:
-    halves = snapshot("1x1", [project("a", 1)], [job("h1", 0.5), job("h2", 0.5)])
-    wholes = snapshot("1x1", [project("a", 1)], [job("w1", 1), job("w2", 1)])
-
-    assert places(decide(halves)) == {"h1-0": "n1:0", "h2-0": "n1:0"}
-    assert (started(decide(wholes)), waits(decide(wholes))) == ({"w1-0"}, {"w2": "behind"})
-
 
 # ---- R7, R9
 
