@@ -70,7 +70,7 @@ def run(state: State) -> Plan:
     phases = state.policy.phases
 
     # 1. Divide the cluster (S).
-    set_fair_shares(state.tree, state.capacity(), state.snapshot.policy.history_weight)
+    set_fair_shares(state.tree, state.capacity(), state.policy.history_weight)
 
     allocation = Allocation(state)
     # 2. Keep what earlier plans reserved, and start it where it is free now (R7).
