@@ -21,9 +21,11 @@ class Fit:
         """Remember the question; nothing is counted before it is asked."""
         self._state = state
         self._members = members
-        kinds = {member.kind for member in members}
-        self.nodes: frozenset[int] = frozenset().union(*(kind.nodes for kind in kinds))
         kind = members[0].kind
+        kinds = {member.kind for member in members} if len(members) > 1 else {kind}
+        self.nodes = kind.nodes
+        if len(kinds) > 1:
+            self.nodes = frozenset().union(*(kind.nodes for kind in kinds))
         # Slots add up exactly for whole devices and for fractions on one device each.
         adds_up = len(kinds) == 1 and (kind.is_whole or kind.devices <= 1)
         self._kind = kind if adds_up else None

@@ -87,7 +87,7 @@ class Kinds:
             worker.memory_mib,
             worker.gpu_types,
             worker.nodes,
-            tuple(sorted(worker.node_selector.items())),
+            tuple(sorted(worker.node_selector.items())) if worker.node_selector else (),
             node_types,
         )
         kind = self._known.get(key)

@@ -42,7 +42,7 @@ class Unit:
         self.key: OrderKey = (
             _SURPLUS if is_surplus else _FIXED if item.is_fixed else _MINIMUM,
             -item.rank,
-            0 if item.count(Standing.RUNNING, Standing.STARTED) else 1,
+            int(len(members) == len(item.members) or not _runs(item)),
             *item.age,
             first.index,
         )
@@ -50,6 +50,10 @@ class Unit:
 
     def __lt__(self, other: Unit) -> bool:
         return self.key < other.key
+
+
+def _runs(item: Item) -> bool:
+    return item.count(Standing.RUNNING, Standing.STARTED) > 0
 
 
 class Lane:

@@ -79,21 +79,21 @@ class FairOrder:
         touched = self._state.touched
         if touched:
             # Deepest first: a parent ranks by the head of its best child.
-            if len(touched) == 1:
-                self._rank(touched.pop())
-            else:
-                for changed in sorted(touched, key=lambda a: (-len(a.path), a.age)):
-                    self._rank(changed)
-                touched.clear()
-        account = self._best(None)
-        if account is None:
+            waiting = [account for account in touched if account in self._head]
+            touched.clear()
+            if len(waiting) > 1:
+                waiting.sort(key=lambda account: (-len(account.path), account.age))
+            for account in waiting:
+                self._rank(account)
+        best = self._best(None)
+        if best is None:
             return None
-        while account not in self._heads:
-            below = self._best(account)
+        while best not in self._heads:
+            below = self._best(best)
             assert below is not None, "a ranked account has a unit below it"
-            account = below
-        self._last = (account, None)
-        _, _, _, units, index = self._heads[account][0]
+            best = below
+        self._last = (best, None)
+        _, _, _, units, index = self._heads[best][0]
         return units[index]
 
     def set_aside(self) -> None:

@@ -55,7 +55,7 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
     decisions += [_start(state, m) for m in placed if m.standing is Standing.STARTED]
     if state.policy.reservations:
         decisions += [
-            _reserve(state, m)
+            _reserve(state, m, reasons)
             for m in placed
             if m.standing is Standing.RESERVED
             and not (m.was is Standing.RESERVED and m.booking == m.origin)
@@ -88,14 +88,14 @@ def _start(state: State, member: Member) -> Start:
     )
 
 
-def _reserve(state: State, member: Member) -> Reserve:
+def _reserve(state: State, member: Member, reasons: Reasons) -> Reserve:
     node, booking = _place_of(state, member)
     return Reserve(
         workload=member.item.name,
         worker=member.worker.name,
         node=node,
         devices=_shares(booking),
-        waits_for=tuple(m.worker.name for m in state.leaving(booking)),
+        waits_for=tuple(m.worker.name for m in reasons.leaving(booking)),
     )
 
 

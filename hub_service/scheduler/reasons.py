@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from runai.hub_service.scheduler.allocate import Allocation
 from runai.hub_service.scheduler.items import Item, Member, Standing
+from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.lanes import Lane, Unit, pending_units
 from runai.hub_service.scheduler.model import Reason
 from runai.hub_service.scheduler.quantity import (
@@ -42,6 +43,7 @@ class Reasons:
         self._users: dict[frozenset[int], dict[str, int]] = {}
         self._free: dict[frozenset[int], int] = {}
         self._of_lane: dict[Lane, Reason] = {}
+        self._leaving: dict[Booking, list[Member]] = {}
         changed = [
             member
             for item in sorted(state.changed(), key=lambda item: item.age)
@@ -71,6 +73,13 @@ class Reasons:
         for queue in queues.values():
             queue.sort(key=lambda entry: entry[0].place_in_queue)
         return [queues[project] for project in sorted(queues)]
+
+    def leaving(self, booking: Booking) -> list[Member]:
+        """Give who must leave before a reservation can start."""
+        known = self._leaving.get(booking)
+        if known is None:
+            known = self._leaving[booking] = self._state.leaving(booking)
+        return known
 
     # ---- stops and moves
 
@@ -139,7 +148,7 @@ class Reasons:
             member
             for mine in reserved
             if mine.booking is not None
-            for member in self._state.leaving(mine.booking)
+            for member in self.leaving(mine.booking)
         ]
         leaving = dict.fromkeys(member.item for member in going)
         node = self._state.nodes[reserved[0].booking.node].name if reserved[0].booking else ""

@@ -58,7 +58,10 @@ class Reclaim:
     def stopped(self) -> list[Unit]:
         """Give what was stopped by this pass as units that may be placed elsewhere."""
         units: dict[tuple[Item, int], list[Member]] = {}
+        is_full = not self._state.later.free_milli
         for member, loss in self.losses.items():
+            if is_full and member.kind.devices:
+                continue
             # Q5: a preemptible session ends; there is nothing to move.
             is_job = member.item.workload.kind == "job"
             if member.standing is Standing.GOING and is_job and loss.claimant:

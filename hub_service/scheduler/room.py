@@ -43,7 +43,7 @@ class Room:
 
     # ---- bookkeeping
 
-    def take(self, booking: Booking, sign: int = 1) -> None:
+    def take(self, booking: Booking, sign: int = 1) -> None:  # noqa: C901, PLR0912  the innermost loop
         """Book a worker, or with sign -1 give back what it had."""
         node, devices, milli, mib, cpu, memory, _, _ = booking
         if node < 0:
@@ -54,7 +54,28 @@ class Room:
             return
         millis, mibs, full = self.milli[node], self.mib[node], self.device_mib[node]
         idle = before = self.idle[node]
+        # Whole devices become busy, idle, or owed to one more; none of that is shared.
+        is_taken, is_left = milli == WHOLE_GPU and sign > 0, milli == WHOLE_GPU and sign < 0
+        free_milli = 0
         for device in devices:
+            if is_taken:
+                was = millis[device]
+                if was <= 0 or (was == WHOLE_GPU and mibs[device] == full):
+                    millis[device] = was - WHOLE_GPU
+                    mibs[device] -= mib
+                    if was > 0:
+                        idle -= 1
+                        free_milli -= WHOLE_GPU
+                    continue
+            elif is_left:
+                now = millis[device] + WHOLE_GPU
+                if now <= 0 or (now == WHOLE_GPU and mibs[device] + mib == full):
+                    millis[device] = now
+                    mibs[device] += mib
+                    if now > 0:
+                        idle += 1
+                        free_milli += WHOLE_GPU
+                    continue
             was_idle = millis[device] == WHOLE_GPU and mibs[device] == full
             if was_idle:
                 idle -= 1
@@ -63,11 +84,12 @@ class Room:
             free = max(0, millis[device])
             millis[device] -= sign * milli
             mibs[device] -= sign * mib
-            self.free_milli += (max(0, millis[device]) - free) * self._open[node]
+            free_milli += max(0, millis[device]) - free
             if millis[device] == WHOLE_GPU and mibs[device] == full:
                 idle += 1
             else:
                 self._share(node, device)
+        self.free_milli += free_milli * self._open[node]
         if idle != before:
             self.idle[node] = idle
             self.idle_total += (idle - before) * self._open[node]
@@ -124,8 +146,14 @@ class Room:
         if kind.is_whole:
             if self.idle[node] < kind.devices:
                 return None
-            found = [d for d in range(len(millis)) if self._is_idle(node, d)]
-            return tuple(found[: kind.devices])
+            full, mibs = self.device_mib[node], self.mib[node]
+            found: list[int] = []
+            device = -1
+            while len(found) < kind.devices:  # so many are idle
+                device = millis.index(WHOLE_GPU, device + 1)
+                if mibs[device] == full:
+                    found.append(device)
+            return tuple(found)
         found = [d for d in range(len(millis)) if self.fits_device(node, d, kind)]
         if len(found) < kind.devices:
             return None
@@ -133,10 +161,6 @@ class Room:
             sign = -1 if (self.spread if spread is None else spread) else 1
             found.sort(key=lambda d: (sign * self.largest_fraction(node, d), d))
         return tuple(sorted(found[: kind.devices]))
-
-    def _is_idle(self, node: int, device: int) -> bool:
-        full = self.device_mib[node]
-        return self.milli[node][device] == WHOLE_GPU and self.mib[node][device] == full
 
     def slots(self, node: int, kind: Kind) -> int:
         """Count how many workers of a kind fit on a node together."""

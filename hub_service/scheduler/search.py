@@ -6,6 +6,7 @@ the order of claimants and ways to `reclaim`, its caller, and places to `placeme
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -89,14 +90,16 @@ class Search:
         """Take victims until the unit fits, give back what is not needed, and place it."""
         state = self._state
         mark = state.mark()
-        if self._is_served() and "allocate" not in state.policy.phases:
+        is_served = self._is_served()
+        if is_served and "allocate" not in state.policy.phases:
             return False
-        while not self._is_served():
+        while not is_served:
             found = self._next()
             if found is None:
                 state.roll_back(mark)
                 return False
             self._take(*found)
+            is_served = self._is_served()
         if len(self.taken) > 1:  # without its only victim it did not fit
             self._minimise()
         # Where only a cap was in the way it may start at once; else it waits for its victims (R7).
@@ -235,20 +238,26 @@ class Search:
 
     def _minimise(self) -> None:
         """Give back each victim, the last chosen first, while the unit still fits."""
-        for taken in reversed(self.taken[:]):
-            if taken.is_surplus and any(
-                other.victim.item is taken.victim.item and not other.is_surplus
-                for other in self.taken
-            ):
-                continue  # a surplus worker cannot run without its minimum
+        levels = Counter(taken.level for taken in self.taken)
+        gone_whole = {taken.victim.item for taken in self.taken if not taken.is_surplus}
+        needed: list[Taken] = []
+        for taken in reversed(self.taken):
+            if taken.is_surplus and taken.victim.item in gone_whole:
+                needed.append(taken)  # a surplus worker cannot run without its minimum
+                continue
             self._restore(taken)
-            highest = max((t.level for t in self.taken if t is not taken), default=-1)
-            if self._is_served() and all(
-                self._stays_within_share(level) for level in range(highest + 1)
-            ):
-                self.taken.remove(taken)
-            else:
-                self._release(taken)
+            levels[taken.level] -= 1
+            if self._is_served() and self._stays_within_shares(levels):
+                gone_whole.discard(taken.victim.item)
+                continue
+            levels[taken.level] += 1
+            self._release(taken)
+            needed.append(taken)
+        self.taken = needed[::-1]
+
+    def _stays_within_shares(self, levels: Counter[int]) -> bool:
+        highest = max((level for level, count in levels.items() if count), default=-1)
+        return all(self._stays_within_share(level) for level in range(highest + 1))
 
 
 def _may_take(rival: Account, *, is_within_quota: bool) -> bool:

@@ -15,6 +15,7 @@ from runai.hub_service.scheduler.kinds import Booking, Kind, Kinds
 from runai.hub_service.scheduler.lanes import Lanes
 from runai.hub_service.scheduler.model import (
     Node,
+    NodeTypes,
     Policy,
     Project,
     Snapshot,
@@ -28,6 +29,7 @@ from runai.hub_service.scheduler.tree import Account, ProjectTree
 from runai.hub_service.scheduler.victims import Victims
 
 _KINDS_KEPT = 1000
+_ANY = NodeTypes()
 
 
 class State:
@@ -63,6 +65,7 @@ class State:
         """Sessions within the build quota (Q1)."""
         self.stuck: dict[Item, None] = {}
         """Workloads with pending workers that cannot be placed as things are."""
+        self._restricted = any(project.node_types != _ANY for project in snapshot.projects)
         for workload in sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name)):
             self.add(workload)
 
@@ -90,7 +93,7 @@ class State:
         account = account or Account(Project(name=workload.project), None)
         item = Item(workload, account, is_known=is_known)
         self.by_name[item.name] = item
-        node_types = _node_types(item)
+        node_types = self._node_types(item)
         is_reserved, is_pending, wanted = False, False, 0
         for index, worker in enumerate(workload.workers):
             member = Member(worker, index, item, self._kinds.of(worker, node_types))
@@ -151,6 +154,17 @@ class State:
         else:
             devices = tuple([d for d in sorted(set(devices)) if d < known])
         return self.book(kind, index, devices)
+
+    def _node_types(self, item: Item) -> tuple[tuple[str, ...], ...]:
+        """Collect what its project and each ancestor restrict a workload to (P5)."""
+        if not self._restricted:
+            return ()
+        is_job = item.workload.kind == "job"
+        chosen = [
+            account.project.node_types.train if is_job else account.project.node_types.build
+            for account in item.account.path
+        ]
+        return tuple([allowed for allowed in chosen if allowed is not None])
 
     # ---- changes
 
@@ -269,13 +283,3 @@ class State:
             self.set(member, Standing.GOING, None)
         else:
             self.set(member, Standing.PENDING, None)
-
-
-def _node_types(item: Item) -> tuple[tuple[str, ...], ...]:
-    """Collect what its project and each ancestor restrict a workload to (P5)."""
-    is_job = item.workload.kind == "job"
-    chosen = [
-        account.project.node_types.train if is_job else account.project.node_types.build
-        for account in item.account.path
-    ]
-    return tuple([allowed for allowed in chosen if allowed is not None])

@@ -54,7 +54,12 @@ def victims_of(item: Item) -> tuple[Victim, ...]:
     """Cut a preemptible workload into victims: each surplus worker, then the rest together."""
     if item.is_fixed:
         return ()  # Q1: sessions within the build quota are never victims
-    active = [member for member in item.members if member.standing in ACTIVE]
+    members = item.members
+    if len(members) == 1:
+        return (
+            (Victim(item, members[0], is_surplus=False),) if members[0].standing in ACTIVE else ()
+        )
+    active = [member for member in members if member.standing in ACTIVE]
     if not active or item.count(Standing.MOVED):
         return ()  # whoever makes room by moving is not taken as well (R10)
     surplus = [Victim(item, member, is_surplus=True) for member in active[item.minimum :]]
