@@ -98,6 +98,13 @@ class World:
             return None
         return Held(worker, decision.node, tuple(share.device for share in decision.devices))
 
+    def put_back(self, usage: Usage, worker: Worker) -> None:
+        """Book a worker that loses its place where it is."""
+        kept, old = self.keeps(worker), self._old(worker)
+        if kept is not None:
+            add(usage, kept, self.nodes[kept.node], -1)
+        add(usage, old, self.nodes[old.node])
+
     def keeps(self, worker: Worker) -> Held | None:
         """Give the place that a worker has once the plan is carried out."""
         new = self._new(worker)

@@ -102,8 +102,8 @@ class Consolidation:
         return is_served
 
     def _is_allowed(self, unit: Unit, moved: list[Member]) -> bool:
-        most = self._state.policy.max_evictions
-        within = most is None or len(self._reclaim.losses) + len(moved) <= most
+        may_stop = self._reclaim.may_stop
+        within = may_stop is None or len(moved) <= may_stop
         return within and leaves_what_is_never_lent(self._state, unit.item)
 
     def _record(self, unit: Unit, moved: list[Member]) -> None:

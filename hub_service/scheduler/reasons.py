@@ -240,7 +240,11 @@ class Reasons:
         until = self._reclaim.protected.get(lane)
         if until is not None:
             seconds = until - self._state.time
-            text = f"those who would give way have a minimum run time, for {seconds} s more"
+            text = f"those who would give way are protected for {seconds} s more"
+            return Reason(code="protected", rule="R8", text=text)
+        if lane in self._reclaim.exhausted:
+            most = self._state.policy.max_evictions
+            text = f"its place would stop more workers than the {most} that one plan may stop"
             return Reason(code="protected", rule="R8", text=text)
         if not unit.demand:
             text = "no node has the CPU and memory that it asks for"

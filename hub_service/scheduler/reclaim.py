@@ -53,6 +53,8 @@ class Reclaim:
         """Claimants whose search gave up before it had looked everywhere."""
         self.protected: dict[Lane, int] = {}
         """Claimants that met protected victims, and when the first may be taken (R8)."""
+        self.exhausted: set[Lane] = set()
+        """Claimants that would stop more than is left of what one plan may stop (R8)."""
 
     @property
     def stopped(self) -> list[Unit]:
@@ -71,6 +73,12 @@ class Reclaim:
             Unit(item, tuple(members), is_surplus=index >= 0)
             for (item, index), members in units.items()
         ]
+
+    @property
+    def may_stop(self) -> int | None:
+        """Give how many workers this plan may still stop or move; None is any number (R8)."""
+        most = self._state.policy.max_evictions
+        return None if most is None else max(0, most - len(self.losses))
 
     def take_back(self) -> None:
         """Let every waiting minimum try, the most deprived project first.
@@ -134,7 +142,7 @@ class Reclaim:
         for way in self._ways(unit, lane):
             is_first = True
             for victims in self._choices(unit, lane, way):
-                search = Search(self._state, unit, way, victims)
+                search = Search(self._state, unit, way, victims, self.may_stop)
                 if search.run():
                     self._record(unit, search)
                     return True
@@ -181,5 +189,7 @@ class Reclaim:
             self._allocation.blocks[lane] = HELD
         if search.exceeds_share:
             self.over_share.add(lane)
+        if search.stops_too_many:
+            self.exhausted.add(lane)
         if search.protected_until is not None:
             self.protected[lane] = search.protected_until

@@ -67,12 +67,14 @@ class Search:
         unit: Unit,
         way: Way,
         victims: Victims,
+        may_stop: int | None = None,
     ) -> None:
-        """Look at nobody yet."""
+        """Look at nobody yet; `may_stop` is how many workers it may stop, None is any number."""
         self._state = state
         self._unit = unit
         self._way = way
         self._victims = victims
+        self._may_stop = may_stop
         self._path = unit.item.account.path
         self._fit = Fit(state, unit.members)
         self._cursors: dict[Account, int] = {}
@@ -83,6 +85,8 @@ class Search:
         """Whether R2 forbade it to take from others."""
         self.is_held = False
         """Whether it would fit but for what is never lent (Q2)."""
+        self.stops_too_many = False
+        """Whether it would stop more workers than one plan may (R8)."""
         self.protected_until: int | None = None
         """When the first victim that R8 protected may be taken."""
 
@@ -102,6 +106,11 @@ class Search:
             is_served = self._is_served()
         if len(self.taken) > 1:  # without its only victim it did not fit
             self._minimise()
+        stops = sum(taken.standings.count(Standing.RUNNING) for taken in self.taken)
+        if self._may_stop is not None and stops > self._may_stop:
+            self.stops_too_many = True
+            state.roll_back(mark)
+            return False
         # Where only a cap was in the way it may start at once; else it waits for its victims (R7).
         may_start = self._relieves_caps or "allocate" not in state.policy.phases
         for standing in (Standing.STARTED, Standing.RESERVED) if may_start else (_RESERVED,):

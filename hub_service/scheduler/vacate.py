@@ -15,6 +15,8 @@ from runai.hub_service.scheduler.kinds import Kind
 from runai.hub_service.scheduler.protection import protected_until
 from runai.hub_service.scheduler.state import State
 
+_VictimKey = tuple[int, int, bool, int, str, int]
+
 
 class Leaving(NamedTuple):
     """A node and those who would leave it; the smallest disturbs least."""
@@ -22,8 +24,8 @@ class Leaving(NamedTuple):
     gpus: int
     """Devices that stand still meanwhile: all of a gang's, if one of it moves."""
     workers: int
-    order: tuple[int, ...]
-    """Their places in the order of victims (R4), the best first."""
+    order: tuple[_VictimKey, ...]
+    """What ranks them in the order of victims (R4), the best first."""
     node: int
     members: tuple[Member, ...]
 
@@ -32,15 +34,10 @@ class Vacancies:
     """What could be made free by moving, while one plan is being made."""
 
     def __init__(self, state: State) -> None:
-        """Sort everybody who may move, once."""
+        """Look at nobody yet."""
+        self._state = state
         self._room = state.later
-        self._order: dict[Member, int] = {}
-        self._there: dict[int, list[Member]] = {}
         self._known: dict[int, dict[Kind, list[Leaving]]] = {}
-        for place, member in enumerate(sorted(_movable(state), key=_as_victim)):
-            assert member.booking is not None, "who runs is somewhere"
-            self._order[member] = place
-            self._there.setdefault(member.booking.node, []).append(member)
 
     def cheapest_first(self, kind: Kind) -> Iterator[Leaving]:
         """Go through the ways to make room for one worker of a kind.
@@ -48,9 +45,9 @@ class Vacancies:
         Nodes are looked at from the emptiest, and only as far as they can be better than what is
         known already.
         """
-        idle = self._room.idle
+        idle, on_node = self._room.idle, self._state.on_node
         found: list[Leaving] = []
-        for node in sorted(kind.nodes & self._there.keys(), key=lambda n: (-idle[n], n)):
+        for node in sorted(kind.nodes & on_node.keys(), key=lambda n: (-idle[n], n)):
             least = kind.devices - idle[node] if kind.is_whole else 0
             while found and found[0].gpus < least:
                 yield heappop(found)
@@ -69,7 +66,7 @@ class Vacancies:
 
     def _on(self, node: int, kind: Kind) -> Iterator[Leaving]:
         room = self._room
-        there = [m for m in self._there[node] if m.standing is Standing.RUNNING]
+        there = sorted(filter(self._may_move, self._state.on_node[node]), key=_as_victim)
         if kind.is_whole:
             # Count first: even if all of them left, would there be enough?
             idle = room.idle[node] + sum(member.kind.devices for member in there)
@@ -88,7 +85,7 @@ class Vacancies:
             self._book(member, 1)
         for members in found:
             if members:
-                order = tuple(self._order[member] for member in members)
+                order = tuple(map(_as_victim, members))
                 yield Leaving(_standing_still(members), len(members), order, node, members)
 
     def _those_in_the_way(
@@ -107,34 +104,32 @@ class Vacancies:
                 staying.append(member)
         for member in staying:
             self._book(member, -1)
-        return tuple(sorted(leaving, key=self._order.__getitem__))
+        return tuple(sorted(leaving, key=_as_victim))
+
+    def _may_move(self, member: Member) -> bool:
+        item, state = member.item, self._state
+        # Q5: a preemptible session would end; there is nothing to move.
+        if item.is_fixed or not item.is_known or item.workload.kind != "job":
+            return False
+        return (
+            member.standing is Standing.RUNNING
+            and protected_until(item, item.members, state.policy, state.time) is None
+        )
 
     def _book(self, member: Member, sign: int) -> None:
         assert member.booking is not None, "who runs is somewhere"
         self._room.take(member.booking, sign)
 
 
-def _movable(state: State) -> list[Member]:
-    policy, now = state.policy, state.time
-    found: list[Member] = []
-    for item in state.items:
-        # Q5: a preemptible session would end; there is nothing to move.
-        if item.is_fixed or not item.is_known or item.workload.kind != "job":
-            continue
-        running = [m for m in item.members if m.standing is Standing.RUNNING]
-        if running and protected_until(item, running, policy, now) is None:
-            found += [m for m in running if m.booking is not None and m.booking.node >= 0]
-    return found
-
-
-def _as_victim(member: Member) -> tuple[int, int, bool, int, int]:
-    # R4: the project furthest over, the lowest priority, surplus, the latest; ties as listed.
+def _as_victim(member: Member) -> _VictimKey:
+    # R4: the project furthest over, the lowest priority, surplus, the latest; ties by name.
     item = member.item
     return (
         -item.account.overage,
         item.rank,
         member.index < item.minimum,
         -item.age[0],
+        item.name,
         -member.index,
     )
 

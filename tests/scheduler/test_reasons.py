@@ -101,7 +101,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "eager",
         "protected",
-        "those who would give way have a minimum run time, for 40 s more",
+        "those who would give way are protected for 40 s more",
         [project("a", 0, min_runtime=60), project("b", 4)],
         job("young", 4, on="n1:0,1,2,3", started=980),
         job("eager", 1, "b"),
