@@ -205,6 +205,10 @@ class Reasons:
         return Reason(code="no_such_node", rule="P4", text=text)
 
     def _of_no_room(self, unit: Unit, lane: Lane, block: Block | None) -> Reason:
+        if lane in self._reclaim.exhausted:
+            most = self._state.policy.max_evictions
+            text = f"its place would stop more workers than the {most} that one plan may stop"
+            return Reason(code="protected", rule="R8", text=text)
         nodes = unit.members[0].kind.nodes
         if len(unit.members) > 1:
             nodes = frozenset().union(*(member.kind.nodes for member in unit.members))
@@ -241,10 +245,6 @@ class Reasons:
         if until is not None:
             seconds = until - self._state.time
             text = f"those who would give way are protected for {seconds} s more"
-            return Reason(code="protected", rule="R8", text=text)
-        if lane in self._reclaim.exhausted:
-            most = self._state.policy.max_evictions
-            text = f"its place would stop more workers than the {most} that one plan may stop"
             return Reason(code="protected", rule="R8", text=text)
         if not unit.demand:
             text = "no node has the CPU and memory that it asks for"
