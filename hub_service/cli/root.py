@@ -54,6 +54,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
     "Platform": {
         "up": CommandEntry("programs:up", "Start the whole platform on this machine."),
         "schedule": CommandEntry("programs:schedule", "Print the scheduler's plan for a snapshot."),
+        "simulate": CommandEntry(
+            "simulating:simulate", "Replay a trace of jobs under a policy, in virtual time."
+        ),
     },
 }
 

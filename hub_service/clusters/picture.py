@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.model import (
 )
 from runai.hub_service.scheduler.quantity import Mib, MilliGpu
 
-__all__ = ["NODE_TYPE_LABEL", "snapshot", "workload_for_core"]
+__all__ = ["NODE_TYPE_LABEL", "project_for_core", "snapshot", "workload_for_core"]
 
 NODE_TYPE_LABEL = "runai/node-type"
 
@@ -53,7 +53,7 @@ def snapshot(
     return Snapshot(
         now=int(now),
         nodes=tuple(_node(name, devices) for name, devices in sorted(nodes.items())),
-        projects=tuple(_project(project, parents) for project in projects),
+        projects=tuple(project_for_core(project, parents) for project in projects),
         workloads=tuple(workload for workload in drawn if workload is not None),
     )
 
@@ -117,7 +117,8 @@ def _node(name: str, devices: Sequence[Device]) -> Node:
     )
 
 
-def _project(project: ProjectRecord, parents: set[str | None]) -> Project:
+def project_for_core(project: ProjectRecord, parents: set[str | None]) -> Project:
+    """Draw a project; `parents` are the names of those that have children."""
     spec = project.spec
     # A parent without a quota of its own is worth the sum of its children (S3).
     left_out = spec.quota == 0 and spec.name in parents

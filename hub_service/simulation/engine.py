@@ -1,0 +1,377 @@
+"""The loop of virtual time: submissions and ends happen, `decide` answers, its plan is carried out.
+
+Knows when a cycle is due and what a plan does to jobs. Leaves decisions to the core (`decider`),
+work to `jobs`, sums to `results`. A pause takes effect at once; what it freed is decided about in
+the same instant, anything else at most once in `every` seconds, as a live service would.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final
+
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler.model import (
+    Move,
+    Node,
+    Plan,
+    Policy,
+    Project,
+    Reserve,
+    Start,
+    Stop,
+    Unreserve,
+    WorkerState,
+)
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.simulation.decider import Decider
+from runai.hub_service.simulation.jobs import Job
+from runai.hub_service.simulation.policies import PartPlan, PolicyName, parts_of, quotas_of
+from runai.hub_service.simulation.results import Meter, Results
+from runai.hub_service.simulation.timeline import Timeline
+from runai.hub_service.simulation.traces import TraceRow
+
+__all__ = ["EVERY_S", "Run", "Setting", "simulate"]
+
+EVERY_S: Final = 10
+BEYOND: Final = 800
+_SETTLING: Final = 20
+"""Cycles in one instant after which even what the last one freed waits for the next."""
+_REPORT_EVERY: Final = 250
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The cluster, its projects, and how time is measured. Times in seconds."""
+
+    nodes: Sequence[Node]
+    projects: Sequence[Project]
+    policy: Policy = field(default_factory=Policy)
+    since: int | None = None
+    """Where measuring begins; None: with the first submission."""
+    until: int | None = None
+    """Where it ends; None: with the last submission. What runs then is drained."""
+    every: int = EVERY_S
+    beyond: int = BEYOND
+    """What an elastic worker above the request adds, in thousandths of one below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What came of replaying a trace."""
+
+    results: Results
+    never_ran: int
+    """Jobs for which there never was a place; no other figure counts them."""
+    mean_waits: Mapping[str, float]
+    """Of each project, in seconds."""
+
+
+class _Part:
+    """Nodes that are scheduled by themselves, and the jobs that are there."""
+
+    def __init__(self, plan: PartPlan) -> None:
+        self.plan = plan
+        self.decider = Decider(plan.nodes, plan.projects, plan.policy)
+        self.free = sum(node.devices for node in plan.nodes) * WHOLE_GPU
+        self.capacity = self.free
+        self.largest = max((node.devices for node in plan.nodes), default=0)
+        self.jobs: dict[str, Job] = {}
+        self.changed: dict[str, Job] = {}
+        self.gone: list[str] = []
+        self.queue: deque[Job] = deque()
+        """Strict order only: who waits, first in first out."""
+        self.shown: list[Job] = []
+        """The head of that queue, as far as it could start."""
+        self.due: int | None = None
+        self.last = -(1 << 60)
+        self.settling = 0
+
+    def show_head(self) -> None:
+        """Tell the core about as much of a strict queue as could start now, and its head."""
+        wanted = sum(job.size for job in self.shown)
+        while self.queue and (wanted <= self.free or not self.shown):
+            job = self.queue.popleft()
+            self.shown.append(job)
+            self.changed[job.name] = job
+            wanted += job.size
+
+
+class _Engine:
+    def __init__(
+        self,
+        rows: Sequence[TraceRow],
+        parts: Sequence[PartPlan],
+        setting: Setting,
+        meter: Meter,
+        on_plan: Callable[[int, Plan], None] | None,
+    ) -> None:
+        self.rows = rows
+        self.parts = [_Part(plan) for plan in parts]
+        self.part_of = {owner: part for part in self.parts for owner in part.plan.owners}
+        self.node_gpus = max((node.devices for node in setting.nodes), default=0)
+        self.min_runtime = max((p.min_runtime for p in setting.projects), default=0)
+        self.setting = setting
+        self.meter = meter
+        self.on_plan = on_plan
+        self.ends: list[tuple[int, int, Job, int]] = []
+        self.wakes: list[tuple[int, int]] = []
+        self.ended = 0
+        self.refused = 0
+        self._serial = 0
+
+    # ---- time
+
+    def run(self, progress: Callable[[int], None] | None) -> None:
+        upcoming = 0
+        while True:
+            now = self._next(upcoming)
+            if now is None:
+                return
+            self.meter.advance(now)
+            touched: set[str] = set()
+            while self.ends and self.ends[0][0] <= now:
+                _, _, job, version = heappop(self.ends)
+                if version == job.version:
+                    self._end(job, now)
+                    touched.add(job.row.project)
+                    if progress is not None and self.ended % _REPORT_EVERY == 0:
+                        progress(self.ended)
+            while upcoming < len(self.rows) and self.rows[upcoming].submit_s <= now:
+                self._submit(self.rows[upcoming], now)
+                touched.add(self.rows[upcoming].project)
+                upcoming += 1
+            while self.wakes and self.wakes[0][0] <= now:
+                self._want(self.parts[heappop(self.wakes)[1]], now)
+            for part in self.parts:
+                while part.due is not None and part.due <= now:
+                    touched.update(self._cycle(part, now))
+            self.meter.settle(touched)
+
+    def _next(self, upcoming: int) -> int | None:
+        while self.ends and self.ends[0][3] != self.ends[0][2].version:
+            heappop(self.ends)
+        times = [part.due for part in self.parts if part.due is not None]
+        if self.ends:
+            times.append(self.ends[0][0])
+        if upcoming < len(self.rows):
+            times.append(self.rows[upcoming].submit_s)
+        if self.wakes:
+            times.append(self.wakes[0][0])
+        return min(times, default=None)
+
+    def _want(self, part: _Part, now: int) -> None:
+        """Note that something was submitted or freed."""
+        if part.due is None:
+            part.due = max(now, part.last + self.setting.every)
+
+    # ---- what happens
+
+    def _submit(self, row: TraceRow, now: int) -> None:
+        part = self.part_of[row.project]
+        job = Job(row, self.node_gpus, self.setting.beyond)
+        per_node = part.largest * WHOLE_GPU
+        if job.size > part.capacity or any(w.gpus > per_node for w in job.workers):
+            self.refused += 1
+            return
+        job.since = now
+        part.jobs[job.name] = job
+        if part.plan.is_strict:
+            part.queue.append(job)
+        else:
+            part.changed[job.name] = job
+        self.meter.wait(row.project, job.size, 1)
+        self._want(part, now)
+
+    def _end(self, job: Job, now: int) -> None:
+        row = job.row
+        part = self.part_of[row.project]
+        self._work(job, now)
+        del part.jobs[job.name]
+        part.changed.pop(job.name, None)
+        part.gone.append(job.name)
+        part.free += job.held
+        self.meter.hold(row.project, -job.held)
+        jct = now - row.submit_s
+        self.meter.finish(row.project, wait_s=jct - job.ran_s, jct_s=jct, duration_s=row.duration_s)
+        job.version += 1
+        self.ended += 1
+        self._want(part, now)
+
+    def _work(self, job: Job, now: int) -> None:
+        """Let a job work until now."""
+        since = job.since
+        spent = job.advance(now)
+        if job.held:
+            job.held_s += job.held * self.meter.measured(since, now)
+            if spent:
+                self.meter.spend(job.held * self.meter.measured(since, since + spent))
+
+    # ---- cycles
+
+    def _cycle(self, part: _Part, now: int) -> set[str]:
+        part.settling = part.settling + 1 if part.last == now else 0
+        part.due, part.last = None, now
+        if part.plan.is_strict:
+            part.show_head()
+        plain, queue = part.plan.is_plain, part.plan.queue
+        part.decider.apply(
+            [
+                job.workload(queue or job.row.project, is_plain=plain)
+                for job in part.changed.values()
+            ],
+            part.gone,
+        )
+        part.changed.clear()
+        part.gone.clear()
+        plan = part.decider.decide(now)
+        if self.on_plan is not None:
+            self.on_plan(now, plan)
+        return self._carry_out(part, plan, now)
+
+    def _carry_out(self, part: _Part, plan: Plan, now: int) -> set[str]:
+        before: dict[Job, tuple[bool, int]] = {}
+        moved: set[Job] = set()
+        allowed = _in_order(part, plan) if part.plan.is_strict else None
+        freed = False
+        for decision in plan.decisions:
+            if not isinstance(decision, Start | Stop | Reserve | Unreserve | Move):
+                continue
+            if allowed is not None and decision.workload not in allowed:
+                continue
+            job = part.jobs[decision.workload]
+            if job not in before:
+                before[job] = job.is_up, job.held
+                self._work(job, now)
+            index = job.index_of(decision.worker)
+            if isinstance(decision, Start):
+                job.place(index, WorkerState.RUNNING, decision.node, decision.devices, now)
+            elif isinstance(decision, Reserve):
+                job.place(index, WorkerState.RESERVED, decision.node, decision.devices, now)
+            else:
+                job.take(index)
+                freed = freed or not isinstance(decision, Unreserve)
+                if isinstance(decision, Move):
+                    moved.add(job)
+        for job, (was_up, held) in before.items():
+            self._settle(part, job, now, was_up=was_up, held=held, is_moved=job in moved)
+        if part.shown:
+            part.shown = [job for job in part.shown if not job.is_up]
+        if freed:
+            part.due = now if part.settling < _SETTLING else now + self.setting.every
+        return {job.row.project for job in before}
+
+    def _settle(
+        self, part: _Part, job: Job, now: int, *, was_up: bool, held: int, is_moved: bool
+    ) -> None:
+        """Draw the consequences of what a plan did to a job."""
+        row, meter = job.row, self.meter
+        part.changed[job.name] = job
+        part.free -= job.held - held
+        meter.hold(row.project, job.held - held)
+        job.version += 1
+        if was_up and not job.is_up:
+            meter.pauses += not is_moved
+            meter.moves += is_moved
+            meter.wait(row.project, job.size, 1)
+            job.overhead = row.checkpoint_cost_s or 0
+            if self.setting.policy.max_pauses_per_hour is not None:
+                job.pauses = (*(at for at in job.pauses if at > now - 3600), now)
+                self._wake(part, now + 3600)
+            if row.checkpoint_cost_s is None:
+                meter.lose(job.held_s)
+                job.start_over()
+            job.held_s = 0
+        elif job.is_up:
+            if not was_up:
+                meter.wait(row.project, job.size, -1)
+                if self.min_runtime:
+                    self._wake(part, now + self.min_runtime)
+            self._serial += 1
+            heappush(self.ends, (job.end(now), self._serial, job, job.version))
+
+    def _wake(self, part: _Part, at: int) -> None:
+        """Note when somebody's protection ends: nothing else would say so."""
+        heappush(self.wakes, (at, self.parts.index(part)))
+
+
+def _in_order(part: _Part, plan: Plan) -> set[str]:
+    """Give the jobs that a strict queue lets start: nobody behind one that waits."""
+    started = {d.workload for d in plan.decisions if isinstance(d, Start)}
+    allowed: set[str] = set()
+    for job in part.shown:
+        if job.name not in started:
+            break
+        allowed.add(job.name)
+    return allowed
+
+
+def simulate(
+    rows: Sequence[TraceRow],
+    policy: PolicyName,
+    setting: Setting,
+    *,
+    alone: Mapping[str, float] | None = None,
+    timeline: Timeline | None = None,
+    progress: Callable[[int], None] | None = None,
+    on_plan: Callable[[int, Plan], None] | None = None,
+) -> Run:
+    """Replay a trace under a policy; of jobs submitted in one second, the first by name is first.
+
+    `alone` gives each project's mean wait in a private cluster (`Run.mean_waits` of "static") and
+    is found out by a run of its own where it is left out. `progress` is told how many jobs ended,
+    `on_plan` of every plan and when it was made.
+
+    Raises:
+        InvalidRequest: a job's project is not there, or has no part of its own to compare with.
+    """
+    rows = sorted(rows, key=lambda row: (row.submit_s, row.job))
+    quotas = quotas_of(setting.projects)
+    owners = dict.fromkeys(row.project for row in rows)
+    unknown = next((owner for owner in owners if owner not in quotas), None)
+    if unknown is not None:
+        first = next(row.job for row in rows if row.project == unknown)
+        raise InvalidRequest(
+            f"Job {first} belongs to project {unknown}, which is not among the projects.",
+            hint=f"Projects: {', '.join(sorted(quotas)) or 'none'}.",
+        )
+    if alone is None and policy != "static":
+        alone = _waits_alone(rows, setting, quotas)
+    meter = _meter(rows, setting, quotas, timeline)
+    parts = parts_of(policy, setting.nodes, setting.projects, owners, setting.policy)
+    engine = _Engine(rows, parts, setting, meter, on_plan)
+    engine.run(progress)
+    left = sum(len(part.jobs) for part in engine.parts)
+    return Run(
+        results=meter.results(meter.mean_waits() if alone is None else alone),
+        never_ran=engine.refused + left,
+        mean_waits=meter.mean_waits(),
+    )
+
+
+def _waits_alone(
+    rows: Sequence[TraceRow], setting: Setting, quotas: Mapping[str, int | None]
+) -> Mapping[str, float]:
+    if any(quotas[row.project] is None for row in rows):
+        return {}  # nobody can say how large an unlimited quota's private cluster would be
+    return simulate(rows, "static", setting).mean_waits
+
+
+def _meter(
+    rows: Sequence[TraceRow],
+    setting: Setting,
+    quotas: Mapping[str, int | None],
+    timeline: Timeline | None,
+) -> Meter:
+    first = rows[0].submit_s if rows else 0
+    last = rows[-1].submit_s if rows else 0
+    return Meter(
+        quotas,
+        capacity=sum(node.devices for node in setting.nodes) * WHOLE_GPU,
+        since=first if setting.since is None else setting.since,
+        until=last if setting.until is None else setting.until,
+        timeline=timeline,
+    )

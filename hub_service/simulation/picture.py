@@ -1,0 +1,247 @@
+"""Pictures of runs: who held how much over time, a lane a project, with the quota as a line.
+
+Writes its own SVG, so that a picture needs no library and looks the same everywhere; HTML is that
+SVG with the figures below it, PNG is it drawn by resvg (extra `simulate`). Knows no scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from runai.hub_service.errors import InvalidRequest, Unavailable
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, gpu_text
+from runai.hub_service.simulation.results import Results, as_json
+from runai.hub_service.simulation.timeline import Timeline
+
+__all__ = ["SUFFIXES", "Column", "draw_svg", "write_picture"]
+
+SUFFIXES: Final = (".svg", ".html", ".png")
+
+_LEFT, _TOP, _LANE, _GAP, _WIDTH, _BETWEEN = 112, 84, 40, 10, 520, 28
+_FONT: Final = "DejaVu Sans, Arial, Helvetica, sans-serif"
+_WITHIN, _OVER, _LINE, _INK, _FAINT = "#4c78a8", "#f58518", "#1a1a1a", "#333333", "#e6e6e6"
+_DAY, _HOUR, _MINUTE = 86400, 3600, 60
+_PLENTY_OF_MARKS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One run in a picture."""
+
+    title: str
+    results: Results
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    name: str
+    bound: int | None
+    """Its quota, or the cluster's GPUs, in milli-GPU."""
+    levels: tuple[list[float], ...]
+    """Of each column."""
+
+    @property
+    def top(self) -> float:
+        """Give the GPUs at the lane's upper edge."""
+        peak = max((max(level, default=0.0) for level in self.levels), default=0.0)
+        return max(peak, (self.bound or 0) / WHOLE_GPU, 1e-9) * 1.05
+
+
+def write_picture(
+    path: Path,
+    title: str,
+    columns: Sequence[Column],
+    quotas: Mapping[str, int | None],
+    capacity: int,
+) -> None:
+    """Write a picture in the format that the file's name says: .svg, .html or .png.
+
+    Raises:
+        InvalidRequest: it says another, or the file cannot be written.
+        Unavailable: PNG is wanted and what draws it is not installed.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InvalidRequest(
+            f"{path} is no name for a picture.", hint=f"End it in {', '.join(SUFFIXES)}."
+        )
+    svg = draw_svg(title, columns, quotas, capacity)
+    if suffix == ".png":
+        written = _png(svg)
+    else:
+        written = (_html(title, svg, columns) if suffix == ".html" else svg).encode()
+    try:
+        path.write_bytes(written)
+    except OSError as wrong:
+        raise InvalidRequest(f"{path} cannot be written: {wrong.strerror}.") from wrong
+
+
+def draw_svg(
+    title: str, columns: Sequence[Column], quotas: Mapping[str, int | None], capacity: int
+) -> str:
+    """Draw the runs side by side: the whole cluster on top, then a lane for each project."""
+    lanes = [_whole(columns, quotas, capacity), *_lanes(columns, quotas)]
+    width = _LEFT + len(columns) * (_WIDTH + _BETWEEN)
+    height = _TOP + len(lanes) * (_LANE + _GAP) + 34
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{_FONT}" fill="{_INK}">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        _text(12, 24, title, size=16, weight="bold"),
+        *_legend(width),
+    ]
+    for n, lane in enumerate(lanes):
+        y = _TOP + n * (_LANE + _GAP)
+        parts.append(_text(12, y + 17, lane.name, size=12, weight="bold"))
+        parts.append(_text(12, y + 32, _bound_text(lane, is_whole=n == 0), size=11))
+    for n, column in enumerate(columns):
+        x = _LEFT + n * (_WIDTH + _BETWEEN)
+        parts.append(_text(x, _TOP - 26, column.title, size=13, weight="bold"))
+        parts.append(_text(x, _TOP - 10, _summary(column.results), size=11))
+        for m, lane in enumerate(lanes):
+            parts += _draw_lane(lane, n, x, _TOP + m * (_LANE + _GAP), is_whole=m == 0)
+        parts += _time_axis(column.timeline, x, height - 34)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _whole(columns: Sequence[Column], quotas: Mapping[str, int | None], capacity: int) -> _Lane:
+    levels = []
+    for column in columns:
+        each = [column.timeline.gpus(name) for name in quotas]
+        levels.append([sum(step) for step in zip(*each, strict=True)])
+    return _Lane("all projects", capacity, tuple(levels))
+
+
+def _lanes(columns: Sequence[Column], quotas: Mapping[str, int | None]) -> list[_Lane]:
+    order = sorted(quotas, key=lambda name: (-(quotas[name] or 0), name))
+    lanes = [
+        _Lane(name, quotas[name], tuple(c.timeline.gpus(name) for c in columns)) for name in order
+    ]
+    return [lane for lane in lanes if any(any(level) for level in lane.levels)]
+
+
+def _bound_text(lane: _Lane, *, is_whole: bool) -> str:
+    if lane.bound is None:
+        return "unlimited"
+    return f"{gpu_text(lane.bound)} GPUs" if is_whole else f"quota {gpu_text(lane.bound)}"
+
+
+def _summary(results: Results) -> str:
+    return (
+        f"{results.allocated_pct:.1f} % allocated · mean wait {results.wait_mean_h:.2f} h"
+        f" · {results.violation_h:.0f} h of broken quota"
+    )
+
+
+def _draw_lane(lane: _Lane, n: int, x: int, y: int, *, is_whole: bool) -> list[str]:
+    level, top = lane.levels[n], lane.top
+    bound = top if lane.bound is None or is_whole else lane.bound / WHOLE_GPU
+    parts = [f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_LANE}" fill="{_FAINT}"/>']
+    over = any(gpus > bound for gpus in level)
+    if over:
+        parts.append(_area(level, x, y, top, _OVER))
+    parts.append(_area([min(gpus, bound) for gpus in level], x, y, top, _WITHIN))
+    if lane.bound is not None:
+        at = y + _LANE * (1 - lane.bound / WHOLE_GPU / top)
+        parts.append(
+            f'<line x1="{x}" y1="{at:.1f}" x2="{x + _WIDTH}" y2="{at:.1f}"'
+            f' stroke="{_LINE}" stroke-width="1" stroke-dasharray="4 3"/>'
+        )
+    return parts
+
+
+def _area(level: Sequence[float], x: int, y: int, top: float, colour: str) -> str:
+    step = _WIDTH / len(level)
+    corners = [f"M{x} {y + _LANE}"]
+    for n, gpus in enumerate(level):
+        corners.append(f"V{y + _LANE * (1 - gpus / top):.1f}H{x + (n + 1) * step:.1f}")
+    return f'<path d="{"".join(corners)}V{y + _LANE}Z" fill="{colour}"/>'
+
+
+def _legend(width: int) -> list[str]:
+    parts = []
+    for n, (colour, word) in enumerate(((_WITHIN, "within quota"), (_OVER, "over quota"))):
+        x = width - 340 + n * 116
+        parts.append(f'<rect x="{x}" y="14" width="12" height="12" fill="{colour}"/>')
+        parts.append(_text(x + 18, 24, word, size=11))
+    x = width - 340 + 232
+    line = f'stroke="{_LINE}" stroke-dasharray="4 3"'
+    parts.append(f'<line x1="{x}" y1="20" x2="{x + 18}" y2="20" {line}/>')
+    parts.append(_text(x + 24, 24, "quota", size=11))
+    return parts
+
+
+def _time_axis(timeline: Timeline, x: int, y: int) -> list[str]:
+    length = timeline.until - timeline.since
+    unit, word = next(
+        ((u, w) for u, w in ((_DAY, "day"), (_HOUR, "h")) if length >= _PLENTY_OF_MARKS * u),
+        (_MINUTE, "min"),
+    )
+    count = length // unit
+    every = max(1, -(-count // 10))
+    parts = []
+    for mark in range(0, int(count) + 1, every):
+        at = x + _WIDTH * mark * unit / length
+        parts.append(f'<line x1="{at:.1f}" y1="{y}" x2="{at:.1f}" y2="{y + 5}" stroke="{_INK}"/>')
+        label = f"{word} {mark}" if mark == 0 else str(mark)
+        parts.append(_text(at + 3, y + 16, label, size=10))
+    return parts
+
+
+def _text(x: float, y: float, text: str, *, size: int, weight: str = "normal") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}">'
+        f"{escape(text)}</text>"
+    )
+
+
+_PAGE: Final = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 14px/1.5 {font}; color: {ink}; background: #fff; margin: 2rem; }}
+svg {{ max-width: 100%; height: auto; }}
+table {{ border-collapse: collapse; margin-top: 1rem; }}
+th, td {{ padding: .2rem .8rem; text-align: right; border-bottom: 1px solid {faint}; }}
+th:first-child {{ text-align: left; }}
+</style></head><body>
+{svg}
+<table><tr><th></th>{heads}</tr>
+{rows}
+</table></body></html>
+"""
+
+
+def _html(title: str, svg: str, columns: Sequence[Column]) -> str:
+    figures = [as_json(column.results) for column in columns]
+    rows = [
+        f"<tr><th>{key}</th>{''.join(f'<td>{each[key]:,}</td>' for each in figures)}</tr>"
+        for key in figures[0]
+    ]
+    return _PAGE.format(
+        title=escape(title),
+        font=_FONT,
+        ink=_INK,
+        faint=_FAINT,
+        svg=svg,
+        heads="".join(f"<th>{escape(column.title)}</th>" for column in columns),
+        rows="\n".join(rows),
+    )
+
+
+def _png(svg: str) -> bytes:
+    try:
+        import resvg_py  # noqa: PLC0415  an extra
+    except ImportError:
+        raise Unavailable(
+            "PNG pictures need resvg, which is not installed.",
+            hint="pip install 'jupyter-runai[simulate]', or name the file .svg or .html",
+            code="not_installed",
+        ) from None
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=2))

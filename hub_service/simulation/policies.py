@@ -1,0 +1,145 @@
+"""What is compared: every project's private part, one pool without quotas, guaranteed quotas.
+
+Knows how each policy cuts the cluster into parts that decide by themselves, and what each part's
+`decide` is told. All of them are driven through the same core; "strict" alone needs the engine,
+which then starts nothing behind a job that waits. Pure; called by `engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
+
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler.model import LeftOut, Node, Phase, Policy, Project
+
+__all__ = ["POLICIES", "PartPlan", "PolicyName", "parts_of", "quotas_of"]
+
+PolicyName = Literal["static-strict", "static", "pool-strict", "pool", "quota", "quota+consolidate"]
+POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
+
+POOL: Final = "pool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartPlan:
+    """Nodes that are scheduled by themselves, and how."""
+
+    nodes: tuple[Node, ...]
+    projects: tuple[Project, ...]
+    policy: Policy
+    owners: tuple[str, ...]
+    """Whose jobs come here."""
+    queue: str | None = None
+    """The one project that stands for all of them; None: each its own."""
+    is_strict: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether order is by age alone: one queue, neither kinds nor priorities."""
+        return self.queue is not None
+
+
+def parts_of(
+    name: PolicyName,
+    nodes: Sequence[Node],
+    projects: Sequence[Project],
+    owners: Iterable[str],
+    base: Policy,
+) -> list[PartPlan]:
+    """Cut the cluster as a policy does; `owners` are the projects that submit jobs.
+
+    Raises:
+        InvalidRequest: a private part is asked for whose size nobody can tell.
+    """
+    owners = sorted(owners)
+    base = replace(base, explain="none")
+    if name in {"quota", "quota+consolidate"}:
+        phases: tuple[Phase, ...] = tuple(p for p in base.phases if p != "consolidate")
+        if name == "quota+consolidate":
+            phases = (*phases, "consolidate")
+        return [
+            PartPlan(
+                nodes=tuple(nodes),
+                projects=tuple(projects),
+                policy=replace(base, phases=phases),
+                owners=tuple(owners),
+            )
+        ]
+    alone = replace(base, phases=("allocate",))
+    is_strict = name.endswith("-strict")
+    if name in {"pool", "pool-strict"}:
+        cut = [(tuple(owners), tuple(nodes))]
+    else:
+        cut = [((owner,), part) for owner, part in _private(nodes, projects, owners).items()]
+    return [
+        PartPlan(
+            nodes=part,
+            projects=(Project(name=POOL, quota=None),),
+            policy=alone,
+            owners=whose,
+            queue=POOL,
+            is_strict=is_strict,
+        )
+        for whose, part in cut
+    ]
+
+
+def quotas_of(projects: Sequence[Project]) -> dict[str, int | None]:
+    """Give every project's own quota in milli-GPU; None is unlimited."""
+    children: dict[str | None, list[str]] = {}
+    for project in projects:
+        children.setdefault(project.parent, []).append(project.name)
+    given = {project.name: project for project in projects}
+
+    def quota(name: str) -> int | None:
+        project = given[name]
+        if project.quota_by_type is not None:
+            parts: list[int | None] = list(project.quota_by_type.values())
+        elif project.quota is LeftOut.SUM_OF_CHILDREN:
+            parts = [quota(child) for child in children.get(name, ())]
+        else:
+            parts = [project.quota]
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
+
+    return {name: quota(name) for name in given}
+
+
+def _private(
+    nodes: Sequence[Node], projects: Sequence[Project], owners: Sequence[str]
+) -> Mapping[str, tuple[Node, ...]]:
+    """Share the GPUs in proportion to the quotas, in whole nodes as far as that goes."""
+    quotas = quotas_of(projects)
+    parts: dict[str, int] = {}
+    for owner in owners:
+        quota = quotas.get(owner, 0)
+        if quota is None:
+            raise InvalidRequest(
+                f"The quota of project {owner} is unlimited, so its private part has no size.",
+                hint=f"Give it a number for this comparison: --set {owner}.quota=8.",
+            )
+        parts[owner] = quota
+    left = _in_proportion(parts, sum(node.devices for node in nodes))
+    given: dict[str, list[Node]] = {owner: [] for owner in owners}
+    for node in sorted(nodes, key=lambda node: (-node.devices, node.name)):
+        rest = node.devices
+        while rest and any(left.values()):
+            owner = min(left, key=lambda owner: (-left[owner], owner))
+            devices = min(rest, left[owner])
+            given[owner].append(node if devices == node.devices else replace(node, devices=devices))
+            left[owner] -= devices
+            rest -= devices
+    return {owner: tuple(part) for owner, part in given.items()}
+
+
+def _in_proportion(parts: Mapping[str, int], whole: int) -> dict[str, int]:
+    """Divide a number by the largest remainder."""
+    total = sum(parts.values()) or 1
+    divided = {owner: divmod(whole * part, total) for owner, part in parts.items()}
+    given = {owner: quotient for owner, (quotient, _) in divided.items()}
+    lacking = whole - sum(given.values()) if any(parts.values()) else 0
+    for owner in sorted(divided, key=lambda owner: (-divided[owner][1], owner))[:lacking]:
+        given[owner] += 1
+    return given

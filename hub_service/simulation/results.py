@@ -1,0 +1,230 @@
+"""What a run came to: allocation, waits, pauses, broken promises and fairness.
+
+Knows how each key is defined and adds it up while the engine goes on: running sums, and two
+compact columns for the percentiles, so that memory stays flat however long the trace is. Floats
+are for reporting alone. Fed by `engine`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Final
+
+from runai.hub_service.simulation.timeline import Timeline
+
+__all__ = [
+    "RESULT_KEYS",
+    "Meter",
+    "ProjectRecord",
+    "Results",
+    "as_json",
+    "jain_index",
+    "percentile",
+]
+
+_HOUR: Final = 3600
+_ANOMALY_S: Final = 60
+"""Worse off than alone is a mean wait longer than the private cluster's by more than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What a run came to. Percentages are of the cluster's GPU-time in the measured window.
+
+    Waits and job completion times are of every job that ended, in hours.
+    """
+
+    allocated_pct: float
+    useful_pct: float
+    """Allocated, less the work that was lost and the time that pauses cost."""
+    wait_mean_h: float
+    """A wait is all the time from submission to end in which a job's minimum did not run."""
+    wait_p50_h: float
+    wait_p99_h: float
+    jct_mean_h: float
+    jct_p50_h: float
+    jct_p99_h: float
+    pauses: int
+    moves: int
+    lost_pct: float
+    violation_h: float
+    """Project-hours in which a waiting job fits, by its GPUs, into its project's unused quota."""
+    worse_than_alone: int
+    """Projects whose mean wait is longer than with a private cluster, by more than a minute."""
+    jain: float
+    """Jain's index of the projects' speeds: their jobs' durations over their completion times."""
+    jobs: int
+
+
+RESULT_KEYS: Final = tuple(field.name for field in fields(Results))
+
+
+@dataclass(slots=True)
+class ProjectRecord:
+    """What is added up for one project. Amounts in milli-GPU, times in seconds."""
+
+    quota: int | None
+    allocated: int = 0
+    waiting: dict[int, int] = field(default_factory=dict)
+    """How many jobs wait, by the size that they need at least."""
+    is_violated: bool = False
+    jobs: int = 0
+    wait_s: int = 0
+    duration_s: int = 0
+    jct_s: int = 0
+
+    @property
+    def mean_wait_s(self) -> float:
+        """Give the mean wait of its jobs that ended."""
+        return self.wait_s / self.jobs if self.jobs else 0.0
+
+
+class Meter:
+    """The sums of one run."""
+
+    def __init__(
+        self,
+        quotas: Mapping[str, int | None],
+        *,
+        capacity: int,
+        since: int,
+        until: int,
+        timeline: Timeline | None = None,
+    ) -> None:
+        """Measure a cluster of that many milli-GPU from `since` to `until`."""
+        self._timeline = timeline
+        self.projects = {name: ProjectRecord(quota) for name, quota in quotas.items()}
+        self.since = since
+        self.until = until
+        self.now = min(since, 0)
+        self.pauses = 0
+        self.moves = 0
+        self._capacity = capacity
+        self._allocated = 0
+        self._held = 0
+        self._lost = 0
+        self._overhead = 0
+        self._violated = 0
+        self._violation_s = 0
+        self._waits = array("q")
+        self._jcts = array("q")
+
+    def measured(self, start: int, end: int) -> int:
+        """Give the seconds of a stretch of time that lie inside the window."""
+        return max(0, min(end, self.until) - max(start, self.since))
+
+    def advance(self, now: int) -> None:
+        """Add up what was so until `now`."""
+        seconds = self.measured(self.now, now)
+        self.now = now
+        if seconds:
+            self._held += self._allocated * seconds
+            self._violation_s += self._violated * seconds
+
+    def hold(self, project: str, change: int) -> None:
+        """Note that a project holds so much more, or less."""
+        record = self.projects[project]
+        record.allocated += change
+        self._allocated += change
+        if self._timeline is not None:
+            self._timeline.hold(project, self.now, record.allocated)
+
+    def wait(self, project: str, size: int, change: int) -> None:
+        """Note that one more job of a size waits, or one fewer."""
+        waiting = self.projects[project].waiting
+        count = waiting.get(size, 0) + change
+        if count:
+            waiting[size] = count
+        else:
+            waiting.pop(size, None)
+
+    def settle(self, projects: Iterable[str]) -> None:
+        """Look whether these projects' quotas are kept, after everything of an instant."""
+        for name in projects:
+            record = self.projects[name]
+            quota = self._capacity if record.quota is None else record.quota
+            fits = bool(record.waiting) and min(record.waiting) <= quota - record.allocated
+            self._violated += fits - record.is_violated
+            record.is_violated = fits
+
+    def lose(self, milli_s: int) -> None:
+        """Note work that has to be done again."""
+        self._lost += milli_s
+
+    def spend(self, milli_s: int) -> None:
+        """Note time that went into going on after a pause."""
+        self._overhead += milli_s
+
+    def finish(self, project: str, *, wait_s: int, jct_s: int, duration_s: int) -> None:
+        """Note that a job ended."""
+        record = self.projects[project]
+        record.jobs += 1
+        record.wait_s += wait_s
+        record.jct_s += jct_s
+        record.duration_s += duration_s
+        self._waits.append(wait_s)
+        self._jcts.append(jct_s)
+
+    def mean_waits(self) -> dict[str, float]:
+        """Give the mean wait of each project that had jobs, in seconds."""
+        return {name: r.mean_wait_s for name, r in self.projects.items() if r.jobs}
+
+    def results(self, alone: Mapping[str, float]) -> Results:
+        """Give what it came to, against the mean waits in private clusters."""
+        total = self._capacity * max(0, self.until - self.since)
+        share = 100 / total if total else 0.0
+        waits, jcts = sorted(self._waits), sorted(self._jcts)
+        count = max(1, len(waits))
+        speeds = [r.duration_s / r.jct_s for r in self.projects.values() if r.jct_s]
+        worse = [
+            name
+            for name, wait in self.mean_waits().items()
+            if name in alone and wait > alone[name] + _ANOMALY_S
+        ]
+        return Results(
+            allocated_pct=share * self._held,
+            useful_pct=share * (self._held - self._lost - self._overhead),
+            wait_mean_h=sum(waits) / count / _HOUR,
+            wait_p50_h=percentile(waits, 50) / _HOUR,
+            wait_p99_h=percentile(waits, 99) / _HOUR,
+            jct_mean_h=sum(jcts) / count / _HOUR,
+            jct_p50_h=percentile(jcts, 50) / _HOUR,
+            jct_p99_h=percentile(jcts, 99) / _HOUR,
+            pauses=self.pauses,
+            moves=self.moves,
+            lost_pct=share * self._lost,
+            violation_h=self._violation_s / _HOUR,
+            worse_than_alone=len(worse),
+            jain=jain_index(speeds),
+            jobs=len(waits),
+        )
+
+
+def percentile(ordered: list[int], percent: int) -> int:
+    """Give the smallest value that at least so many percent do not exceed (nearest rank).
+
+    >>> percentile([1, 2, 3, 4], 50), percentile([1, 2, 3, 4], 99), percentile([], 50)
+    (2, 4, 0)
+    """
+    if not ordered:
+        return 0
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+
+
+def jain_index(shares: list[float]) -> float:
+    """Give Jain's fairness index (1984): 1 where all have the same, 1/n where one has all.
+
+    >>> jain_index([2.0, 2.0]), jain_index([1.0, 0.0]), jain_index([])
+    (1.0, 0.5, 1.0)
+    """
+    squares = sum(share * share for share in shares)
+    if not squares:
+        return 1.0
+    return min(1.0, sum(shares) ** 2 / (len(shares) * squares))
+
+
+def as_json(results: Results) -> dict[str, float | int]:
+    """Give the results as plain numbers, rounded to what means something."""
+    return {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(results).items()}

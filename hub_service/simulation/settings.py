@@ -1,0 +1,124 @@
+"""The cluster and the projects of a run, from what somebody typed: `195x8`, a file, `--set`.
+
+Knows these notations and nothing of time. What a project's fields mean is `project_changes`', what
+a node's are is the core's reading of snapshots. Called by the command and by benchmarks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from runai.hub_service.api.schemas import ProjectPut
+from runai.hub_service.clusters.picture import project_for_core
+from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.project_changes import changed_project
+from runai.hub_service.scheduler.model import Node, Project
+from runai.hub_service.scheduler.quantity import Mib
+from runai.hub_service.scheduler.wire import InvalidSnapshot, snapshot_from_json
+
+__all__ = ["projects_for_core", "read_cluster", "with_changes"]
+
+_SHAPE: Final = re.compile(r"^(\d{1,6})x(\d{1,3})$")
+_MEMORY: Final = Mib(81_920)
+"""Of a device where only numbers are given: 80 GiB."""
+
+
+def read_cluster(text: str) -> list[Node]:
+    """Give the nodes of `195x8` (195 nodes of 8 GPUs), or of a JSON file with a list of them.
+
+    >>> [node.name for node in read_cluster("2x8")]
+    ['node-1', 'node-2']
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
+    shape = _SHAPE.match(text)
+    if shape:
+        count, devices = int(shape[1]), int(shape[2])
+        if not count or not devices:
+            raise InvalidRequest(f"A cluster of {text} has no GPUs.", hint="Try --cluster 4x8.")
+        width = len(str(count))
+        return [
+            Node(name=f"node-{n:0{width}}", devices=devices, device_memory_mib=_MEMORY)
+            for n in range(1, count + 1)
+        ]
+    path = Path(text)
+    try:
+        nodes = snapshot_from_json({"nodes": json.loads(path.read_text(encoding="utf-8"))}).nodes
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as wrong:
+        raise InvalidRequest(
+            f"{text} is neither a shape like 195x8 nor a file with a list of nodes:"
+            f" {getattr(wrong, 'strerror', None) or wrong}.",
+            hint='A nodes file: [{"name": "dgx-1", "devices": 8, "device_memory_mib": 81920}].',
+        ) from wrong
+    except InvalidSnapshot as wrong:
+        raise InvalidRequest(f"{text}: {wrong}.") from wrong
+    if not any(node.devices for node in nodes):
+        raise InvalidRequest(f"{text}: none of its nodes has a GPU.")
+    return list(nodes)
+
+
+def projects_for_core(specs: Sequence[ProjectSpec]) -> list[Project]:
+    """Draw projects as the core takes them; all are as old."""
+    parents = {spec.parent for spec in specs}
+    return [project_for_core(ProjectRecord(spec, created=0.0), parents) for spec in specs]
+
+
+def with_changes(specs: Sequence[ProjectSpec], changes: Sequence[str]) -> list[ProjectSpec]:
+    """Change projects as `vision.quota=6` says, in order.
+
+    Raises:
+        InvalidRequest: there is no such project or field, or the value cannot be meant.
+    """
+    known = {spec.name: spec for spec in specs}
+    for change in changes:
+        target, equals, text = change.partition("=")
+        name, dot, field = target.rpartition(".")
+        if not equals or not dot:
+            hint = "Write project.field=value, as in vision.quota=6."
+            raise InvalidRequest(f"{change!r} is no change of a project.", hint=hint)
+        if name not in known:
+            raise InvalidRequest(
+                f"{change}: there is no project {name}.",
+                hint=f"Projects: {', '.join(sorted(known)) or 'none'}.",
+            )
+        known[name] = changed_project(known[name], {field: _value(change, field, text)})
+    return list(known.values())
+
+
+def _value(change: str, field: str, text: str) -> object:
+    if field not in ProjectPut.model_fields:
+        raise InvalidRequest(
+            f"{change}: a project has no field {field}.",
+            hint=f"Fields: {', '.join(ProjectPut.model_fields)}.",
+        )
+    given: dict[str, Any] = {field: _plain(field, text)}
+    try:
+        return getattr(ProjectPut.model_validate(given), field)
+    except ValidationError as wrong:
+        why = wrong.errors()[0]["msg"]
+        raise InvalidRequest(f"{change}: {text!r} is no value for {field}: {why}.") from None
+
+
+_UNBOUNDED: Final[Mapping[str, None]] = {"none": None, "unlimited": None}
+
+
+def _plain(field: str, text: str) -> object:
+    if text in _UNBOUNDED:
+        return None
+    if field.startswith(("node_types", "members", "groups", "admin")):
+        return [word for word in text.split(",") if word]
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return text
+    is_whole = number.is_finite() and number == int(number)
+    return int(number) if is_whole and field in {"weight", "priority", "min_runtime"} else text

@@ -1,0 +1,55 @@
+"""Who held how much, and when: average allocation of each project over equal steps of time.
+
+Knows nothing of pictures (`picture`) or results. Fed by `results` whenever a project's allocation
+changes; its size depends on the number of steps alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Final
+
+__all__ = ["STEPS", "Timeline"]
+
+STEPS: Final = 480
+
+
+class Timeline:
+    """Average GPUs of each project in each of so many steps."""
+
+    def __init__(self, projects: Iterable[str], since: int, until: int, steps: int = STEPS) -> None:
+        """Watch these projects from `since` to `until`, in seconds."""
+        self.since = since
+        self.until = max(until, since + 1)
+        self.steps = max(1, min(steps, self.until - since))
+        self._sums = {name: array("d", bytes(8 * self.steps)) for name in projects}
+        self._levels = dict.fromkeys(self._sums, (since, 0))
+
+    @property
+    def step_s(self) -> float:
+        """Give the length of a step."""
+        return (self.until - self.since) / self.steps
+
+    def hold(self, project: str, now: int, milli: int) -> None:
+        """Note that from now on a project holds so many milli-GPU."""
+        start, level = self._levels[project]
+        self._levels[project] = (now, milli)
+        start, end = max(start, self.since), min(now, self.until)
+        if not level or end <= start:
+            return
+        sums, step = self._sums[project], self.step_s
+        first = int((start - self.since) / step)
+        last = min(self.steps - 1, int((end - self.since) / step))
+        for n in range(first, last + 1):
+            begins = self.since + n * step
+            sums[n] += level * max(0.0, min(end, begins + step) - max(start, begins))
+
+    def close(self) -> None:
+        """Add up what is still held, until the end."""
+        for project, (_, level) in list(self._levels.items()):
+            self.hold(project, self.until, level)
+
+    def gpus(self, project: str) -> list[float]:
+        """Give a project's average GPUs in each step."""
+        return [total / self.step_s / 1000 for total in self._sums[project]]

@@ -1,0 +1,253 @@
+"""Job traces: a CSV file, gzipped or not, read strictly into rows in order of submission.
+
+Knows the columns, their types and what cannot be meant; every mistake names line, column and
+value. Knows no cluster. Called by the command and by benchmarks.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from sys import intern
+from typing import IO, Any, Final
+
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler.model import WorkloadKind
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, gpu_text
+
+__all__ = ["OPTIONAL_COLUMNS", "REQUIRED_COLUMNS", "TraceRow", "read_trace", "shuffled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRow:
+    """One job of a trace. GPUs in milli-GPU of all workers together, times in seconds."""
+
+    job: str
+    project: str
+    submit_s: int
+    gpus: int
+    duration_s: int
+    """How long it runs with what it asks for; the scheduler never sees it."""
+    workers: int | None = None
+    """None: one, or where it asks for more than a node has, one for each whole node."""
+    min_workers: int | None = None
+    max_workers: int | None = None
+    """Given: an elastic job of workers with one GPU each."""
+    kind: WorkloadKind = "job"
+    priority: int | None = None
+    user: str = ""
+    gpu_memory_mib: int | None = None
+    """Of each worker, in place of `gpus`."""
+    gpu_type: str = ""
+    cpu_milli: int = 0
+    """Of each worker, as `memory_mib`."""
+    memory_mib: int = 0
+    checkpoint_cost_s: int | None = None
+    """What a pause costs; None: it has no checkpoints and starts from zero again."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Tell whether it runs with fewer or more workers than it asks for."""
+        return self.min_workers is not None or self.max_workers is not None
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        message = "must be a whole number from 0 upwards"
+        raise ValueError(message)
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    value = _whole(text)
+    if not value:
+        message = "must be at least 1"
+        raise ValueError(message)
+    return value
+
+
+def _gpus(text: str) -> int:
+    try:
+        milli = Decimal(text) * 1000
+    except InvalidOperation:
+        milli = Decimal("nan")
+    if not milli.is_finite() or milli < 0:
+        message = "must be a number of GPUs, as in 0.5 or 8"
+        raise ValueError(message)
+    if milli != int(milli):
+        message = "is too fine: use at most three decimals"
+        raise ValueError(message)
+    whole, rest = divmod(int(milli), 1000)
+    if whole and rest:
+        message = "must be whole, or below 1"
+        raise ValueError(message)
+    return int(milli)
+
+
+def _name(text: str) -> str:
+    if not text:
+        message = "must not be empty"
+        raise ValueError(message)
+    return text
+
+
+def _kind(text: str) -> str:
+    if text not in {"job", "session"}:
+        message = "must be job or session"
+        raise ValueError(message)
+    return text
+
+
+REQUIRED_COLUMNS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "job": _name,
+    "project": _name,
+    "submit_s": _whole,
+    "gpus": _gpus,
+    "duration_s": _whole,
+}
+OPTIONAL_COLUMNS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "workers": _positive,
+    "min_workers": _positive,
+    "max_workers": _positive,
+    "kind": _kind,
+    "priority": _whole,
+    "user": str,
+    "gpu_memory_mib": _positive,
+    "gpu_type": str,
+    "cpu_milli": _whole,
+    "memory_mib": _whole,
+    "checkpoint_cost_s": _whole,
+}
+_COLUMNS: Final = {**REQUIRED_COLUMNS, **OPTIONAL_COLUMNS}
+
+
+def read_trace(path: Path) -> list[TraceRow]:
+    """Read a trace, `.gz` or plain, in order of submission; of one second, by name.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or a line cannot be meant.
+    """
+    try:
+        with _opened(path) as file:
+            rows = list(_rows(path, csv.reader(file, strict=True)))
+    except (OSError, EOFError, UnicodeDecodeError) as unreadable:
+        why = getattr(unreadable, "strerror", None) or "it is no text, or no gzip file"
+        raise InvalidRequest(f"{path} cannot be read: {why}.", hint=_COLUMN_HINT) from unreadable
+    rows.sort(key=lambda row: (row.submit_s, row.job))
+    return rows
+
+
+_COLUMN_HINT = f"A trace has the columns {','.join(REQUIRED_COLUMNS)}."
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def _rows(path: Path, lines: Any) -> Iterator[TraceRow]:  # noqa: ANN401  csv's reader has no name
+    try:
+        header = _header(path, next(lines, []))
+        seen: dict[str, int] = {}
+        for values in lines:
+            if not values:
+                continue
+            where = f"{path}, line {lines.line_num}"
+            if len(values) != len(header):
+                count = f"{len(values)} values for {len(header)} columns"
+                raise InvalidRequest(f"{where}: there are {count}.", hint=_COLUMN_HINT)
+            row = _row(where, header, values)
+            if row.job in seen:
+                raise InvalidRequest(
+                    f"{where}, column job: {row.job!r} is there twice, first in line"
+                    f" {seen[row.job]}.",
+                    hint="Give every job a name of its own.",
+                )
+            seen[row.job] = lines.line_num
+            yield row
+    except csv.Error as wrong:
+        text = f"{path}, line {lines.line_num}: this is no CSV: {wrong}."
+        raise InvalidRequest(text, hint=_COLUMN_HINT) from wrong
+
+
+def _header(path: Path, header: Sequence[str]) -> Sequence[str]:
+    for column in header:
+        if column not in _COLUMNS:
+            raise InvalidRequest(
+                f"{path}, line 1: there is no column {column!r}.",
+                hint=f"Columns: {', '.join(_COLUMNS)}.",
+            )
+        if list(header).count(column) > 1:
+            raise InvalidRequest(f"{path}, line 1: column {column} is there twice.")
+    missing = [column for column in REQUIRED_COLUMNS if column not in header]
+    if missing:
+        text = f"{path}, line 1: the column {missing[0]} is missing."
+        raise InvalidRequest(text, hint=_COLUMN_HINT)
+    return header
+
+
+def _row(where: str, header: Sequence[str], values: Sequence[str]) -> TraceRow:
+    given: dict[str, Any] = {}
+    for column, text in zip(header, values, strict=True):
+        text = text.strip()  # noqa: PLW2901  blanks after a comma mean nothing
+        if not text and column in OPTIONAL_COLUMNS:
+            continue
+        try:
+            given[column] = _COLUMNS[column](text)
+        except ValueError as wrong:
+            raise InvalidRequest(f"{where}, column {column}: {text!r} {wrong}.") from None
+    given["project"] = intern(given["project"])
+    row = TraceRow(**given)
+    wrong_together = _contradiction(row)
+    if wrong_together:
+        column, text = wrong_together
+        raise InvalidRequest(f"{where}, column {column}: {text}.")
+    return row
+
+
+def _contradiction(row: TraceRow) -> tuple[str, str] | None:
+    """Find what cannot be meant together: the column, and the sentence."""
+    if row.gpu_memory_mib is not None:
+        if row.gpus:
+            return "gpu_memory_mib", f"{row.gpu_memory_mib} beside gpus; give one of them, and 0"
+        if row.is_elastic:
+            return "gpu_memory_mib", "elastic workers have one GPU each"
+    elif not row.gpus:
+        return "gpus", "'0' leaves nothing to schedule; give gpus or gpu_memory_mib"
+    elif row.is_elastic:
+        return _contradiction_of_elastic(row)
+    elif row.workers is not None:
+        each, over = divmod(row.gpus, row.workers)
+        if over or (each > WHOLE_GPU and each % WHOLE_GPU):
+            return "workers", f"{gpu_text(row.gpus)} GPUs cannot be divided among {row.workers}"
+    return None
+
+
+def _contradiction_of_elastic(row: TraceRow) -> tuple[str, str] | None:
+    whole, rest = divmod(row.gpus, WHOLE_GPU)
+    least, most = row.min_workers or 1, row.max_workers or whole
+    if rest:
+        return "gpus", "elastic workers have one GPU each, so the request must be whole"
+    if row.workers not in {None, whole}:
+        return "workers", f"{row.workers} elastic workers cannot be {whole} GPUs"
+    if not least <= whole <= most:
+        return "gpus", f"{whole} is not between min_workers {least} and max_workers {most}"
+    return None
+
+
+def shuffled(rows: Iterable[TraceRow], seed: int) -> list[TraceRow]:
+    """Put rows of the same second into another order, which then decides between equals.
+
+    A trace does not say who came first within a second, and a busy cluster's averages depend on
+    it by some percent: run several seeds to see by how much.
+    """
+    chance = random.Random(seed)  # noqa: S311  no secret is made of it
+    drawn = [(row.submit_s, chance.random(), row) for row in rows]
+    drawn.sort(key=lambda entry: entry[:2])
+    return [replace(row, job=f"{n:08}:{row.job}") for n, (_, _, row) in enumerate(drawn)]

@@ -1,0 +1,126 @@
+"""`runai simulate`: files in, figures and a picture out, mistakes in sentences."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runai.hub_service.simulation.results import RESULT_KEYS
+
+TRACE = """\
+job,project,submit_s,gpus,duration_s
+a1,a,0,2,7200
+b1,b,3600,1,3600
+"""
+PROJECTS = """\
+projects:
+  a:
+    quota: 1
+  b:
+    quota: 1
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "jobs.csv").write_text(TRACE)
+    (tmp_path / "projects.yaml").write_text(PROJECTS)
+    return tmp_path
+
+
+@pytest.fixture
+def simulate(runai, files):
+    def run(*arguments, **changed):
+        options = {
+            "--trace": files / "jobs.csv",
+            "--cluster": "2x1",
+            "--projects": files / "projects.yaml",
+            **{f"--{name}": value for name, value in changed.items()},
+        }
+        given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+        return runai("simulate", *given, *arguments)
+
+    return run
+
+
+def test_json_has_exactly_the_keys(simulate):
+    result = simulate("-o", "json")
+
+    figures = json.loads(result.stdout)
+    assert tuple(figures) == RESULT_KEYS
+    assert (figures["pauses"], figures["jobs"], figures["wait_p99_h"]) == (1, 2, 1.0)
+
+
+def test_a_table_is_for_people(simulate):
+    result = simulate("--from", "0", "--to", "14400")
+
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[:2] == [
+        "Allocated:            87.5 %  (useful 62.5 %)",
+        "Wait:                 0.50 h on average  (half 0.00 h, 99 in 100 1.00 h)",
+    ]
+
+
+def test_a_changed_quota_changes_the_answer(simulate):
+    result = simulate("--set", "b.quota=0", "--set", "a.quota=2", "-o", "json")
+
+    assert json.loads(result.stdout)["pauses"] == 0
+
+
+def test_a_cluster_may_be_a_file(simulate, files):
+    nodes = [{"name": "dgx-1", "devices": 2, "device_memory_mib": 81920}]
+    (files / "nodes.json").write_text(json.dumps(nodes))
+
+    result = simulate("-o", "json", cluster=files / "nodes.json")
+
+    assert json.loads(result.stdout)["jobs"] == 2
+
+
+def test_who_fits_nowhere_is_said(simulate):
+    result = simulate(cluster="1x1")
+
+    assert result.exit_code == 0
+    assert "1 of 2 jobs never ran" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "begins"),
+    [("svg", b"<svg "), ("html", b"<!doctype html>"), ("png", b"\x89PNG")],
+    ids=["svg", "html", "png"],
+)
+def test_a_picture_is_drawn_in_the_format_of_its_name(simulate, files, ending, begins):
+    result = simulate("--picture", str(files / f"held.{ending}"))
+
+    assert result.exit_code == 0
+    assert (files / f"held.{ending}").read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed", "said"),
+    [
+        pytest.param([], {"trace": None}, "--trace is missing", id="no-trace"),
+        pytest.param([], {"cluster": "lots"}, "neither a shape like 195x8 nor a file", id="shape"),
+        pytest.param([], {"cluster": "0x8"}, "has no GPUs", id="no-nodes"),
+        pytest.param(["--set", "c.quota=1"], {}, "there is no project c", id="unknown-project"),
+        pytest.param(["--set", "a.qota=1"], {}, "a project has no field qota", id="unknown-field"),
+        pytest.param(["--set", "a.quota=-1"], {}, "'-1' is no value for quota", id="bad-value"),
+        pytest.param(["--set", "a.quota"], {}, "is no change of a project", id="no-value"),
+        pytest.param(["--picture", "a.gif"], {}, "a.gif is no name for a picture", id="picture"),
+        pytest.param(["--from", "50", "--to", "40"], {}, "nothing to measure", id="window"),
+    ],
+)
+def test_a_mistake_is_a_sentence(simulate, arguments, changed, said):
+    result = simulate(*arguments, **changed)
+
+    assert result.exit_code == 1
+    assert said in result.stderr
+
+
+def test_a_job_of_nobody_is_named(simulate, files):
+    (files / "jobs.csv").write_text(f"{TRACE}c1,c,0,1,5\n")
+
+    result = simulate()
+
+    assert result.exit_code == 1
+    assert "Job c1 belongs to project c, which is not among the projects." in result.stderr

@@ -1,0 +1,249 @@
+"""Replays that can be followed on paper: every key, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler.model import Node, Project
+from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.simulation.engine import Setting, simulate
+from runai.hub_service.simulation.policies import POLICIES
+from runai.hub_service.simulation.results import RESULT_KEYS
+from runai.hub_service.simulation.traces import TraceRow
+
+HOUR = 3600
+TWO = {"a": 1, "b": 1}
+BOB_AND_PATTY = (("a1", "a", 0, 2, 100), ("b1", "b", 40, 1, 60))
+
+
+def test_the_keys_are_those_of_the_interface():
+    assert RESULT_KEYS == (
+        "allocated_pct",
+        "useful_pct",
+        "wait_mean_h",
+        "wait_p50_h",
+        "wait_p99_h",
+        "jct_mean_h",
+        "jct_p50_h",
+        "jct_p99_h",
+        "pauses",
+        "moves",
+        "lost_pct",
+        "violation_h",
+        "worse_than_alone",
+        "jain",
+        "jobs",
+    )
+
+
+def test_a_reclaimed_job_without_checkpoints_starts_from_zero(jobs, setting):
+    run = simulate(jobs(*BOB_AND_PATTY), "quota", setting(nodes=2, quotas=TWO, since=0, until=200))
+
+    # a1 runs on two GPUs 0-40 and again 100-200, b1 on one 40-100: 340 of 400 GPU-seconds.
+    assert asdict(run.results) == pytest.approx(
+        {
+            "allocated_pct": 85,
+            "useful_pct": 65,
+            "wait_mean_h": 30 / HOUR,
+            "wait_p50_h": 0,
+            "wait_p99_h": 60 / HOUR,
+            "jct_mean_h": 130 / HOUR,
+            "jct_p50_h": 60 / HOUR,
+            "jct_p99_h": 200 / HOUR,
+            "pauses": 1,
+            "moves": 0,
+            "lost_pct": 20,
+            "violation_h": 0,
+            "worse_than_alone": 0,
+            "jain": 1.5**2 / (2 * (0.5**2 + 1)),
+            "jobs": 2,
+        }
+    )
+
+
+def test_one_with_checkpoints_goes_on_and_pays_for_it(jobs, setting):
+    rows = jobs(*BOB_AND_PATTY, checkpoint_cost_s=10)
+
+    run = simulate(rows, "quota", setting(nodes=2, quotas=TWO, since=0, until=170))
+
+    # a1 goes on at 100, reads its checkpoint until 110 and does the other 60 seconds.
+    assert asdict(run.results) == pytest.approx(
+        {
+            "allocated_pct": 100 * (40 * 2 + 60 + 70 * 2) / 340,
+            "useful_pct": 100 * (40 * 2 + 60 + 60 * 2) / 340,
+            "wait_mean_h": 30 / HOUR,
+            "wait_p50_h": 0,
+            "wait_p99_h": 60 / HOUR,
+            "jct_mean_h": 115 / HOUR,
+            "jct_p50_h": 60 / HOUR,
+            "jct_p99_h": 170 / HOUR,
+            "pauses": 1,
+            "moves": 0,
+            "lost_pct": 0,
+            "violation_h": 0,
+            "worse_than_alone": 0,
+            "jain": (100 / 170 + 1) ** 2 / (2 * ((100 / 170) ** 2 + 1)),
+            "jobs": 2,
+        }
+    )
+
+
+def test_a_second_pause_in_the_middle_of_reading_a_checkpoint_keeps_the_work(jobs, setting):
+    rows = jobs(
+        ("a1", "a", 0, 2, 100),
+        ("b1", "b", 40, 1, 60),
+        ("b2", "b", 115, 1, 20),
+        checkpoint_cost_s=20,
+    )
+
+    run = simulate(rows, "quota", setting(nodes=2, quotas=TWO))
+
+    # a1: 0-40, 100-115 all of it reading, 135-155 reading once more, 155-215 the rest.
+    assert (run.results.pauses, run.results.jct_p99_h) == (2, pytest.approx(215 / HOUR))
+
+
+QUEUE = (("j1", "a", 0, 1, 100), ("j2", "a", 10, 2, 50), ("j3", "b", 20, 1, 30))
+
+
+@pytest.mark.parametrize(
+    ("policy", "waits", "violated"),
+    [
+        # j2 waits for both GPUs until 100; who skips it runs beside j1.
+        pytest.param("pool", {"a": 45, "b": 0}, 0, id="skipping"),
+        pytest.param("pool-strict", {"a": 45, "b": 130}, 130, id="strict"),
+    ],
+)
+def test_a_strict_queue_lets_nobody_pass(jobs, setting, policy, waits, violated):
+    run = simulate(jobs(*QUEUE), policy, setting(gpus=2, quotas=TWO, since=0, until=200))
+
+    assert run.mean_waits == waits
+    assert run.results.violation_h == pytest.approx(violated / HOUR)
+
+
+@pytest.mark.parametrize(
+    ("policy", "waits"),
+    [
+        # a has three GPUs for itself, b one: a's small job waits only behind a job that waits.
+        pytest.param("static", {"a": 40 / 3, "b": 90}, id="skipping"),
+        pytest.param("static-strict", {"a": 270 / 3, "b": 90}, id="strict"),
+    ],
+)
+def test_static_is_a_cluster_for_each(jobs, setting, policy, waits):
+    rows = jobs(
+        ("a1", "a", 0, 2, 50),
+        ("a2", "a", 10, 3, 200),
+        ("a3", "a", 20, 1, 10),
+        ("b1", "b", 0, 1, 200),
+        ("b2", "b", 20, 1, 10),
+    )
+
+    run = simulate(rows, policy, setting(nodes=4, quotas={"a": 3, "b": 1}))
+
+    assert run.mean_waits == pytest.approx(waits)
+
+
+def test_a_private_part_is_of_whole_nodes_as_far_as_that_goes(jobs, setting):
+    # Of five nodes with two GPUs a has 7 GPUs: three nodes and half of one; b has the rest.
+    rows = jobs(("a1", "a", 0, 7, 100), ("b1", "b", 0, 2, 10), ("b2", "b", 0, 1, 10))
+
+    run = simulate(rows, "static", setting(nodes=5, gpus=2, quotas={"a": 7, "b": 3}))
+
+    assert (run.mean_waits, run.never_ran) == ({"b": 0}, 1)
+
+
+def test_worse_off_than_alone_counts_projects_with_longer_waits(jobs, setting):
+    rows = jobs(("a1", "a", 0, 2, 500), ("b1", "b", 10, 1, 100))
+    both = setting(nodes=2, quotas=TWO)
+
+    assert simulate(rows, "pool", both).results.worse_than_alone == 1
+    assert simulate(rows, "quota", both).results.worse_than_alone == 0
+
+
+def test_an_elastic_job_uses_what_is_idle_and_gives_it_back(jobs, setting):
+    rows = [
+        *jobs(("a1", "a", 0, 2, 100), min_workers=1, max_workers=4),
+        *jobs(("b1", "b", 20, 2, 100)),
+    ]
+
+    run = simulate(rows, "quota", setting(gpus=4, quotas={"a": 2, "b": 2}))
+
+    # Four workers do 3.6 seconds' work of one in a second: 72 until 20; 128 are left for two.
+    assert run.results.pauses == 0
+    assert run.results.jct_p50_h == pytest.approx(84 / HOUR)
+
+
+def test_a_job_larger_than_a_node_takes_whole_nodes(jobs, setting):
+    run = simulate(
+        jobs(("a1", "a", 0, 3, 100)), "quota", setting(nodes=2, gpus=2, since=0, until=100)
+    )
+
+    assert run.results.allocated_pct == pytest.approx(100)
+
+
+def test_protection_ends_without_anybody_submitting_or_ending(jobs, setting):
+    rows = jobs(("a1", "a", 0, 2, 1000), ("b1", "b", 10, 1, 50))
+    protected = setting(nodes=2, quotas=TWO, project={"min_runtime": 300})
+
+    assert simulate(rows, "quota", protected).mean_waits["b"] == 290
+
+
+def test_cycles_are_ten_seconds_apart(jobs, setting):
+    made: list[int] = []
+    rows = jobs(*((f"j{n}", "a", n, 1, 1000) for n in range(25)))
+
+    simulate(rows, "quota", setting(gpus=25), on_plan=lambda now, _plan: made.append(now))
+
+    assert made == [0, 10, 20, 30, *range(1000, 1031, 10)]
+
+
+def test_who_fits_nowhere_is_told_apart(jobs, setting):
+    run = simulate(jobs(("a1", "a", 0, 9, 10), ("a2", "a", 0, 1, 10)), "pool-strict", setting())
+
+    assert (run.never_ran, run.results.jobs) == (1, 1)
+
+
+def test_a_job_of_an_unknown_project_is_refused(jobs, setting):
+    with pytest.raises(InvalidRequest, match="Job x1 belongs to project x"):
+        simulate(jobs(("x1", "x", 0, 1, 10)), "quota", setting())
+
+
+ROWS = st.lists(
+    st.builds(
+        TraceRow,
+        job=st.just(""),
+        project=st.sampled_from("ab"),
+        submit_s=st.integers(0, 120),
+        gpus=st.sampled_from([250, 500, 1000, 2000, 4000]),
+        duration_s=st.integers(0, 90),
+        checkpoint_cost_s=st.sampled_from([None, 0, 7]),
+    ),
+    max_size=14,
+)
+
+
+@given(rows=ROWS, policy=st.sampled_from(POLICIES), quota=st.integers(1, 3))
+def test_work_is_conserved_and_no_job_is_lost(rows, policy, quota):
+    rows = [replace(row, job=f"j{n:02}") for n, row in enumerate(rows)]
+    setting = Setting(
+        nodes=[Node(name=f"n{n}", devices=2) for n in range(2)],
+        projects=[
+            Project(name="a", quota=MilliGpu(1000 * quota)),
+            Project(name="b", quota=MilliGpu(1000 * (4 - quota))),
+        ],
+        since=0,
+        until=100_000,
+    )
+
+    run = simulate(rows, policy, setting)
+
+    assert run.results.jobs + run.never_ran == len(rows)
+    assert 0 < run.results.jain <= 1
+    if policy not in {"static", "static-strict"}:
+        assert run.never_ran == 0
+        work = sum(row.gpus * row.duration_s for row in rows)
+        assert run.results.useful_pct == pytest.approx(100 * work / (4000 * 100_000))
