@@ -125,7 +125,7 @@ def pending(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
     return Snapshot(
         now=1000,
         policy=Policy(
-            packing=draw(st.sampled_from(["binpack", "binpack", "spread"])),
+            packing=draw(st.sampled_from(["binpack", "binpack", "spread", "frag"])),
             shrink_first=draw(st.booleans()),
             phases=draw(st.sampled_from([Policy().phases, EVERY_PHASE])),
         ),

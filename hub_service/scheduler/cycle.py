@@ -69,7 +69,8 @@ def run(state: State) -> Plan:
     """Take the steps of one cycle on a fresh state; afterwards it can tell what they cost."""
     phases = state.policy.phases
 
-    # 1. Divide the cluster (S).
+    # 1. See what is asked for, and divide the cluster (P6, S).
+    state.expect_its_like()
     set_fair_shares(state.tree, state.capacity(), state.policy.history_weight)
 
     allocation = Allocation(state)

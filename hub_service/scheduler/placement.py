@@ -1,4 +1,4 @@
-"""Where units go: devices for one worker, nodes for a gang (P1 to P5).
+"""Where units go: devices for one worker, nodes for a gang (P1 to P6).
 
 Knows how to place all workers of a unit or none, in the room of now or of later, and to prefer
 one node, then one topology domain, then few nodes (P4). Leaves the choice of devices on a node
@@ -73,13 +73,15 @@ def _place_on_one_node(
     if not shared:
         return False
     counts = _counts(members)
-    for node in room.nodes_by_fullness(wholes):
-        if node not in shared:
-            continue
-        if any(room.slots(node, kind) < count for kind, count in counts.items()):
-            continue
+    in_order = _largest_first(members)
+    roomy = (
+        node
+        for node in room.nodes_by_fullness(wholes)
+        if node in shared and all(room.slots(node, kind) >= n for kind, n in counts.items())
+    )
+    for node in room.in_order([member.kind for member in in_order], roomy):
         mark = state.mark()
-        if all(_place_at(state, m, standing, room, node) for m in _largest_first(members)):
+        if all(_place_at(state, m, standing, room, node) for m in in_order):
             return True
         state.roll_back(mark)
     return False
@@ -132,10 +134,10 @@ def _place_on_few_nodes(
         slots = {node: room.slots(node, kind) for node in nodes}
         if sum(slots.values()) < len(group):
             return False
-        # Most of them first; of equals the fullest, as for a single worker (P2).
+        # Most of them first; of equals the one that a single worker would take (P2, P6).
         roomy = sorted(
             (node for node, count in slots.items() if count),
-            key=lambda node: (-slots[node], room.fullness(node)),
+            key=lambda node: (-slots[node], room.preference(node, kind)),
         )
         left = group[::-1]
         for node in _fewest(roomy, slots, len(group)):

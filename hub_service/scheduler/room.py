@@ -8,7 +8,7 @@ keeps two views: what is free now, and what will be when those that are stopping
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from runai.hub_service.scheduler.kinds import Booking, Kind
 from runai.hub_service.scheduler.model import Node
@@ -200,6 +200,14 @@ class Room:
     def free_on(self, node: int) -> int:
         """Sum what is free on a node's devices, in milli-GPU."""
         return sum([milli for milli in self.milli[node] if milli > 0])
+
+    def preference(self, node: int, kind: Kind) -> tuple[int, ...]:  # noqa: ARG002  see FragRoom
+        """Rank a node that has room for a kind: smallest first."""
+        return self.fullness(node)
+
+    def in_order(self, kinds: Sequence[Kind], nodes: Iterable[int]) -> Iterable[int]:  # noqa: ARG002
+        """Put nodes, fullest first, that each hold all of these in the order to try them."""
+        return nodes
 
     def nodes_by_fullness(self, least_idle: int) -> Iterator[int]:
         """Go through the nodes with so many idle devices, in the order of P2."""

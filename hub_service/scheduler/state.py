@@ -7,9 +7,11 @@ changed by `placement`, `reclaim` and `cycle`; thrown away with the plan made, o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+from runai.hub_service.scheduler.frag_room import FragRoom, room_for
 from runai.hub_service.scheduler.items import Item, Member, Standing
 from runai.hub_service.scheduler.kinds import Booking, Kind, Kinds
 from runai.hub_service.scheduler.lanes import Lanes
@@ -42,9 +44,9 @@ class State:
         self.tree = tree
         self.nodes: Sequence[Node] = sorted(snapshot.nodes, key=lambda node: node.name)
         self.index_of = {node.name: index for index, node in enumerate(self.nodes)}
-        spread = snapshot.policy.packing == "spread"
-        self.now = Room(self.nodes, spread=spread)
-        self.later = Room(self.nodes, spread=spread)
+        packing = snapshot.policy.packing
+        self.now = room_for(packing, self.nodes)
+        self.later = room_for(packing, self.nodes)
         self._kinds = Kinds(self.nodes)
         self.book = self._kinds.book
         self._journal: list[tuple[Member, Standing, Booking | None]] = []
@@ -83,6 +85,15 @@ class State:
     def empty(self) -> Room:
         """Give the room that there is when nobody is there."""
         return Room(self.nodes, spread=False)
+
+    def expect_its_like(self) -> None:
+        """Let rooms that choose by fragmentation know what is asked for here (P6)."""
+        rooms = [room for room in (self.now, self.later) if isinstance(room, FragRoom)]
+        if rooms:
+            members = (member for item in self.by_name.values() for member in item.members)
+            workers = Counter(member.kind for member in members)
+            for room in rooms:
+                room.expect(workers)
 
     # ---- what the snapshot says
 

@@ -1,0 +1,202 @@
+"""Placing by least growth of fragmentation (P6): what it weighs, and that it stays exact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+import strategies
+from builders import cluster, job, places, project, snapshot
+from runai.hub_service.scheduler import Node, Snapshot, Worker, WorkerState, Workload, decide
+from runai.hub_service.scheduler.frag_room import FragRoom, room_for
+from runai.hub_service.scheduler.fragmentation import Free, Mix
+from runai.hub_service.scheduler.kinds import Kind, Kinds
+from runai.hub_service.scheduler.model import Packing
+from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+
+A = [project("a", 64)]
+
+
+def place_of(nodes: str | list[Node], *workloads: Workload, packing: Packing = "frag") -> str:
+    return places(decide(snapshot(nodes, A, workloads, packing=packing)))["new-0"]
+
+
+# ---- one node
+
+
+def kinds_of(nodes: list[Node] | tuple[Node, ...], *workers: Worker) -> list[Kind]:
+    kinds = Kinds(nodes)
+    return [kinds.of(worker, ()) for worker in workers]
+
+
+def asking(gpus: int, *, cpu: int = 0, memory: int = 0, types: tuple[str, ...] = ()) -> Worker:
+    return Worker(
+        name=f"{gpus}-{cpu}",
+        gpus=MilliGpu(gpus),
+        cpu_milli=cpu,
+        memory_mib=Mib(memory),
+        gpu_types=types,
+    )
+
+
+LOST = {
+    "a device that nobody can use is lost to all": ([asking(1000)], (0, 400), 9, 9, 400),
+    "what fits is of use": ([asking(400)], (0, 400), 9, 9, 0),
+    "a request loses only the devices that are too full for it": (
+        [asking(500)],
+        (400, 500, 1000),
+        9,
+        9,
+        400,
+    ),
+    "two devices for who wants three are lost": ([asking(3000)], (0, 1000, 1000), 9, 9, 2000),
+    "half of the mix loses half as much": ([asking(400), asking(1000)], (0, 600), 9, 9, 600),
+    "without CPU for one, everything is lost": ([asking(1000, cpu=4)], (1000,), 3, 9, 1000),
+    "without memory for one, everything is lost": ([asking(1000, memory=4)], (1000,), 9, 3, 1000),
+    "CPU for one serves twice the devices of one": (
+        [asking(1000, cpu=4)],
+        (1000, 1000, 1000),
+        4,
+        9,
+        1000,
+    ),
+    "memory for one serves twice the devices of one": (
+        [asking(1000, memory=4)],
+        (1000, 1000, 1000),
+        9,
+        4,
+        1000,
+    ),
+    "another type's request loses it all": ([asking(500, types=("h100",))], (1000,), 9, 9, 1000),
+    "who asks for no GPU loses none": ([asking(0, cpu=2), asking(500)], (1000,), 9, 9, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("workers", "devices", "cpu", "memory", "lost"), LOST.values(), ids=list(LOST)
+)
+def test_fragmentation_is_what_the_mix_cannot_use(
+    workers: list[Worker], devices: tuple[int, ...], cpu: int, memory: int, lost: int
+) -> None:
+    nodes = cluster("1x3", cpu_milli=9, gpu_type="a100") + cluster("1x1", gpu_type="h100")
+    mix = Mix(Counter(kinds_of(nodes, *workers)), [81920, 81920])
+
+    assert mix.profiles[0].fragmentation(Free(devices, cpu, memory)) == lost
+
+
+# ---- the whole cluster
+
+
+HALVES = [job(f"h{i}", 0.5, on=f"n3:{i % 2}") for i in range(4)]
+WHOLES = [job(f"h{i}", 1, on=f"n3:{i}") for i in range(2)]
+CPUS = [
+    Node(name="n1", devices=2, cpu_milli=4),
+    Node(name="n2", devices=3, cpu_milli=12),
+]
+
+CHOICES: dict[str, tuple[str | list[Node], list[Workload], dict[Packing, str]]] = {
+    "where halves come, half of an idle device is of more use than a tenth": (
+        "2x1+1x2",
+        [job("x", 0.4, on="n1:0"), *HALVES, job("new", 0.5)],
+        {"binpack": "n1:0", "frag": "n2:0"},
+    ),
+    "where whole ones come, an idle device is": (
+        "2x1+1x2",
+        [job("x", 0.4, on="n1:0"), *WHOLES, job("new", 0.5)],
+        {"binpack": "n1:0", "frag": "n1:0"},
+    ),
+    "no device is left without a CPU": (
+        CPUS,
+        [job("new", 1, cpu_milli=4)],
+        {"binpack": "n1:0", "frag": "n2:0"},
+    ),
+    "nor by a gang on one node": (
+        [replace(CPUS[0], devices=3, cpu_milli=8), replace(CPUS[1], devices=4, cpu_milli=16)],
+        [job("new", 1, workers=2, cpu_milli=4)],
+        {"binpack": "n1:0", "frag": "n2:0"},
+    ),
+    "of devices of one node the one that leaves most": (
+        "1x2+1x0+1x2",
+        [job("x", 0.4, on="n1:0"), *HALVES, job("new", 0.5)],
+        {"binpack": "n1:0", "frag": "n1:1"},
+    ),
+    "of places that add as much binpack's": (
+        "2x2",
+        [job("x", 0.25, on="n1:0"), job("y", 0.5, on="n2:1"), job("new", 0.5)],
+        {"binpack": "n2:1", "frag": "n2:1"},
+    ),
+    "of equals the first by name": (
+        "3x2",
+        [job("new", 2)],
+        {"binpack": "n1:0,1", "frag": "n1:0,1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("packing", ["binpack", "frag"])
+@pytest.mark.parametrize(("nodes", "workloads", "expected"), CHOICES.values(), ids=list(CHOICES))
+def test_a_place_is_chosen_by_what_it_leaves(
+    nodes: str | list[Node],
+    workloads: list[Workload],
+    expected: dict[Packing, str],
+    packing: Packing,
+) -> None:
+    assert place_of(nodes, *workloads, packing=packing) == expected[packing]
+
+
+def arrivals(world: Snapshot) -> list[Workload]:
+    """Give single workers, one project, to arrive one after another."""
+    return [
+        replace(w, project="a", workers=w.workers[:1], min_workers=None, kind="job", priority=None)
+        for w in world.workloads
+    ]
+
+
+@given(world=strategies.pending(most=12))
+@pytest.mark.parametrize("packing", ["binpack", "frag"])
+def test_one_at_a_time_a_room_places_as_decide_does(packing: Packing, world: Snapshot) -> None:
+    """What `benchmarks/openb.py` measures is what the platform does."""
+    nodes = sorted(world.nodes, key=lambda node: node.name)
+    kinds, room = Kinds(nodes), room_for(packing, nodes)
+    there: list[Workload] = []
+    for new in arrivals(world):
+        plan = decide(snapshot(nodes, [project("a", None)], [*there, new], packing=packing))
+        kind = kinds.of(new.workers[0], ())
+        if isinstance(room, FragRoom):
+            room.expect(Counter(kinds.of(w.workers[0], ()) for w in [*there, new]))
+        found = room.find(kind)
+
+        expected = None
+        if found is not None:
+            node, devices = found
+            expected = f"{nodes[node].name}:{','.join(str(device) for device in devices)}"
+            room.take(kinds.book(kind, *found))
+            at = {"state": WorkerState.RUNNING, "node": nodes[node].name, "devices": devices}
+            there.append(replace(new, workers=(replace(new.workers[0], **at),)))
+        assert places(plan).get(new.workers[0].name) == expected
+
+
+@given(world=strategies.pending(most=12))
+def test_what_is_remembered_between_placements_changes_none(world: Snapshot) -> None:
+    nodes = sorted(world.nodes, key=lambda node: node.name)
+    kinds = Kinds(nodes)
+    asked = [kinds.of(w.workers[0], ()) for w in world.workloads]
+    kept = FragRoom(nodes)
+    kept.expect(Counter(asked))
+    booked = []
+    for turn, kind in enumerate([*asked, *asked]):
+        fresh = FragRoom(nodes)
+        fresh.expect(Counter(asked))
+        for booking in booked:
+            fresh.take(booking)
+        found = kept.find(kind)
+
+        assert found == fresh.find(kind)
+        if found is not None:
+            booked.append(kinds.book(kind, *found))
+            kept.take(booked[-1])
+        if turn % 3 == 2 and booked:
+            kept.take(booked.pop(0), -1)
