@@ -72,7 +72,7 @@ class Fit:
         if len(self._members) > 1:
             if self._slots is None:
                 room = self._state.later
-                self._slots = {node: room.slots(node, self._kind) for node in self._kind.nodes}
+                self._slots = room.roomy(self._kind)
                 self._total = sum(self._slots.values())
             return self._total >= len(self._members)
         if self._fitted is False:
@@ -91,9 +91,9 @@ class Fit:
         if self._slots is None or self._kind is None:
             return
         for node in nodes:
-            if node in self._slots:
+            if node in self._kind.nodes:
                 slots = self._state.later.slots(node, self._kind)
-                self._total += slots - self._slots[node]
+                self._total += slots - self._slots.get(node, 0)
                 self._slots[node] = slots
 
     def _try(self) -> bool:

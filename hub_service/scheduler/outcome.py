@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.census import Census
 from runai.hub_service.scheduler.items import Member, Standing
 from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.model import (
@@ -33,7 +34,8 @@ from runai.hub_service.scheduler.tree import Account
 def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
     """Write the decisions in the order in which they are applied, then the projects."""
     losses = reclaim.losses
-    reasons = Reasons(state, allocation, reclaim)
+    census = Census(state)
+    reasons = Reasons(state, allocation, reclaim, census)
     decisions: list[Decision] = [
         Unreserve(workload=member.item.name, worker=member.worker.name)
         for item in sorted(state.reserved, key=lambda item: item.age)
@@ -55,7 +57,7 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
     decisions += [_start(state, m) for m in placed if m.standing is Standing.STARTED]
     if state.policy.reservations:
         decisions += [
-            _reserve(state, m, reasons)
+            _reserve(state, m, census)
             for m in placed
             if m.standing is Standing.RESERVED
             and not (m.was is Standing.RESERVED and m.booking == m.origin)
@@ -88,14 +90,14 @@ def _start(state: State, member: Member) -> Start:
     )
 
 
-def _reserve(state: State, member: Member, reasons: Reasons) -> Reserve:
+def _reserve(state: State, member: Member, census: Census) -> Reserve:
     node, booking = _place_of(state, member)
     return Reserve(
         workload=member.item.name,
         worker=member.worker.name,
         node=node,
         devices=_shares(booking),
-        waits_for=tuple(m.worker.name for m in reasons.leaving(booking)),
+        waits_for=tuple(m.worker.name for m in census.leaving(booking)),
     )
 
 

@@ -69,10 +69,11 @@ def _place_on_one_node(
     state: State, members: Sequence[Member], standing: Standing, room: Room
 ) -> bool:
     wholes = sum(m.kind.devices for m in members if m.kind.is_whole)
-    shared = set.intersection(*(set(m.kind.nodes) for m in members))
+    counts = _counts(members)
+    first, *others = counts
+    shared = first.nodes.intersection(*(kind.nodes for kind in others)) if others else first.nodes
     if not shared:
         return False
-    counts = _counts(members)
     in_order = _largest_first(members)
     roomy = (
         node
@@ -131,14 +132,11 @@ def _place_on_few_nodes(
         groups.setdefault(member.kind, []).append(member)
     for kind, group in groups.items():
         nodes = kind.nodes if domain is None else kind.nodes & domain
-        slots = {node: room.slots(node, kind) for node in nodes}
+        slots = room.roomy(kind, nodes)
         if sum(slots.values()) < len(group):
             return False
         # Most of them first; of equals the one that a single worker would take (P2, P6).
-        roomy = sorted(
-            (node for node, count in slots.items() if count),
-            key=lambda node: (-slots[node], room.preference(node, kind)),
-        )
+        roomy = sorted(slots, key=lambda node: (-slots[node], room.preference(node, kind)))
         left = group[::-1]
         for node in _fewest(roomy, slots, len(group)):
             while left and _place_at(state, left[-1], standing, room, node):

@@ -6,12 +6,13 @@ Called by `outcome`; the blocks it starts from were met by `allocate` and `recla
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+from typing import TypeVar
 
 from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.census import Census, nodes_of
 from runai.hub_service.scheduler.items import Item, Member, Standing
-from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.lanes import Lane, Unit, pending_units
 from runai.hub_service.scheduler.model import Reason
 from runai.hub_service.scheduler.quantity import (
@@ -22,35 +23,29 @@ from runai.hub_service.scheduler.quantity import (
 )
 from runai.hub_service.scheduler.quotas import Block, cap_in_the_way
 from runai.hub_service.scheduler.reclaim import Loss, Reclaim
-from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
 
 _RUNS = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
 _WAITS = (Standing.PENDING, Standing.RESERVED)
+T = TypeVar("T")
+
 _SHOWN = 4  # names in a sentence; the rest are counted
 
 
 class Reasons:
     """Finds the words for one plan."""
 
-    def __init__(self, state: State, allocation: Allocation, reclaim: Reclaim) -> None:
+    def __init__(
+        self, state: State, allocation: Allocation, reclaim: Reclaim, census: Census
+    ) -> None:
         """Look at the state after every decision."""
         self._state = state
+        self._census = census
         self._allocation = allocation
         self._reclaim = reclaim
         self._lost = {member.item for member in reclaim.losses}
-        self._users: dict[frozenset[int], dict[str, int]] = {}
-        self._free: dict[frozenset[int], int] = {}
         self._of_lane: dict[Lane, Reason] = {}
-        self._leaving: dict[Booking, list[Member]] = {}
-        changed = [
-            member
-            for item in sorted(state.changed(), key=lambda item: item.age)
-            for member in item.members
-        ]
-        self._started = [m for m in changed if m.standing is Standing.STARTED]
-        self._reserved = [m for m in changed if m.standing is Standing.RESERVED]
 
     def queues(self) -> list[list[tuple[Item, Unit | None]]]:
         """Give each project's waiting workloads in its order (O2), with what cannot be placed."""
@@ -73,13 +68,6 @@ class Reasons:
         for queue in queues.values():
             queue.sort(key=lambda entry: entry[0].place_in_queue)
         return [queues[project] for project in sorted(queues)]
-
-    def leaving(self, booking: Booking) -> list[Member]:
-        """Give who must leave before a reservation can start."""
-        known = self._leaving.get(booking)
-        if known is None:
-            known = self._leaving[booking] = self._state.leaving(booking)
-        return known
 
     # ---- stops and moves
 
@@ -148,11 +136,11 @@ class Reasons:
             member
             for mine in reserved
             if mine.booking is not None
-            for member in self.leaving(mine.booking)
+            for member in self._census.leaving(mine.booking)
         ]
         leaving = dict.fromkeys(member.item for member in going)
         node = self._state.nodes[reserved[0].booking.node].name if reserved[0].booking else ""
-        who = _names(_label(item) for item in leaving)
+        who = _names(leaving, _label)
         text = f"its place on {node} is reserved; " + (
             f"waiting for {who} to stop{self._grace_left(going)}"
             if who
@@ -172,7 +160,7 @@ class Reasons:
             text = (
                 f"{account.name} uses {gpu_text(account.build)} of its"
                 f" {count_text(account.build_quota, 'build GPU')}"
-                f"{_listing(self._session_holders(account))}"
+                f"{_listing(self._census.session_holders(account))}"
             )
         else:
             text = (
@@ -198,7 +186,7 @@ class Reasons:
     def _of_too_many(self, unit: Unit) -> Reason | None:
         """Say it where a gang would not fit even if nobody else were there."""
         total = len(unit.members)
-        fitting = _fitting(unit, self._state.empty) if total > 1 else total
+        fitting = self._census.fitting(unit, ever=True) if total > 1 else total
         if fitting >= total:
             return None
         text = f"only {fitting} of its {total} workers fit on all nodes that it may use"
@@ -209,10 +197,8 @@ class Reasons:
             most = self._state.policy.max_evictions
             text = f"its place would stop more workers than the {most} that one plan may stop"
             return Reason(code="protected", rule="R8", text=text)
-        nodes = unit.members[0].kind.nodes
-        if len(unit.members) > 1:
-            nodes = frozenset().union(*(member.kind.nodes for member in unit.members))
-        free = self._free_on(nodes)
+        nodes = nodes_of(unit)
+        free = self._census.free_on(nodes)
         if block is not None and block.code == "held_for":
             return self._of_never_lent(unit)
         first = self._of_others_first(unit, nodes, free) if free < unit.demand else None
@@ -220,7 +206,7 @@ class Reasons:
 
     def _of_never_lent(self, unit: Unit) -> Reason:
         keepers = [a for a in self._state.tree.holders if a not in unit.item.account.path]
-        held = _names(f"{keeper.name} ({gpu_text(keeper.never_lent)})" for keeper in keepers)
+        held = _names(keepers, lambda keeper: f"{keeper.name} ({gpu_text(keeper.never_lent)})")
         return Reason(
             code="held_for",
             rule="Q2",
@@ -229,13 +215,13 @@ class Reasons:
         )
 
     def _of_others_first(self, unit: Unit, nodes: frozenset[int], free: int) -> Reason | None:
-        reserved = _sum(nodes, self._reserved, unit.item)
+        reserved = self._census.reserved_on(nodes, unit.item)
         if reserved and free + sum(reserved.values()) >= unit.demand:
-            text = f"what is idle is reserved for {_names(map(_label, reserved))}"
+            text = f"what is idle is reserved for {_names(reserved, _label)}"
             return Reason(code="held_for", rule="R7", text=text, for_=next(iter(reserved)).name)
-        started = _sum(nodes, self._started, unit.item)
+        started = self._census.started_on(nodes, unit.item)
         if started and free + sum(started.values()) >= unit.demand:
-            text = f"{_names(map(_label, started))} went first"
+            text = f"{_names(started, _label)} went first"
             return Reason(code="behind", rule="O1", text=text, for_=next(iter(started)).name)
         return None
 
@@ -249,11 +235,11 @@ class Reasons:
         if not unit.demand:
             text = "no node has the CPU and memory that it asks for"
             return Reason(code="no_room", rule="P5", text=text)
-        total = sum(self._state.nodes[node].devices for node in nodes) * 1000
+        total = self._census.devices_on(nodes) * WHOLE_GPU
         verb = "is" if total - free <= WHOLE_GPU else "are"
         used = f"{gpu_text(total - free)} of {count_text(total)} {verb} in use"
         over = [a for a in item.account.path if a.allocated + unit.demand > a.fair_share]
-        users = self._projects(nodes)
+        users = self._census.projects_on(nodes)
         has_rivals = any(name != item.workload.project for name in users)
         if lane in self._reclaim.over_share and over and has_rivals:
             text = (
@@ -268,7 +254,7 @@ class Reasons:
 
     def _of_scattered(self, unit: Unit, free: int) -> Reason | None:
         total = len(unit.members)
-        fitting = _fitting(unit, self._state.now)
+        fitting = self._census.fitting(unit)
         if 0 < fitting < total:
             text = f"{fitting} of its {total} workers would fit now; it needs all of them at once"
             return Reason(code="gang_incomplete", rule="P4", text=text)
@@ -279,59 +265,6 @@ class Reasons:
             ", or not with the CPU and memory" if beside else ""
         )
         return Reason(code="fragmented", rule="P2", text=text)
-
-    # ---- counting
-
-    def _free_on(self, nodes: frozenset[int]) -> int:
-        free = self._free.get(nodes)
-        if free is None:
-            free = self._free[nodes] = sum(map(self._state.now.free_on, nodes))
-        return free
-
-    def _projects(self, nodes: frozenset[int]) -> dict[str, int]:
-        sums = self._users.get(nodes)
-        if sums is None:
-            sums = self._users[nodes] = {}
-            on_node = self._state.on_node
-            for node in nodes:
-                for member in on_node.get(node, ()):
-                    if member.booking and member.booking.quota:
-                        name = member.item.workload.project
-                        sums[name] = sums.get(name, 0) + member.booking.quota
-        return sums
-
-    def _session_holders(self, account: Account) -> dict[str, int]:
-        sums: dict[str, int] = {}
-        for item in sorted(self._state.fixed, key=lambda item: item.age):
-            if account in item.account.path:
-                held = sum(m.booking.quota for m in item.members if m.booking)
-                if held:
-                    name = _holder(item)
-                    sums[name] = sums.get(name, 0) + held
-        return sums
-
-
-def _sum(nodes: frozenset[int], members: Iterable[Member], but: Item) -> dict[Item, int]:
-    sums: dict[Item, int] = {}
-    for member in members:
-        booking = member.booking
-        if member.item is not but and booking and booking.node in nodes:
-            sums[member.item] = sums.get(member.item, 0) + booking.quota
-    return sums
-
-
-def _fitting(unit: Unit, room: Room) -> int:
-    """Count how many of a unit's workers a room has places for, each kind for itself."""
-    kinds = Counter(member.kind for member in unit.members)
-    return sum(
-        min(count, sum(room.slots(node, kind) for node in kind.nodes))
-        for kind, count in kinds.items()
-    )
-
-
-def _holder(item: Item) -> str:
-    """Name a session by its user, a job by its name."""
-    return item.workload.user or item.name if item.workload.kind == "session" else item.name
 
 
 def _label(item: Item) -> str:
@@ -350,11 +283,10 @@ def _entitlement(account: Account) -> str:
     return f"quota of {count_text(account.quota)}"
 
 
-def _names(names: Iterable[str]) -> str:
-    listed = list(names)
-    shown = listed[:_SHOWN]
-    if len(listed) > _SHOWN:
-        return f"{', '.join(shown)} and {len(listed) - _SHOWN} more"
+def _names(things: Collection[T], name: Callable[[T], str]) -> str:
+    shown = [name(thing) for thing in islice(things, _SHOWN)]
+    if len(things) > _SHOWN:
+        return f"{', '.join(shown)} and {len(things) - _SHOWN} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 

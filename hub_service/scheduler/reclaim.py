@@ -8,7 +8,8 @@ after everything idle has been handed out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from collections.abc import Set as AbstractSet
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.allocate import HELD, Allocation
@@ -141,8 +142,10 @@ class Reclaim:
             return False  # only preemptible work can be taken, which that cap does not count
         for way in self._ways(unit, lane):
             is_first = True
-            for victims in self._choices(unit, lane, way):
-                search = Search(self._state, unit, way, victims, self.may_stop)
+            for victims, among in self._choices(unit, lane, way):
+                search = Search(
+                    self._state, unit, way, victims, among=among, may_stop=self.may_stop
+                )
                 if search.run():
                     self._record(unit, search)
                     return True
@@ -152,28 +155,35 @@ class Reclaim:
                 is_first = False
         return False
 
-    def _choices(self, unit: Unit, lane: Lane, way: Way) -> Iterator[Victims]:
+    def _choices(
+        self, unit: Unit, lane: Lane, way: Way
+    ) -> Iterator[tuple[Victims, AbstractSet[Account] | None]]:
         """Give the victims to choose from: all of them, then those of one node after another.
 
         Who is over may give so much and no more: taken in R4's order alone it may come from
         nodes where it helps nobody. One node at a time, it is enough or it is not.
         """
-        yield partial(self._victims.of, surplus_only=way.surplus_only)
+        yield partial(self._victims.of, surplus_only=way.surplus_only), None
         member, *others = unit.members
         if others or way.surplus_only:
             return
-        kind, room, on_node = member.kind, self._state.later, self._state.on_node
-        nodes = [node for node in kind.nodes if on_node.get(node)]
-        nodes.sort(key=room.fullness, reverse=True)
         tried = 0
-        for node in nodes:
-            there = self._victims.on(node, on_node[node])
+        for node in self._emptiest_first:
+            if node not in member.kind.nodes:
+                continue
+            there = self._victims.on(node, self._state.on_node[node])
             if there:
                 tried += 1
                 if tried > _NODES_TRIED:
                     self.not_proven.add(lane)
                     return
-                yield there.get
+                yield there.get, {above for account in there for above in account.path}
+
+    @cached_property
+    def _emptiest_first(self) -> list[int]:
+        """Order the nodes where anybody is, once for a pass: those that need least come first."""
+        nodes = [node for node, there in self._state.on_node.items() if there and node >= 0]
+        return sorted(nodes, key=self._state.later.fullness, reverse=True)
 
     def _record(self, unit: Unit, search: Search) -> None:
         self.took_something = self.took_something or bool(search.taken)

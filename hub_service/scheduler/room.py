@@ -172,6 +172,20 @@ class Room:
             slots = min(slots, max(0, self.memory[node] // kind.memory))
         return slots
 
+    def roomy(self, kind: Kind, nodes: frozenset[int] | None = None) -> dict[int, int]:
+        """Count how many of a kind fit on each node where any does (of `nodes`, if given)."""
+        if nodes is None:
+            nodes = kind.nodes
+        # Whole devices are only on nodes that have so many idle ones.
+        among = self.nodes_by_fullness(kind.devices) if kind.is_whole else sorted(nodes)
+        found = {}
+        for node in among:
+            if node in nodes:
+                slots = self.slots(node, kind)
+                if slots:
+                    found[node] = slots
+        return found
+
     def device_slots(self, node: int, kind: Kind) -> int:
         """Count how many workers of a kind the devices of a node would take."""
         if kind.is_whole:

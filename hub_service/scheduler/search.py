@@ -6,8 +6,11 @@ the order of claimants and ways to `reclaim`, its caller, and places to `placeme
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from operator import itemgetter
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.fit import Fit
@@ -18,11 +21,14 @@ from runai.hub_service.scheduler.placement import place
 from runai.hub_service.scheduler.protection import protected_until
 from runai.hub_service.scheduler.quotas import cap_in_the_way, leaves_what_is_never_lent
 from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import Account
+from runai.hub_service.scheduler.tree import Account, Age
 from runai.hub_service.scheduler.victims import Victim
 
 Victims = Callable[[Account], list[Victim] | None]
 """Who may be asked: gives an account's victims that a way allows, the best last."""
+
+Overage = tuple[int, Age]
+"""How far a project is over what it is entitled to, and its age: who is greatest gives first."""
 
 _RESERVED = Standing.RESERVED
 
@@ -67,18 +73,25 @@ class Search:
         unit: Unit,
         way: Way,
         victims: Victims,
+        among: AbstractSet[Account] | None = None,
         may_stop: int | None = None,
     ) -> None:
-        """Look at nobody yet; `may_stop` is how many workers it may stop, None is any number."""
+        """Look at nobody yet.
+
+        `among` are the accounts that have any of these victims, or somebody below has them;
+        `may_stop` is how many workers it may stop. None is any.
+        """
         self._state = state
         self._unit = unit
         self._way = way
         self._victims = victims
+        self._among = among
         self._may_stop = may_stop
         self._path = unit.item.account.path
         self._fit = Fit(state, unit.members)
         self._cursors: dict[Account, int] = {}
         self._begun: set[Account] = set()
+        self._rivals: dict[tuple[int, bool], list[tuple[Overage, Account]]] = {}
         self._relieves_caps = cap_in_the_way(unit.item, unit.demand) is not None
         self.taken: list[Taken] = []
         self.exceeds_share = False
@@ -139,23 +152,53 @@ class Search:
         return None
 
     def _next_of_others(self) -> tuple[Victim, str, Account, int] | None:
-        best: tuple[tuple[int, tuple[int, str]], Victim, Account, int] | None = None
+        best: tuple[Overage, Victim, Account, int] | None = None
         demand = self._unit.demand
         for level, mine in enumerate(self._path):
             if not self._stays_within_share(level):
                 self.exceeds_share = True
                 break
             is_within_quota = mine.allocated + demand <= mine.quota
-            siblings = mine.parent.children if mine.parent else self._state.tree.roots
-            for rival in siblings:
-                if rival is mine or not _may_take(rival, is_within_quota=is_within_quota):
-                    continue
-                key = (rival.overage, rival.age)
-                if best is None or key > best[0]:
+            rivals = self._rivals_at(level, mine, is_within_quota=is_within_quota)
+            while rivals:
+                overage, rival = rivals[-1]
+                if best is not None and overage < best[0]:
+                    break
+                victim = None
+                if _may_take(rival, is_within_quota=is_within_quota):
                     victim = self._pick(rival)
-                    if victim is not None:
-                        best = (key, victim, rival, level)
+                if victim is not None:
+                    best = (overage, victim, rival, level)
+                    break
+                rivals.pop()
         return None if best is None else (best[1], "R2", best[2], best[3])
+
+    def _rivals_at(
+        self, level: int, mine: Account, *, is_within_quota: bool
+    ) -> list[tuple[Overage, Account]]:
+        """Rank who may lose something at a level, the furthest over last (R4)."""
+        key = (level, is_within_quota)
+        rivals = self._rivals.get(key)
+        if rivals is None:
+            siblings = mine.parent.children if mine.parent else self._state.tree.roots
+            rivals = self._rivals[key] = [
+                ((rival.overage, rival.age), rival)
+                for rival in siblings
+                if rival is not mine
+                and (self._among is None or rival in self._among)
+                and _may_take(rival, is_within_quota=is_within_quota)
+            ]
+            rivals.sort(key=itemgetter(0))
+        return rivals
+
+    def _rank_again(self, giver: Account) -> None:
+        """Note that somebody lost something."""
+        for rivals in self._rivals.values():
+            for index in range(len(rivals) - 1, -1, -1):
+                if rivals[index][1] is giver:
+                    del rivals[index]
+                    insort(rivals, ((giver.overage, giver.age), giver), key=itemgetter(0))
+                    break
 
     def _stays_within_share(self, level: int) -> bool:
         mine = self._path[level]
@@ -208,6 +251,8 @@ class Search:
     def _is_protected(self, item: Item, members: Sequence[Member]) -> bool:
         """Tell whether it may not be paused yet, and remember until when (R8)."""
         state = self._state
+        if not state.protects:
+            return False
         until = protected_until(item, members, state.policy, state.time)
         if until is None:
             return False
@@ -230,8 +275,10 @@ class Search:
         )
         self.taken.append(taken)
         self._release(taken)
+        self._rank_again(giver)
         if self._fit.counts_base:
             self._cursors.clear()  # who was of no use may be now, with another thing missing
+            self._rivals.clear()
 
     def _release(self, taken: Taken) -> None:
         for member in taken.members:

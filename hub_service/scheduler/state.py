@@ -63,10 +63,16 @@ class State:
         """Workloads with a worker that the snapshot has a reservation for (R7)."""
         self.broken: dict[Item, None] = {}
         """Workloads that the snapshot says are below their minimum (R11)."""
+        self.slots_ever: dict[Kind, int] = {}
+        """How many of a kind fit when nobody is there, once that was counted."""
         self.fixed: dict[Item, None] = {}
         """Sessions within the build quota (Q1)."""
         self.stuck: dict[Item, None] = {}
         """Workloads with pending workers that cannot be placed as things are."""
+        self.protects = self.policy.max_pauses_per_hour is not None or any(
+            project.min_runtime for project in snapshot.projects
+        )
+        """Whether anybody may be protected from being stopped at all (R8)."""
         self._restricted = any(project.node_types != _ANY for project in snapshot.projects)
         for workload in sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name)):
             self.add(workload)
