@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: bench pictures help up test test-long check fix docs clean
+.PHONY: bench pictures help up test test-long mutants check fix docs clean
 
 # Skips of these capabilities are failures (tests/capabilities.py): make test RUNAI_REQUIRE=browser,hub
 export RUNAI_REQUIRE
@@ -28,6 +28,9 @@ test: $(VENV)/.installed-dev ## run the test suite, the built wheel included (AR
 
 test-long: $(VENV)/.installed-dev ## run everything, minutes-long tests included
 	$(BIN)/python -m pytest --timeout 3600 $(ARGS)
+
+mutants: $(VENV)/.installed-dev ## break the scheduler on purpose: does a test notice? (ARGS="shares --minutes 5"; an hour for all)
+	$(BIN)/python tests/mutants.py --output benchmarks/results/mutants.json $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure what users wait for (an idle machine, please); kept in benchmarks/results
 	$(BIN)/python benchmarks/user_waits.py

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from runai.hub_service.api import reports, schemas
+from runai.hub_service.api import questions, reports, schemas
 from runai.hub_service.errors import RunaiError, Unavailable
 
 __all__ = ["ANSWER_WITHIN_S", "SILENCE_S", "Call", "Decoder", "Retries", "Stream"]
@@ -25,6 +25,8 @@ T_co = TypeVar("T_co", covariant=True)
 API = "api/v1"
 ANSWER_WITHIN_S = 15.0
 """Longer than any call takes that does not wait on purpose."""
+THOUGHT_WITHIN_S = 60.0
+"""A question that the scheduler has to think about, perhaps after somebody else's."""
 SILENCE_S = 45.0
 """Streams send a sign of life every 15 s: three missed ones are a broken connection."""
 
@@ -298,6 +300,19 @@ def nodes() -> Call[list[schemas.NodeView]]:
 
 def plan() -> Call[dict[str, Any]]:
     return Call("GET", f"{API}/plan", dict[str, Any])
+
+
+def explanation(workload: str) -> Call[questions.ExplanationView]:
+    return Call(
+        "GET",
+        f"{_workload(workload)}/explanation",
+        questions.ExplanationView,
+        timeout_s=THOUGHT_WITHIN_S,
+    )
+
+
+def what_if(question: questions.PlanQuestion) -> Call[questions.WhatIf]:
+    return Call("POST", f"{API}/plan", questions.WhatIf, body=question, timeout_s=THOUGHT_WITHIN_S)
 
 
 def report(samples: reports.AgentReport) -> Call[reports.AgentReply]:

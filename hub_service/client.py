@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from runai.hub_service import calls
+from runai.hub_service.api.questions import ExplanationView, PlanQuestion, WhatIf
 from runai.hub_service.api.reports import AgentReply, AgentReport
 from runai.hub_service.api.schemas import (
     EnvironmentView,
@@ -179,6 +180,14 @@ class Client(_Face):
         """Return the machines and their devices."""
         return self._transport.send(calls.nodes())
 
+    def explanation(self, workload: str) -> ExplanationView:
+        """Return why a workload waits at length: what would help, and when it starts."""
+        return self._transport.send(calls.explanation(workload))
+
+    def what_if(self, question: PlanQuestion) -> WhatIf:
+        """Return what would start, stop and wait if something were otherwise."""
+        return self._transport.send(calls.what_if(question))
+
     def plan(self) -> dict[str, Any]:
         """Return the last plan's decisions about workloads that the caller may see."""
         return self._transport.send(calls.plan())
@@ -304,6 +313,14 @@ class AsyncClient(_Face):
     async def nodes(self) -> list[NodeView]:
         """Return the machines and their devices."""
         return await self._transport.send(calls.nodes())
+
+    async def explanation(self, workload: str) -> ExplanationView:
+        """Return why a workload waits at length: what would help, and when it starts."""
+        return await self._transport.send(calls.explanation(workload))
+
+    async def what_if(self, question: PlanQuestion) -> WhatIf:
+        """Return what would start, stop and wait if something were otherwise."""
+        return await self._transport.send(calls.what_if(question))
 
     async def plan(self) -> dict[str, Any]:
         """Return the last plan's decisions about workloads that the caller may see."""

@@ -1,4 +1,4 @@
-"""Routes of the whole: who am I, everything at once, its stream, nodes, the last plan."""
+"""Routes of the whole: who am I, everything at once, its stream, nodes, the last plan, what if."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,9 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
+from runai.hub_service.api.answers import what_if
 from runai.hub_service.api.auth import XSRF_HEADER
 from runai.hub_service.api.permissions import Action, authorise, is_member
 from runai.hub_service.api.platform import Caller, On, Platform, Watcher, Watching
+from runai.hub_service.api.questions import PlanQuestion, WhatIf
 from runai.hub_service.api.schemas import NodeView, Overview, WhoAmI
 from runai.hub_service.api.streams import with_signs_of_life
 from runai.hub_service.api.views import Viewer
@@ -80,6 +82,13 @@ async def plan(on: On, caller: Caller) -> dict[str, Any]:
     seen = {record.id for record in viewer.world.workloads if viewer.sees(record)}
     whole = plan_to_json(on.controller.last.plan)
     return {**whole, "decisions": [d for d in whole["decisions"] if d["workload"] in seen]}
+
+
+@router.post("/plan")
+async def ask(question: PlanQuestion, on: On, caller: Caller) -> WhatIf:
+    """Tell what would start, stop and wait if something were otherwise; nothing is carried out."""
+    authorise(caller, Action.SEE_CLUSTER)
+    return await what_if(on, caller, question)
 
 
 async def _overviews(on: Platform, watching: Watcher) -> AsyncIterator[bytes]:

@@ -42,6 +42,8 @@ class Platform:
     clock: Callable[[], float] = time.time
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the service is about to end: who waits is answered with what is, streams end."""
+    questions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Taken while the scheduler is asked something outside its cycles."""
     _shared: World | None = None
     _shared_version: int = -1
 

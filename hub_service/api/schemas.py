@@ -16,6 +16,7 @@ __all__ = [
     "DeviceShareView",
     "DeviceView",
     "EnvironmentView",
+    "Gpus",
     "HistoryView",
     "LogLine",
     "NodeView",

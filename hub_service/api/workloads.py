@@ -10,8 +10,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
+from runai.hub_service.api.answers import explanation
 from runai.hub_service.api.permissions import Action
 from runai.hub_service.api.platform import Caller, On, Platform, Watching
+from runai.hub_service.api.questions import ExplanationView
 from runai.hub_service.api.schemas import (
     EnvironmentView,
     LogLine,
@@ -73,6 +75,13 @@ async def describe(
     if changed_from is not None:
         record = await _changed(on, record, changed_from, timeout)
     return await _detail(on, caller, record)
+
+
+@router.get("/{project}/{name}/explanation")
+async def explain(project: str, name: str, on: On, caller: Caller) -> ExplanationView:
+    """Tell what a waiting workload's reason leaves out: what would help, and when it starts."""
+    record = await on.allowed(caller, Action.SEE_WORKLOAD, workload_id(project, name))
+    return await explanation(on, caller, record)
 
 
 @router.delete("/{project}/{name}", status_code=202)

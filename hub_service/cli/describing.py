@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import click
 
+from runai.hub_service.api.questions import ExplanationView
 from runai.hub_service.api.schemas import NodeView, ProjectView, WorkloadDetail
 from runai.hub_service.cli import listing, render
 from runai.hub_service.cli.naming import WORKLOAD_NAME, find, in_project
@@ -16,7 +17,7 @@ from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.client import Client
 from runai.hub_service.errors import NotFound
 
-__all__ = ["describe", "workload_lines"]
+__all__ = ["describe", "explanation_lines", "workload_lines"]
 
 _WORKLOAD_WORDS = ("job", "jobs", "session", "sessions", "workload", "workloads")
 _PROJECT_WORDS = ("project", "projects")
@@ -83,7 +84,9 @@ def describe(words: tuple[str, ...], project: str | None, output: str) -> None:
         elif kind in _NODE_WORDS:
             _show_node(client.nodes(), name, output)
         else:
-            _show_workload(client.workload(find(client, name, project).id), output)
+            found = client.workload(find(client, name, project).id)
+            waits = found.reason is not None and found.reason.position is not None
+            _show_workload(found, client.explanation(found.id) if waits else None, output)
 
 
 def _what(words: tuple[str, ...]) -> tuple[str, str]:
@@ -97,11 +100,30 @@ def _what(words: tuple[str, ...]) -> tuple[str, str]:
     return kind, names[0]
 
 
-def _show_workload(workload: WorkloadDetail, output: str) -> None:
+def explanation_lines(told: ExplanationView) -> Lines:
+    """Make the lines of why a workload waits at length; what is not known is left out."""
+    holders = [
+        f"{h.workload or h.project + ' (somebody)'} {render.gpus(h.gpus)}"
+        + (f" until {'about ' if h.is_estimated else ''}{render.clock(h.until)}" if h.until else "")
+        for h in told.holders
+    ]
+    start = told.expected_start
+    lines = [("Start", start.text if start else "")]
+    lines += [("Would help", counterfactual.text) for counterfactual in told.counterfactuals]
+    lines += [("Ahead", ", ".join(told.ahead)), ("Held by", "; ".join(holders))]
+    return [(key, value) for key, value in lines if value]
+
+
+def _show_workload(workload: WorkloadDetail, told: ExplanationView | None, output: str) -> None:
     if output == "json":
-        render.show_json(workload)
+        whole = workload.model_dump(mode="json")
+        render.show_json({**whole, "explanation": told.model_dump(mode="json") if told else None})
         return
-    render.show_lines(workload_lines(workload, datetime.now(UTC)))
+    lines = workload_lines(workload, datetime.now(UTC))
+    if told is not None and told.reason is not None:
+        at = next((i for i, (key, _) in enumerate(lines) if key == "Reason"), len(lines) - 1)
+        lines[at + 1 : at + 1] = explanation_lines(told)
+    render.show_lines(lines)
     if workload.simulated and (workload.allocated or workload.utilized_average is not None):
         click.echo(render.SIMULATED_NOTE)
     if len(workload.workers) > 1:

@@ -1,6 +1,6 @@
-"""`runai up` and `runai schedule`: programs of their own, started with the arguments as they stand.
+"""`runai up`: a program of its own, started with the arguments as they stand.
 
-Their help and their exit codes are theirs; this file only finds them.
+Its help and its exit codes are its own; this file only finds it.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ import click
 from runai.hub_service.cli.reporting import Command
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["schedule", "up"]
+__all__ = ["up"]
 
 _AS_THEY_STAND: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
@@ -34,17 +34,3 @@ def up(arguments: tuple[str, ...]) -> None:
         )
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "runai.embedded", *arguments])  # noqa: S606 - our own module
-
-
-@click.command(cls=Command, context_settings=_AS_THEY_STAND, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
-def schedule(ctx: click.Context, arguments: tuple[str, ...]) -> None:
-    """Print the scheduler's plan for a snapshot.
-
-    `runai schedule SNAPSHOT.json`, or - for standard input; `--jsonl` reads a snapshot a line.
-    `runai schedule --help` shows its options.
-    """
-    from runai.hub_service.scheduler.__main__ import main  # noqa: PLC0415 - `up` needs no scheduler
-
-    ctx.exit(main(list(arguments)) or 0)

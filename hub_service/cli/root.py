@@ -53,7 +53,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
     },
     "Platform": {
         "up": CommandEntry("programs:up", "Start the whole platform on this machine."),
-        "schedule": CommandEntry("programs:schedule", "Print the scheduler's plan for a snapshot."),
+        "schedule": CommandEntry(
+            "scheduling:schedule", "Print what would start, stop and wait, and why."
+        ),
         "simulate": CommandEntry(
             "simulating:simulate", "Replay a trace of jobs under a policy, in virtual time."
         ),

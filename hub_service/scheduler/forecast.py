@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.explanation import ExpectedStart
+from runai.hub_service.scheduler.index import Changes, Index
 from runai.hub_service.scheduler.model import (
     Decision,
     Move,
@@ -27,7 +28,7 @@ from runai.hub_service.scheduler.model import (
 from runai.hub_service.scheduler.quantity import duration_text
 from runai.hub_service.scheduler.what_if import pending_again, worker_after
 
-Decide = Callable[[Snapshot], Plan]
+Decide = Callable[[Snapshot | Index], Plan]
 
 _AT_LEAST = 60  # seconds that a run counts for when it has only begun
 _PAUSES_COUNT_FOR = 3600
@@ -113,7 +114,10 @@ class _Future:
         self._decide = decide
         self._factor = factor
         # Nobody reads these plans: sentences would only cost time.
-        self._base = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
+        silent = replace(snapshot.policy, explain="none")
+        self._index = Index(replace(snapshot, policy=silent))
+        self._policy = silent
+        self._min_runtimes = {p.min_runtime for p in snapshot.projects if p.min_runtime}
         self._now = snapshot.now
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
         self._ends: dict[str, End] = {}
@@ -136,9 +140,7 @@ class _Future:
         """Play forward until the minimum of a workload runs."""
         at_once = 0
         for _ in range(cycles):
-            plan = self._decide(
-                replace(self._base, now=self._now, workloads=tuple(self._workloads.values()))
-            )
+            plan = self._decide(self._index)
             frees = self._apply(plan)
             workload = self._workloads.get(name)
             if workload is None:
@@ -177,9 +179,9 @@ class _Future:
             elif was and not runs:
                 after = self._pause(after)
                 if after.kind == "session":
-                    del self._workloads[name]  # Q5: it ends, it is not queued again
+                    self._remove([name])  # Q5: it ends, it is not queued again
                     continue
-            self._workloads[name] = after
+            self._put(after)
         return any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions)
 
     def _start(self, name: str) -> None:
@@ -206,26 +208,36 @@ class _Future:
         ended = {name: end for name, end in self._ends.items() if end.at <= self._now}
         for name, end in ended.items():
             self._is_estimated |= end.is_estimated
-            del self._ends[name], self._workloads[name]
-        for name, workload in self._workloads.items():
+            del self._ends[name]
+        self._remove(ended)
+        for workload in list(self._workloads.values()):
             workers = tuple(_unless_gone(worker, self._now) for worker in workload.workers)
             if workers != workload.workers:
-                self._workloads[name] = replace(workload, workers=workers)
+                self._put(replace(workload, workers=workers))
+        self._index.apply(Changes(now=self._now))
         return True
+
+    def _put(self, workload: Workload) -> None:
+        self._workloads[workload.name] = workload
+        self._index.apply(Changes(workloads=(workload,)))
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            del self._workloads[name]
+            self._index.apply(Changes(gone=(name,)))
 
     def _rules_change(self) -> Iterable[int]:
         """Name the moments at which a rule allows what it did not: R8's times and R11's."""
-        times = {project.min_runtime for project in self._base.projects if project.min_runtime}
         for workload in self._workloads.values():
             for worker in workload.workers:
                 if worker.state is WorkerState.STOPPING:
                     yield max(self._now + 1, worker.gone_by or 0)
                 elif worker.state is WorkerState.RUNNING and worker.started is not None:
-                    for least in times:
+                    for least in self._min_runtimes:
                         yield worker.started + least
             if workload.below_min_since is not None:
                 yield workload.below_min_since + workload.grace + 1
-            if self._base.policy.max_pauses_per_hour is not None:
+            if self._policy.max_pauses_per_hour is not None:
                 for paused in workload.pauses:
                     yield paused + _PAUSES_COUNT_FOR
                     yield paused + _PAUSES_COUNT_FOR + 1

@@ -1,4 +1,4 @@
-"""`runai schedule` and `runai up` hand their arguments to programs of their own."""
+"""`runai schedule` decides on a snapshot in a file; `runai up` becomes the platform's program."""
 
 from __future__ import annotations
 
@@ -48,6 +48,27 @@ def test_schedule_names_what_it_cannot_read(runai, arguments, stdin, named):
 
     assert result.exit_code == 2
     assert named in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "way_out"),
+    [
+        pytest.param([], "or ask the running platform with --live", id="nothing"),
+        pytest.param(["x.json", "--add", "nlp 1 GPU"], "add --live", id="add-without-live"),
+        pytest.param(["x.json", "--live"], "leave out the snapshot", id="both"),
+        pytest.param(["--live", "--add", "nlp"], "write 'nlp 4 GPUs'", id="no-amount"),
+        pytest.param(["--live", "--add", "nlp 1.2345 GPUs"], "at most three decimals", id="fine"),
+        pytest.param(["--live", "--set", "vision"], "as in vision.quota=6", id="no-value"),
+        pytest.param(["--live", "--set", "vision.colour=1"], "settings are quota", id="no-setting"),
+        pytest.param(["--live", "--set", "a.weight=0.5"], "give a whole number", id="half"),
+        pytest.param(["--live", "--set", "a.quota=lots"], "a number of GPUs or none", id="words"),
+    ],
+)
+def test_schedule_names_the_way_out(runai, arguments, way_out):
+    result = runai("schedule", *arguments)
+
+    assert result.exit_code == 2
+    assert way_out in " ".join(result.stderr.split())
 
 
 def test_up_becomes_the_platforms_own_program(home):

@@ -2,6 +2,7 @@
 
 default  fast enough for every run; the same examples each time
 long     RUNAI_HYPOTHESIS=long: many more examples, new ones each time
+mutants  few examples, for `make mutants`, which runs the tests thousands of times
 """
 
 from __future__ import annotations
@@ -17,5 +18,8 @@ settings.register_profile(
 )
 settings.register_profile(
     "long", max_examples=4_000, deadline=None, print_blob=True, suppress_health_check=_QUIET
+)
+settings.register_profile(
+    "mutants", max_examples=20, deadline=None, derandomize=True, suppress_health_check=_QUIET
 )
 settings.load_profile(os.environ.get("RUNAI_HYPOTHESIS", "default"))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from builders import job, project, session, snapshot
 from runai.hub_service.scheduler import (
     Explanation,
+    Index,
     Plan,
     Snapshot,
     Wait,
@@ -310,7 +311,7 @@ def test_the_work_of_an_explanation_is_bounded() -> None:
     )
     asked = []
 
-    def counted(snap: Snapshot) -> Plan:
+    def counted(snap: Snapshot | Index) -> Plan:
         asked.append(snap)
         return decide(snap)
 

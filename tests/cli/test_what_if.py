@@ -1,0 +1,89 @@
+"""`runai schedule --live` and `runai describe`: what if, and why it waits, on a running service."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runai.hub_service.cli.wishes import parse_addition, parse_setting
+
+SLEEP = ("--", "sleep", "60")
+
+
+def state(user, name):
+    return json.loads(user("describe", name, "-o", "json").stdout)["state"]
+
+
+@pytest.fixture
+def bob(as_user, tmp_path, monkeypatch):
+    """The command line of a member of project vision, in a directory of his own."""
+    monkeypatch.chdir(tmp_path)
+    return as_user("bob")
+
+
+def test_the_live_system_says_what_would_start_stop_and_wait(as_user, bob, eventually):
+    for name in ("a", "b", "c", "d", "e"):
+        bob("submit", name, "-g", "1", *SLEEP)
+    eventually(lambda: all(state(bob, name) == "running" for name in "abcde"))
+
+    table = as_user("admin")("schedule", "--live", "--add", "nlp 2 GPUs", "--set", "nlp.quota=3")
+    answer = as_user("admin")("schedule", "--live", "--add", "nlp 2 GPUs", "-o", "json")
+    nothing = bob("schedule", "--live", "--set", "vision.quota=3")
+
+    assert table.exit_code == 0, table.stderr
+    header, *rows = table.stdout.splitlines()
+    assert header.split() == ["WORKLOAD", "PROJECT", "USER", "GPUS", "NOW", "THEN", "REASON"]
+    words = [row.split() for row in rows]
+    assert ["vision/e", "vision", "bob", "1", "runs", "stops"] in [row[:6] for row in words]
+    assert any(row[:1] == ["nlp"] and row[-3:] == ["0", "->", "2"] for row in words)
+    after = {e["workload"]: e["after"] for e in json.loads(answer.stdout)["effects"]}
+    assert after["nlp/job-1"] == "starts later"
+    assert sorted(after.values()) == ["starts later", "stops", "stops"]
+    assert nothing.stdout.startswith("Nothing that you may see would change.")
+    assert state(bob, "e") == "running"
+
+
+def test_describe_tells_what_would_help_and_when_it_starts(bob, eventually):
+    bob("submit", "all", "-g", "5", *SLEEP)
+    eventually(lambda: state(bob, "all") == "running")
+    bob("submit", "next", "-g", "1", *SLEEP)
+    eventually(lambda: "Reason" in bob("describe", "next").stdout)
+
+    shown = bob("describe", "next").stdout
+    told = json.loads(bob("describe", "next", "-o", "json").stdout)["explanation"]
+
+    assert "Start:" in shown
+    assert "run times are estimated" in shown
+    assert "would start if vision/all ended" in shown
+    assert "vision/all 5 until about" in shown
+    assert told["counterfactuals"][0]["text"] == "would start if vision/all ended"
+    assert json.loads(bob("describe", "all", "-o", "json").stdout)["explanation"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "request_"),
+    [
+        ("nlp 4 GPUs", {"project": "nlp", "gpus": "4"}),
+        ("nlp 4", {"project": "nlp", "gpus": "4"}),
+        ("nlp 0.5 gpu low", {"project": "nlp", "gpus": "0.5", "priority": "low"}),
+        ("nlp 8 x 1 GPU", {"project": "nlp", "gpus": "1", "workers": 8}),
+        ("nlp 2 workers of 8 GPUs", {"project": "nlp", "gpus": "8", "workers": 2}),
+        ("nlp session 20G", {"project": "nlp", "gpu_memory_mib": 20480, "kind": "session"}),
+        ("job-x job 1 GPU", {"project": "job-x", "gpus": "1"}),
+    ],
+)
+def test_words_become_a_request(text, request_):
+    assert parse_addition(text) == request_
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("vision.quota=6", ("vision", "quota", "6")),
+        (" vision.limit = none", ("vision", "limit", None)),
+        ("vision.min_runtime=60", ("vision", "min_runtime", "60")),
+    ],
+)
+def test_words_become_a_setting(text, change):
+    assert tuple(parse_setting(text).values()) == change

@@ -1,0 +1,313 @@
+"""Break the scheduler on purpose, one small change at a time: which breaks does no test notice?
+
+`make mutants`. Collects the scheduler's tests once, learns which lines each test runs, then tries
+every mutation in a forked child: puts the changed code into the living functions, runs the tests
+that reach the changed line, quickest first, and stops at the first that fails. A child that takes
+too much time or memory counts as noticed. What survives is written with its line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import hashlib
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import types
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from mutations import Mutation, mutations
+
+HERE = Path(__file__).parent
+CHECKOUT = HERE.parent
+CORE = CHECKOUT / "hub_service" / "scheduler"
+NAMESPACE = "runai.hub_service.scheduler"
+TESTS = ("scheduler",)
+NOT_DECIDING = ("__init__", "__main__", "wire")
+"""Modules without a decision of their own."""
+
+CPU_S = 10.0
+"""What a child may take beside three times what its tests take unbroken."""
+MEMORY = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A mutation of a module, and a name that stays while its function stays as it is."""
+
+    module: str
+    mutation: Mutation
+    where: str
+    key: str
+
+    @property
+    def title(self) -> str:
+        """Say where it is and what it does."""
+        m = self.mutation
+        return f"{self.module}.py:{m.line}:{m.column} {self.where}: {m.what}"
+
+
+class Source:
+    """A module's source as it is, and the functions that live of it."""
+
+    def __init__(self, path: Path) -> None:
+        """Read and compile it."""
+        self.name = path.stem
+        self.text = path.read_text(encoding="utf-8")
+        self.tree = ast.parse(self.text)
+        self.module = sys.modules[f"{NAMESPACE}.{self.name}"]
+        self.path = str(self.module.__file__)
+        self.code = compile(self.tree, self.path, "exec")
+        self._living = [
+            thing
+            for thing in gc.get_objects()
+            if type(thing) is types.FunctionType and thing.__code__.co_filename == self.path
+        ]
+
+    def mutants(self) -> Iterator[Mutant]:
+        """Give every mutant of a function of the module."""
+        for mutation in mutations(self.tree):
+            function = _function_at(self.tree, mutation.line)
+            if function is None:
+                continue  # constants and tables of a module: what reads them is tried
+            shape = f"{ast.dump(function)} {mutation.line - function.lineno} {mutation.column}"
+            key = hashlib.sha1(f"{self.name} {shape} {mutation.what}".encode()).hexdigest()[:16]
+            yield Mutant(self.name, mutation, function.name, key)
+
+    def become(self, mutation: Mutation) -> int:
+        """Put the changed code into every living function; tell how many there were."""
+        changed = compile(mutation.applied_to(self.tree), self.path, "exec")
+        new_of: dict[tuple[str, int], types.CodeType] = {}
+        for old, new in _pairs(self.code, changed):
+            if old != new:
+                new_of[old.co_qualname, old.co_firstlineno] = new
+        count = 0
+        for function in self._living:
+            code = function.__code__
+            new = new_of.get((code.co_qualname, code.co_firstlineno))
+            if new is not None:
+                function.__code__ = new
+                count += 1
+        return count
+
+
+def _pairs(
+    old: types.CodeType, new: types.CodeType
+) -> Iterator[tuple[types.CodeType, types.CodeType]]:
+    olds = [c for c in old.co_consts if isinstance(c, types.CodeType)]
+    news = [c for c in new.co_consts if isinstance(c, types.CodeType)]
+    for one, other in zip(olds, news, strict=False):
+        yield one, other
+        yield from _pairs(one, other)
+
+
+def _function_at(tree: ast.Module, line: int) -> ast.FunctionDef | None:
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+class Session:
+    """What pytest hands over once it has collected: takes the place of its own test loop."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Remember what was asked for."""
+        self.options = options
+        self.report: dict[str, Any] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the tests unbroken, then every mutant."""
+        reached = Reached(session.items)
+        if reached.failed:
+            print(f"fails unbroken: {', '.join(reached.failed)}", file=sys.stderr)
+            session.shouldfail = "the tests must pass before they are tried"
+            return True
+        names = self.options.modules or sorted(
+            p.stem for p in CORE.glob("*.py") if p.stem not in NOT_DECIDING
+        )
+        sources = {name: Source(CORE / f"{name}.py") for name in names}
+        chosen = [mutant for source in sources.values() for mutant in source.mutants()]
+        if self.options.sample:
+            seed = random.Random(self.options.seed)
+            chosen = sorted(seed.sample(chosen, min(self.options.sample, len(chosen))), key=_place)
+        self.report = Trial(sources, reached, self.options).run(chosen)
+        return True
+
+
+class Reached:
+    """Which tests run which lines, and how long each takes."""
+
+    def __init__(self, items: Sequence[pytest.Item]) -> None:
+        """Run every test once, watching."""
+        self.seconds: dict[pytest.Item, float] = {}
+        self.by_line: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+        self.failed: list[str] = []
+        prefix = str(CORE)
+        for item in items:
+            lines: set[tuple[str, int]] = set()
+
+            def local(frame: types.FrameType, _event: str, _arg: object, lines=lines) -> Any:
+                lines.add((frame.f_code.co_filename, frame.f_lineno))
+                return local
+
+            def watch(frame: types.FrameType, _event: str, _arg: object, local=local) -> Any:
+                name = frame.f_code.co_filename
+                return local if "scheduler" in name and name.startswith(prefix) else None
+
+            began = time.process_time()
+            passed = _passes(item)
+            self.seconds[item] = time.process_time() - began
+            sys.settrace(watch)
+            passed = _passes(item) and passed
+            sys.settrace(None)
+            if not passed:
+                self.failed.append(item.nodeid)
+            for line in lines:
+                self.by_line[line].append(item)
+        for reached in self.by_line.values():
+            reached.sort(key=lambda item: self.seconds[item])
+
+    def tests(self, path: str, mutation: Mutation) -> list[pytest.Item]:
+        """Give the tests that run a line, the quickest first."""
+        return self.by_line.get((path, mutation.line), [])
+
+
+def _passes(item: pytest.Item) -> bool:
+    reports = runtestprotocol(item, log=False, nextitem=None)
+    return all(report.passed or report.skipped for report in reports)
+
+
+class Trial:
+    """Tries mutants in children, several at a time; remembers those that were noticed before."""
+
+    def __init__(
+        self, sources: dict[str, Source], reached: Reached, options: argparse.Namespace
+    ) -> None:
+        """Read what is known of earlier runs."""
+        self._sources = sources
+        self._reached = reached
+        self._options = options
+        self._memory = CHECKOUT / ".mutants.json"
+        known = json.loads(self._memory.read_text()) if self._memory.exists() else []
+        self._known: set[str] = set(known)
+
+    def run(self, mutants: Sequence[Mutant]) -> dict[str, Any]:
+        """Try them until all are done or the budget is spent."""
+        gc.collect()
+        gc.freeze()
+        ends = time.monotonic() + self._options.minutes * 60
+        outcomes = {m: "killed" for m in mutants if m.key in self._known}
+        waiting = [m for m in mutants if m not in outcomes]
+        random.Random(self._options.seed).shuffle(waiting)
+        running: dict[int, Mutant] = {}
+        while running or (waiting and time.monotonic() < ends):
+            while waiting and len(running) < self._options.processes and time.monotonic() < ends:
+                mutant = waiting.pop()
+                running[self._try(mutant)] = mutant
+            pid, status = os.wait()
+            mutant = running.pop(pid)
+            outcomes[mutant] = _outcome(status)
+            if outcomes[mutant] == "killed":
+                self._known.add(mutant.key)
+            else:
+                print(f"{outcomes[mutant]:>9}  {mutant.title}", flush=True)
+        self._memory.write_text(json.dumps(sorted(self._known)))
+        return _summary(outcomes, not_tried=len(waiting))
+
+    def _try(self, mutant: Mutant) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            status = self._child(mutant)
+        except BaseException:  # noqa: BLE001  whatever happens in here, the tests would have seen it
+            status = 1
+        os._exit(status)
+
+    def _child(self, mutant: Mutant) -> int:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        source = self._sources[mutant.module]
+        tests = self._reached.tests(source.path, mutant.mutation)
+        budget = CPU_S + 3 * sum(self._reached.seconds[item] for item in tests)
+        signal.setitimer(signal.ITIMER_VIRTUAL, budget)  # its default action ends the child
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        if not tests:
+            return 3
+        if not source.become(mutant.mutation):
+            return 4
+        return 0 if all(_passes(item) for item in tests) else 1
+
+
+def _outcome(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return "killed"
+    return {0: "survived", 3: "unreached", 4: "unplaced"}.get(os.WEXITSTATUS(status), "killed")
+
+
+def _place(mutant: Mutant) -> tuple[str, int, int, str]:
+    return mutant.module, mutant.mutation.line, mutant.mutation.column, mutant.mutation.what
+
+
+def _summary(outcomes: dict[Mutant, str], not_tried: int) -> dict[str, Any]:
+    tried = {m: outcome for m, outcome in outcomes.items() if outcome != "unplaced"}
+    modules: dict[str, dict[str, int]] = {}
+    for mutant, outcome in sorted(tried.items(), key=lambda entry: _place(entry[0])):
+        counts = modules.setdefault(mutant.module, {"tried": 0, "killed": 0})
+        counts["tried"] += 1
+        counts["killed"] += outcome == "killed"
+    killed = sum(counts["killed"] for counts in modules.values())
+    return {
+        "tried": len(tried),
+        "killed": killed,
+        "killed_pct": round(100 * killed / len(tried), 1) if tried else 0,
+        "not_tried": not_tried,
+        "modules": modules,
+        "survivors": [m.title for m in sorted(tried, key=_place) if tried[m] != "killed"],
+    }
+
+
+def main() -> int:
+    """Try mutants; 0 if enough of them were noticed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("modules", nargs="*", help="of the scheduler; left out: all")
+    parser.add_argument("--sample", type=int, help="try so many, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60, help="start no more after that")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--least", type=float, default=95, help="per cent to notice")
+    parser.add_argument("--output", type=Path, help="write the report there")
+    options = parser.parse_args()
+    os.environ["RUNAI_HYPOTHESIS"] = "mutants"
+    session = Session(options)
+    quiet = ["-q", "--no-header", "-p", "no:cacheprovider", "-o", "timeout=0", "--durations=0"]
+    paths = [str(HERE / folder) for folder in TESTS]
+    pytest.main([*quiet, "--durations-min=9999", *paths], plugins=[session])
+    report = session.report
+    if not report:
+        return 1
+    print(json.dumps({k: v for k, v in report.items() if k != "survivors"}, indent=1))
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 0 if report["killed_pct"] >= options.least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

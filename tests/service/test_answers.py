@@ -1,0 +1,143 @@
+"""Questions to the scheduler over the API: why does it wait, until when, and what if."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.api.questions import PlanQuestion, SettingChange
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.errors import InvalidRequest, NotFound
+
+
+def job(name: str | None, gpus: str, project: str = "vision", **fields) -> SubmitRequest:
+    return SubmitRequest(name=name, project=project, command=["true"], gpus=gpus, **fields)
+
+
+def setting(project: str, name: str, value: object) -> SettingChange:
+    return SettingChange(project=project, setting=name, value=value)
+
+
+def outcomes(answer) -> dict[str, tuple[str | None, str]]:
+    return {effect.workload: (effect.before, effect.after) for effect in answer.effects}
+
+
+async def test_a_waiting_workload_is_explained(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(job("a", "4"))
+    await ana.submit(job("a2", "1"))
+
+    told = await ana.explanation("vision/a2")
+
+    assert (told.reason.code, told.reason.position) == ("over_limit", 1)
+    assert [c.text for c in told.counterfactuals] == [
+        "would start if vision/a ended",
+        "would start if vision's limit were 5 GPUs instead of 4",
+    ]
+    assert [(h.workload, h.user, h.gpus) for h in told.holders] == [("vision/a", "ana", 4)]
+    assert told.expected_start.is_estimated
+    assert told.expected_start.earliest < told.expected_start.at < told.expected_start.latest
+
+
+async def test_what_runs_waits_for_nothing(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(job("a", "1"))
+
+    told = await ana.explanation("vision/a")
+
+    assert (told.reason, told.expected_start, told.counterfactuals) == (None, None, ())
+
+
+async def test_an_explanation_names_nobody_whom_the_caller_may_not_see(simulated):
+    ana, nel = await simulated.client("ana"), await simulated.client("nel")
+    await ana.submit(job("secret", "4"))
+    await nel.submit(job("mine", "2", "nlp"))
+    await nel.submit(job("more", "2", "nlp"))
+
+    told = await nel.explanation("nlp/more")
+    shown = told.model_dump_json(exclude={"reason"})
+
+    assert [c.text for c in told.counterfactuals] == ["would start if a job of vision had gone"]
+    assert "secret" not in shown
+    assert "ana" not in shown
+
+
+async def test_what_if_tells_what_would_start_and_carries_nothing_out(simulated):
+    root = await simulated.client("root")
+    ana = await simulated.client("ana")
+    await ana.submit(job("a", "4"))
+    await ana.submit(job("a2", "1"))
+    question = PlanQuestion(
+        add=[job(None, "2", "nlp")], set=[setting("vision", "limit", "5")], end=["vision/a"]
+    )
+
+    answer = await root.what_if(question)
+
+    assert outcomes(answer) == {
+        "vision/a": (_present(answer, "vision/a"), "gone"),
+        "vision/a2": ("waits", "starts"),
+        "nlp/job-1": (None, "starts"),
+    }
+    assert {w.id for w in await root.workloads()} == {"vision/a", "vision/a2"}
+    assert (await root.project("vision")).limit == 4
+
+
+def _present(answer, workload):
+    return next(e.before for e in answer.effects if e.workload == workload)
+
+
+async def test_what_if_says_who_would_stop_for_whom(simulated):
+    root, ana = await simulated.client("root"), await simulated.client("ana")
+    for name in ("a", "b", "c", "d"):
+        await ana.submit(job(name, "1"))
+
+    answer = await root.what_if(PlanQuestion(add=[job("new", "2", "nlp")]))
+
+    new = next(e for e in answer.effects if e.is_added)
+    assert new.after == "starts later"
+    stops = [e for e in answer.effects if e.after == "stops"]
+    assert [(e.reason.code, e.reason.gains) for e in stops] == [("reclaimed", "nlp/new")]
+    assert {p.name: (p.allocated_before, p.allocated) for p in answer.projects} == {
+        "vision": (4, 3),
+        "nlp": (0, 2),
+    }
+
+
+async def test_a_member_sees_only_how_many_workloads_of_others_would_be_different(simulated):
+    nel, ana = await simulated.client("nel"), await simulated.client("ana")
+    for name in ("a", "b", "c", "d"):
+        await ana.submit(job(name, "1"))
+
+    answer = await nel.what_if(PlanQuestion(add=[job("new", "2", "nlp")]))
+
+    assert [e.workload for e in answer.effects] == ["nlp/new"]
+    assert answer.others == {"stops": 1}
+    assert "ana" not in answer.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("question", "error", "named"),
+    [
+        pytest.param({"add": [job("x", "1", "none")]}, NotFound, "no project none", id="project"),
+        pytest.param(
+            {"add": [SubmitRequest(command=["true"], gpus="1")]},
+            InvalidRequest,
+            "names no project",
+            id="no-project",
+        ),
+        pytest.param(
+            {"set": [setting("none", "quota", "1")]}, NotFound, "no project none", id="set-project"
+        ),
+        pytest.param(
+            {"set": [setting("vision", "priority", None)]},
+            InvalidRequest,
+            "vision.priority cannot be None",
+            id="set-nothing",
+        ),
+        pytest.param({"end": ["vision/none"]}, NotFound, "no workload vision/none", id="end"),
+    ],
+)
+async def test_a_question_that_cannot_be_meant_is_refused(simulated, question, error, named):
+    root = await simulated.client("root")
+
+    with pytest.raises(error, match=named):
+        await root.what_if(PlanQuestion(**question))
