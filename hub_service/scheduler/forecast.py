@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from runai.hub_service.scheduler.ends import End, end_of
 from runai.hub_service.scheduler.explanation import ExpectedStart
 from runai.hub_service.scheduler.index import Changes, Index
 from runai.hub_service.scheduler.model import (
@@ -30,7 +31,6 @@ from runai.hub_service.scheduler.what_if import pending_again, worker_after
 
 Decide = Callable[[Snapshot | Index], Plan]
 
-_AT_LEAST = 60  # seconds that a run counts for when it has only begun
 _PAUSES_COUNT_FOR = 3600
 _CYCLES_AT_ONE_INSTANT = 8
 
@@ -41,38 +41,6 @@ Knowing only that something has lasted t, the odds that it lasts x more are t / 
 odds for x = t, three to one for t / 3 and one to three for 3t (J. R. Gott, Nature 363, 1993; the
 Lindy effect). So "between earliest and latest" is right in half of the cases.
 """
-
-
-class End(NamedTuple):
-    """When something running is expected to end."""
-
-    at: int
-    is_estimated: bool
-
-
-def end_of(workload: Workload, now: int, factor: tuple[int, int] = (1, 1)) -> End | None:
-    """Tell when a running workload ends: as stated, or by how long it has run already.
-
-    None where it does not run, or nobody knows since when.
-
-    >>> from runai.hub_service.scheduler.model import Worker, WorkerState, Workload
-    >>> run = Worker(name="w", state=WorkerState.RUNNING, started=700)
-    >>> end_of(Workload(name="x", project="a", workers=(run,)), now=1000)
-    End(at=1300, is_estimated=True)
-    """
-    starts = [
-        worker.started
-        for worker in workload.workers
-        if worker.state is WorkerState.RUNNING and worker.started is not None
-    ]
-    if not starts:
-        return None
-    elapsed = max(0, now - min(starts))
-    stated = workload.expected_runtime
-    if stated is not None and elapsed < stated:
-        return End(min(starts) + stated, is_estimated=False)
-    more, per = factor
-    return End(now + max(elapsed, _AT_LEAST) * more // per, is_estimated=True)
 
 
 def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int) -> ExpectedStart:

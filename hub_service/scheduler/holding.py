@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from runai.hub_service.scheduler.forecast import End, end_of
+from runai.hub_service.scheduler.ends import End, end_of
 from runai.hub_service.scheduler.kinds import Kind, Kinds
 from runai.hub_service.scheduler.model import (
     Plan,
