@@ -111,6 +111,7 @@ def workloads(draw: st.DrawFn, index: int, owners: list[str]) -> Workload:
         preemptible=True if kind == "session" and draw(st.integers(0, 4)) == 0 else None,
         priority=draw(st.sampled_from([None, None, None, 25, 75])) if kind == "job" else None,
         submitted=draw(st.integers(0, 20)),
+        expected_runtime=draw(st.sampled_from([None, None, 50, 500])),
         min_workers=draw(st.integers(1, count)) if draw(st.booleans()) else None,
         workers=tuple(replace(worker, name=f"w{index}-{i}") for i in range(count)),
     )
@@ -128,6 +129,7 @@ def pending(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
             packing=draw(st.sampled_from(["binpack", "binpack", "spread", "frag"])),
             shrink_first=draw(st.booleans()),
             phases=draw(st.sampled_from([Policy().phases, EVERY_PHASE])),
+            backfill=draw(st.booleans()),
         ),
         nodes=draw(nodes()),
         projects=owned,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from runai.hub_service.scheduler.backfill import Hold, Holds
 from runai.hub_service.scheduler.items import Item, Member, Standing
 from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.lanes import Lane, Unit, pending_units
@@ -26,6 +27,7 @@ from runai.hub_service.scheduler.state import State
 _NO_NODE = Block("no_such_node", "P5")
 _NO_ROOM = Block("no_room", "P1")
 HELD = Block("held_for", "Q2")
+_HELD_UP = Block("held_for", "O4")
 
 
 class Allocation:
@@ -34,8 +36,12 @@ class Allocation:
     def __init__(self, state: State) -> None:
         """Start with nothing decided."""
         self._state = state
-        self._hopeless_now: set[tuple[int, ...]] = set()
-        self._hopeless_later: set[tuple[int, ...]] = set()
+        self._hopeless_now: set[tuple[object, ...]] = set()
+        self._hopeless_later: set[tuple[object, ...]] = set()
+        self.holds = Holds(state)
+        """What is kept for the oldest blocked gangs (O4)."""
+        self.held_up: dict[Item, Hold] = {}
+        """Who would fit but for a hold."""
         self.blocks: dict[Lane, Block] = {}
         """Why nobody more of a lane could be placed."""
         self.placed: list[Member] = []
@@ -120,6 +126,8 @@ class Allocation:
         if block is None:
             self.placed += members
             return False
+        if block is _HELD_UP:
+            return False  # others who ask for the same may end in time
         if members[0].standing is not Standing.RESERVED and not unit.is_surplus:
             self.blocks[self._state.lanes.lane_of(unit)] = block
         return True
@@ -127,7 +135,19 @@ class Allocation:
     def _place(self, unit: Unit) -> Block | None:
         if any(not member.kind.nodes for member in unit.members):
             return _NO_NODE
-        state, signature = self._state, unit.signature
+        if not self.holds:
+            return self._place_in_sight(unit, unit.signature)
+        with self.holds.open_to(unit) as may_pass:
+            block = self._place_in_sight(unit, (unit.signature, may_pass))
+        if block is _NO_ROOM and unit.members[0].standing is Standing.PENDING:
+            hold = self.holds.in_the_way(unit)
+            if hold is not None and not unit.is_surplus:
+                self.held_up[unit.item] = hold
+            return _NO_ROOM if hold is None else _HELD_UP
+        return block
+
+    def _place_in_sight(self, unit: Unit, signature: tuple[object, ...]) -> Block | None:
+        state = self._state
         mark = state.mark()
         was_reserved = unit.members[0].standing is Standing.RESERVED
         held = False

@@ -33,6 +33,8 @@ class Consolidation:
         self._reclaim = reclaim
         self._room = state.later
         self._vacancies: Vacancies | None = None
+        self._sight: tuple[bool, ...] = ()
+        """Which holds (O4) the present claimant may pass: others see less that is idle."""
         self._hopeless: dict[tuple[object, ...], int] = {}
         """How many workers that ask for the same were already too many."""
         self._moved_for: dict[Member, Unit] = {}
@@ -44,8 +46,14 @@ class Consolidation:
         unkept = [unit for unit in self._allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(self._state, unkept, surplus=False)
         while (unit := order.pop()) is not None:
-            if unit.item.is_fixed or not self._may_help(unit) or not self._serve(unit):
+            if unit.item.is_fixed or not self._tries(unit):
                 order.set_aside()
+
+    def _tries(self, unit: Unit) -> bool:
+        with self._allocation.holds.open_to(unit) as may_pass:
+            if may_pass != self._sight:
+                self._sight, self._vacancies = may_pass, None
+            return self._may_help(unit) and self._serve(unit)
 
     def settle(self) -> None:
         """Undo moves whose claimant lost its place again, or name who has that place now.
@@ -79,7 +87,7 @@ class Consolidation:
         # (Q2) makes a difference between projects.
         kinds = {member.kind.order for member in unit.members}
         like = tuple(kinds) if len(kinds) == 1 else unit.signature
-        return (like, unit.item.account if self._state.tree.holders else None)
+        return (like, self._sight, unit.item.account if self._state.tree.holders else None)
 
     # ---- one claimant
 

@@ -77,28 +77,33 @@ def run(state: State) -> Plan:
     # 2. Keep what earlier plans reserved, and start it where it is free now (R7).
     allocation.honour_reservations(start="allocate" in phases)
 
-    # 3. Start what fits into what is idle, the most deprived project first (O, Q, P).
+    # 3. Hold nodes for the oldest blocked gangs, where that is wanted (O4).
+    if state.policy.backfill and "allocate" in phases:
+        allocation.holds.hold()
+
+    # 4. Start what fits into what is idle, the most deprived project first (O, Q, P).
     if "allocate" in phases:
         allocation.start_what_fits()
 
-    # 4. Make room by moving those who can go on elsewhere, where that is wanted (R10).
+    # 5. Make room by moving those who can go on elsewhere, where that is wanted (R10).
     reclaim = Reclaim(state, allocation)
     consolidation = Consolidation(state, allocation, reclaim)
     if "consolidate" in phases:
         consolidation.make_room()
 
-    # 5. Take back for those that are owed, as little as will do (R).
+    # 6. Take back for those that are owed, as little as will do (R).
     if "reclaim" in phases or "preempt" in phases:
         reclaim.take_back()
         consolidation.settle()
 
-    # 6. Stop gangs that have been broken for too long (R11).
+    # 7. Stop gangs that have been broken for too long (R11).
     if "stop_stale_gangs" in phases:
         reclaim.stop_stale_gangs()
 
-    # 7. Give what stopping left over to the stopped, and to those who still wait (R5).
+    # 8. Give what stopping left over to the stopped, and to those who still wait (R5).
     if reclaim.took_something:
         allocation.place_leftovers(reclaim.stopped, others="allocate" in phases)
+    allocation.holds.let_go()
 
-    # 8. Say it, with the reason for everybody who waits (X).
+    # 9. Say it, with the reason for everybody who waits (X).
     return plan_of(state, allocation, reclaim)

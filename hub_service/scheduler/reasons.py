@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TypeVar
 
 from runai.hub_service.scheduler.allocate import Allocation
+from runai.hub_service.scheduler.backfill import Hold
 from runai.hub_service.scheduler.census import Census, nodes_of
 from runai.hub_service.scheduler.items import Item, Member, Standing
 from runai.hub_service.scheduler.lanes import Lane, Unit, pending_units
@@ -18,6 +19,7 @@ from runai.hub_service.scheduler.model import Reason
 from runai.hub_service.scheduler.quantity import (
     WHOLE_GPU,
     count_text,
+    duration_text,
     gpu_holding_text,
     gpu_text,
 )
@@ -116,6 +118,9 @@ class Reasons:
                 text = "its own workers have not stopped yet"
                 return Reason(code="stopping", rule="P4", text=text)
             unit = units[0]
+        hold = self._allocation.held_up.get(item)
+        if hold is not None and hold.unit.item is not item:
+            return self._of_hold(hold)
         # Whoever asks for the same waits for the same.
         lane = self._state.lanes.lane_of(unit)
         reason = self._of_lane.get(lane)
@@ -203,6 +208,14 @@ class Reasons:
             return self._of_never_lent(unit)
         first = self._of_others_first(unit, nodes, free) if free < unit.demand else None
         return first or self._of_scattered(unit, free) or self._of_full(unit, lane, nodes, free)
+
+    def _of_hold(self, hold: Hold) -> Reason:
+        first = hold.unit.item
+        text = (
+            f"what is idle is kept for {_label(first)}, which waits longer and is expected to"
+            f" start in {duration_text(max(0, hold.start - self._state.time))}"
+        )
+        return Reason(code="held_for", rule="O4", text=text, for_=first.name)
 
     def _of_never_lent(self, unit: Unit) -> Reason:
         keepers = [a for a in self._state.tree.holders if a not in unit.item.account.path]

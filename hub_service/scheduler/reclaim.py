@@ -91,7 +91,9 @@ class Reclaim:
         unkept = [unit for unit in allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(state, unkept, surplus=False)
         while (unit := order.pop()) is not None:
-            if self._serve(unit, state.lanes.lane_of(unit)):
+            with allocation.holds.open_to(unit):
+                is_served = self._serve(unit, state.lanes.lane_of(unit))
+            if is_served:
                 allocation.placed += unit.members
             else:
                 order.set_aside()

@@ -1,0 +1,181 @@
+"""The oldest blocked gang holds nodes, and others run there only if they end in time (O4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import (
+    applied,
+    job,
+    places,
+    project,
+    running,
+    sentence,
+    session,
+    settled,
+    snapshot,
+    started,
+    stopped,
+    waits,
+    with_,
+    without,
+)
+from runai.hub_service.scheduler import Project, Snapshot, Workload, decide
+
+ONE = [project("a", 8)]
+# Two nodes of two GPUs; n1 is free at 1300, n2 at 1500, and each has one idle GPU.
+RUNS = [
+    job("soon", on="n1:0", started=900, expected_runtime=400),
+    job("later", on="n2:0", started=900, expected_runtime=600),
+]
+GANG = job("gang", 2, submitted=10)
+
+
+def holding(
+    workloads: list[Workload], projects: list[Project] | None = None, **policy: Any
+) -> Snapshot:
+    return snapshot("2x2", projects or ONE, workloads, backfill=True, **policy)
+
+
+MEANWHILE: dict[str, tuple[Workload, dict[str, str]]] = {
+    "who ends in time may use what is held": (
+        job("short", submitted=20, expected_runtime=300),
+        {"short-0": "n1:1"},
+    ),
+    "who ends a second late goes where nothing is held": (
+        job("long", submitted=20, expected_runtime=301),
+        {"long-0": "n2:1"},
+    ),
+    "who does not say when it ends goes where nothing is held": (
+        job("unknown", submitted=20),
+        {"unknown-0": "n2:1"},
+    ),
+    "who is older goes first": (job("older", submitted=5), {"older-0": "n1:1"}),
+    "who goes before it by priority goes first": (
+        job("urgent", submitted=20, priority=75),
+        {"urgent-0": "n1:1"},
+    ),
+    "a session within the build quota starts at once": (
+        session("ana-1", submitted=20),
+        {"ana-1-0": "n1:1"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("new", "expected"), MEANWHILE.values(), ids=MEANWHILE)
+def test_meanwhile(new: Workload, expected: dict[str, str]) -> None:
+    plan = decide(holding([*RUNS, GANG, new]))
+
+    assert places(plan) == expected
+    assert "gang" in waits(plan)
+
+
+def test_without_backfill_nothing_is_held() -> None:
+    world = snapshot("2x2", ONE, [*RUNS, GANG, job("unknown", submitted=20)])
+
+    assert places(decide(world)) == {"unknown-0": "n1:1"}
+
+
+def test_who_waits_for_a_hold_is_told_for_whom_and_how_long() -> None:
+    filler = job("filler", on="n2:1", started=0)
+    plan = decide(holding([*RUNS, filler, GANG, job("unknown", submitted=20)]))
+
+    assert waits(plan)["unknown"] == "held_for"
+    assert sentence(plan, "unknown") == (
+        "what is idle is kept for gang, which waits longer and is expected to start in 5 minutes"
+    )
+
+
+def test_a_gang_that_would_starve_starts_when_it_was_expected_to() -> None:
+    # A stream of one-GPU jobs that never leaves two GPUs of a node idle at once.
+    def told(*, backfill: bool) -> set[str]:
+        world = snapshot("1x2", ONE, [job("j0", on="n1:0", started=900)], backfill=backfill)
+        world = with_(world, job("gang", 2, submitted=950))
+        for i in range(1, 6):
+            world = with_(world, job(f"j{i}", submitted=950 + i))
+            world = settled(world, cycles=1)
+            world = without(world, f"j{i - 1}")
+        return running(settled(world, cycles=1))
+
+    assert "gang" not in told(backfill=False)
+    assert "gang" in told(backfill=True)
+
+
+def test_a_run_of_unknown_length_is_expected_to_last_as_long_again() -> None:
+    # It has run for 100 s: the gang is expected in another 100 s.
+    runs = [job("r", on="n1:0", started=900), job("full", 2, on="n2:0,1", started=100)]
+    short = job("short", submitted=20, expected_runtime=100)
+    long = job("long", submitted=20, expected_runtime=101)
+
+    assert started(decide(holding([*runs, GANG, short]))) == {"short-0"}
+    assert waits(decide(holding([*runs, GANG, long])))["long"] == "held_for"
+
+
+def test_what_nobody_can_foresee_holds_nothing() -> None:
+    # Nobody knows since when n1's job runs.
+    runs = [job("r", on="n1:0"), job("full", 2, on="n2:0,1")]
+
+    assert started(decide(holding([*runs, GANG, job("new", submitted=20)]))) == {"new-0"}
+
+
+def test_a_gang_of_several_workers_holds_several_nodes() -> None:
+    gang = job("gang", 2, workers=2, submitted=10)
+    late = job("late", submitted=20, expected_runtime=501)
+    in_time = job("in-time", submitted=21, expected_runtime=500)
+
+    plan = decide(holding([*RUNS, gang, late, in_time]))
+
+    assert (started(plan), waits(plan)["late"]) == ({"in-time-0"}, "held_for")
+
+
+def test_each_project_holds_for_its_oldest_and_no_node_twice() -> None:
+    projects = [project("a", 2), project("b", 2)]
+    workloads = [
+        *RUNS,
+        job("gang-a", 2, "a", submitted=10),
+        job("gang-b", 2, "b", submitted=11),
+        job("new-a", 1, "a", submitted=20),
+    ]
+
+    plan = decide(holding(workloads, [project("a", 4), projects[1]]))
+
+    assert started(plan) == set()
+    assert waits(plan)["new-a"] == "held_for"
+
+
+def test_a_gang_beyond_its_projects_share_holds_nothing() -> None:
+    projects = [project("a", 0, weight=0), project("b", 4)]
+    workloads = [*RUNS, job("gang", 2, "a", submitted=10), job("new", 1, "b", submitted=20)]
+
+    assert places(decide(holding(workloads, projects))) == {"new-0": "n1:1"}
+
+
+def test_who_is_within_quota_passes_the_hold_of_who_is_not() -> None:
+    projects = [project("a", 2, weight=1), project("b", 1, weight=0)]
+    runs = [
+        job("soon", project="a", on="n1:0", started=900, expected_runtime=400),
+        job("later", project="a", on="n2:0", started=900, expected_runtime=600),
+    ]
+    workloads = [*runs, job("gang", 2, "a", submitted=10)]
+
+    owed = decide(holding([*workloads, job("owed", 1, "b", submitted=20)], projects))
+    assert started(owed) == {"owed-0"}
+
+
+def test_holding_stops_nobody_and_nothing_stays_held_when_the_gang_is_gone() -> None:
+    world = holding([*RUNS, GANG, job("unknown", submitted=20), job("more", submitted=21)])
+    plan = decide(world)
+    assert (stopped(plan), waits(plan)["more"]) == (set(), "held_for")
+
+    world = without(applied(world, plan), "gang")
+
+    assert started(decide(world)) == {"more-0"}
+
+
+def test_the_gang_itself_starts_on_what_it_holds() -> None:
+    world = holding([*RUNS, GANG, job("unknown", submitted=20), job("more", submitted=21)])
+    world = without(applied(world, decide(world)), "soon")
+
+    assert places(decide(world)) == {"gang-0": "n1:0,1"}
