@@ -7,6 +7,7 @@ Knows files, standard input and exit statuses, nothing of scheduling. Called as
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _answer(file: TextIO, options: argparse.Namespace) -> int:
     status, jsonl = OK, options.jsonl
     for text in _lines(file) if jsonl else [file.read()]:
+        gc.disable()  # nothing that is made for an answer is garbage before it is given
         try:
             answer = _answer_to(snapshot_from_json(json.loads(text)), options.explain)
         except json.JSONDecodeError as error:
@@ -61,6 +63,8 @@ def _answer(file: TextIO, options: argparse.Namespace) -> int:
             status = _refuse(str(error), jsonl=jsonl)
         else:
             print(json.dumps(answer, indent=None if jsonl else 2, ensure_ascii=False), flush=True)
+        finally:
+            gc.enable()
     return status
 
 
