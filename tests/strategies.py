@@ -130,6 +130,7 @@ def pending(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
             shrink_first=draw(st.booleans()),
             phases=draw(st.sampled_from([Policy().phases, EVERY_PHASE])),
             backfill=draw(st.booleans()),
+            users_take_turns=draw(st.booleans()),
         ),
         nodes=draw(nodes()),
         projects=owned,

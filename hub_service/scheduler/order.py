@@ -17,7 +17,8 @@ from runai.hub_service.scheduler.tree import Account
 _SCALE = 10**15  # shares are compared as integers: allocated * _SCALE // allocatable
 _HUGE = 10**30
 
-_Head = tuple[OrderKey, int, Lane, list[Unit], int]
+_Key = OrderKey | tuple[int, int, int, int, int, str, int]
+_Head = tuple[_Key, int, Lane, list[Unit], int]
 """A lane's next unit: its key, the lane's number, the lane, its units, and the place in them."""
 
 
@@ -71,7 +72,14 @@ class FairOrder:
         if index >= len(units):
             return None
         self._number += 1
-        return units[index].key, self._number, lane, units, index
+        return self._key_of(units[index]), self._number, lane, units, index
+
+    def _key_of(self, unit: Unit) -> _Key:
+        turns = self._state.turns
+        if turns is None:
+            return unit.key
+        # O3: of equal priority, whose user holds least; then by age as ever.
+        return (*unit.key[:3], turns.held(unit.item), *unit.key[3:])
 
     def pop(self) -> Unit | None:
         """Take the next unit, or None when all are taken."""
@@ -134,6 +142,12 @@ class FairOrder:
     def _rank(self, account: Account) -> None:
         heads = self._heads.get(account)
         if heads:
+            if self._state.turns is not None:
+                # Somebody got or gave something: whose turn it is may have changed (O3).
+                heads[:] = [
+                    (self._key_of(units[i]), n, lane, units, i) for _, n, lane, units, i in heads
+                ]
+                heapify(heads)
             _, _, _, units, index = heads[0]
             head: Unit | None = units[index]
         else:

@@ -50,7 +50,7 @@ class Reasons:
         self._of_lane: dict[Lane, Reason] = {}
 
     def queues(self) -> list[list[tuple[Item, Unit | None]]]:
-        """Give each project's waiting workloads in its order (O2), with what cannot be placed."""
+        """Give each project's waiting workloads in order (O2, O3), with what cannot be placed."""
         queues: dict[str, list[tuple[Item, Unit | None]]] = {}
         lanes = self._state.lanes
         for account in lanes.accounts:
@@ -67,8 +67,12 @@ class Reasons:
         for item in [*self._state.reserved, *self._state.stuck]:
             if item not in self._lost and item.count(*_RUNS) < item.minimum and item.count(*_WAITS):
                 queues.setdefault(item.workload.project, []).append((item, None))
+        turns = self._state.turns
         for queue in queues.values():
-            queue.sort(key=lambda entry: entry[0].place_in_queue)
+            if turns is not None:
+                queue[:] = turns.in_turn(queue, lambda entry: entry[0])
+            else:
+                queue.sort(key=lambda entry: entry[0].place_in_queue)
         return [queues[project] for project in sorted(queues)]
 
     # ---- stops and moves

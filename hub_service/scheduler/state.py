@@ -28,6 +28,7 @@ from runai.hub_service.scheduler.model import (
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.tree import Account, ProjectTree
+from runai.hub_service.scheduler.turns import Turns
 from runai.hub_service.scheduler.victims import Victims
 
 _KINDS_KEPT = 1000
@@ -57,6 +58,8 @@ class State:
         self.on_node: dict[int, dict[Member, None]] = {}
         """The workers that have a booking on a node, or will."""
         self.by_name: dict[str, Item] = {}
+        self.turns = Turns() if snapshot.policy.users_take_turns else None
+        """What users hold, where they take turns (O3)."""
         self.lanes = Lanes(by_user=snapshot.policy.users_take_turns)
         self.victims = Victims()
         self.reserved: dict[Item, None] = {}
@@ -225,6 +228,8 @@ class State:
             if item.is_fixed:
                 for account in path:
                     account.build += change
+            if self.turns is not None:
+                self.turns.book(item, change)
             self.touched.update(path)
 
     def _take_now(
