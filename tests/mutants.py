@@ -39,8 +39,8 @@ TESTS = ("scheduler",)
 NOT_DECIDING = ("__init__", "__main__", "wire")
 """Modules without a decision of their own."""
 
-CPU_S = 10.0
-"""What a child may take beside three times what its tests take unbroken."""
+CPU_S = 2.0
+"""What a test may take beside five times what it takes unbroken."""
 MEMORY = 4 << 30
 
 
@@ -97,9 +97,9 @@ class Source:
         count = 0
         for function in self._living:
             code = function.__code__
-            new = new_of.get((code.co_qualname, code.co_firstlineno))
-            if new is not None:
-                function.__code__ = new
+            replacement = new_of.get((code.co_qualname, code.co_firstlineno))
+            if replacement is not None:
+                function.__code__ = replacement
                 count += 1
         return count
 
@@ -224,11 +224,15 @@ class Trial:
             mutant = running.pop(pid)
             outcomes[mutant] = _outcome(status)
             if outcomes[mutant] == "killed":
-                self._known.add(mutant.key)
+                self._remember(mutant)
             else:
                 print(f"{outcomes[mutant]:>9}  {mutant.title}", flush=True)
-        self._memory.write_text(json.dumps(sorted(self._known)))
         return _summary(outcomes, not_tried=len(waiting))
+
+    def _remember(self, mutant: Mutant) -> None:
+        """Keep what was noticed: it need not be tried again while its function stays as it is."""
+        self._known.add(mutant.key)
+        self._memory.write_text(json.dumps(sorted(self._known)))
 
     def _try(self, mutant: Mutant) -> int:
         pid = os.fork()
@@ -246,14 +250,17 @@ class Trial:
         os.dup2(nowhere, 2)
         source = self._sources[mutant.module]
         tests = self._reached.tests(source.path, mutant.mutation)
-        budget = CPU_S + 3 * sum(self._reached.seconds[item] for item in tests)
-        signal.setitimer(signal.ITIMER_VIRTUAL, budget)  # its default action ends the child
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         if not tests:
             return 3
         if not source.become(mutant.mutation):
             return 4
-        return 0 if all(_passes(item) for item in tests) else 1
+        for item in tests:
+            # The timer's default action ends the child.
+            signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S + 5 * self._reached.seconds[item])
+            if not _passes(item):
+                return 1
+        return 0
 
 
 def _outcome(status: int) -> str:

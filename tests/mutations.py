@@ -74,7 +74,8 @@ class Mutation:
         """Give a changed copy."""
         changed = copy.deepcopy(tree)
         target = list(ast.walk(changed))[self.index]
-        return _Replacing(target, self.change(copy.deepcopy(target))).visit(changed)
+        _Replacing(target, self.change(copy.deepcopy(target))).visit(changed)
+        return changed
 
 
 class _Replacing(ast.NodeTransformer):
@@ -94,7 +95,7 @@ def mutations(tree: ast.Module) -> Iterator[Mutation]:
     left_alone = _left_alone(tree)
     keys = _sort_keys(tree)
     for index, node in enumerate(ast.walk(tree)):
-        if id(node) in left_alone or not hasattr(node, "lineno"):
+        if id(node) in left_alone or not isinstance(node, ast.expr | ast.stmt):
             continue
         for what, change in _changes(node):
             yield Mutation(node.lineno, node.col_offset, what, index, change)
@@ -167,15 +168,15 @@ def _changes(  # noqa: C901, PLR0912  one case for each kind of change
                 for other in _COMPARISONS[type(operator)]:
                     yield _words(operator, other()), _with_comparison(position, other())
         case ast.BinOp(op=operator) | ast.AugAssign(op=operator) if type(operator) in _OPERATORS:
-            other = _OPERATORS[type(operator)]()
-            yield _words(operator, other), _setting("op", other)
+            opposite = _OPERATORS[type(operator)]()
+            yield _words(operator, opposite), _setting("op", opposite)
         case ast.BoolOp(op=operator):
             swapped: ast.boolop = ast.Or() if isinstance(operator, ast.And) else ast.And()
             yield _words(operator, swapped), _setting("op", swapped)
         case ast.UnaryOp(op=ast.Not()):
-            yield "not left out", lambda n: n.operand
+            yield "not left out", _operand
         case ast.UnaryOp(op=ast.USub()):
-            yield "minus left out", lambda n: n.operand
+            yield "minus left out", _operand
         case ast.Constant(value=bool(value)):
             yield f"{value} -> {not value}", _setting("value", not value)
         case ast.Constant(value=int(value)):
@@ -244,6 +245,11 @@ def _calling(name: str) -> Callable[[ast.AST], ast.AST]:
         return node
 
     return change
+
+
+def _operand(node: ast.AST) -> ast.AST:
+    assert isinstance(node, ast.UnaryOp)
+    return node.operand
 
 
 def _negating(node: ast.AST) -> ast.AST:

@@ -20,7 +20,8 @@ from runai.hub_service.scheduler.explanation import (
 )
 from runai.hub_service.scheduler.forecast import Decide
 from runai.hub_service.scheduler.holding import Held, Holdings
-from runai.hub_service.scheduler.model import Reason, Snapshot, Workload
+from runai.hub_service.scheduler.index import Changes, Index
+from runai.hub_service.scheduler.model import Plan, Reason, Snapshot, Workload
 from runai.hub_service.scheduler.tree import UNLIMITED, Account
 from runai.hub_service.scheduler.what_if import changed, serves
 from runai.hub_service.scheduler.wording import Wording
@@ -40,6 +41,8 @@ class Trials:
         """Ask at most `most` times; `at_once`: reserved devices are not enough."""
         # Nobody reads these plans: sentences would only cost time.
         self._base = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
+        self._index = Index(self._base)
+        self._present = {w.name: w for w in snapshot.workloads}
         self._name = workload.name
         self._decide = decide
         self._at_once = at_once
@@ -52,7 +55,20 @@ class Trials:
         self.left -= 1
         world = changed(self._base, changes)
         workload = next(w for w in world.workloads if w.name == self._name)
-        return serves(self._decide(world), workload, at_once=self._at_once)
+        return serves(self._plan(world), workload, at_once=self._at_once)
+
+    def _plan(self, world: Snapshot) -> Plan:
+        """Decide; where only workloads differ, on the index, which is put back as it was."""
+        if (world.projects, world.policy) != (self._base.projects, self._base.policy):
+            return self._decide(world)
+        left = {w.name: w for w in world.workloads}
+        new = tuple(w for name, w in left.items() if self._present[name] is not w)
+        gone = tuple(name for name in self._present if name not in left)
+        self._index.apply(Changes(workloads=new, gone=gone))
+        plan = self._decide(self._index)
+        touched = (*(w.name for w in new), *gone)
+        self._index.apply(Changes(workloads=tuple(self._present[name] for name in touched)))
+        return plan
 
 
 class Search:

@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.wording import Wording
 MOST_TRIALS = 32
 MOST_CYCLES = 200
 FEWEST = 3
-EFFORT = 400_000
+EFFORT = 100_000
 """Workers and devices that may be looked at in all: a large cluster gets fewer trials."""
 _SHOWN = 8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from builders import job, project, session, snapshot
 from runai.hub_service.scheduler import (
@@ -325,7 +325,6 @@ def test_the_work_of_an_explanation_is_bounded() -> None:
 
 
 @given(snapshots())
-@settings(max_examples=40)
 def test_a_told_counterfactual_is_true(world: Snapshot) -> None:
     plan = decide(world)
     for wait in plan.decisions:

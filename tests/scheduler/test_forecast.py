@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import applied, job, project, session, snapshot
@@ -32,7 +33,6 @@ def start_of(world: Snapshot, workload: str, *, cycles: int = 200) -> ExpectedSt
 
 
 @given(snapshots(most=7), st.randoms(use_true_random=False))
-@settings(max_examples=40)
 def test_with_known_run_times_the_expected_start_is_the_real_one(world, random) -> None:
     world = replace(
         world,
@@ -107,11 +107,11 @@ def _runs(workload: Workload) -> bool:
 # ---- what is assumed where nobody stated it
 
 
-def held_for(seconds: int, **fields: object) -> Workload:
+def held_for(seconds: int, **fields: Any) -> Workload:
     return job("old", on="n1:0", started=1000 - seconds, **fields)
 
 
-def one_gpu(*workloads: Workload, **policy: object) -> Snapshot:
+def one_gpu(*workloads: Workload, **policy: Any) -> Snapshot:
     return snapshot("1x1", [project("a", 1)], workloads, **policy)
 
 
