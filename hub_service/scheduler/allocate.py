@@ -21,6 +21,7 @@ from runai.hub_service.scheduler.quotas import (
     cap_in_the_way,
     leaves_what_is_never_lent,
 )
+from runai.hub_service.scheduler.resize import gain, repays
 from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.state import State
 
@@ -120,6 +121,8 @@ class Allocation:
         item, members = unit.item, unit.members
         if unit.is_surplus and item.count(Standing.RUNNING, Standing.STARTED) < item.minimum:
             return False
+        if unit.is_surplus and item.sizes is not None and not self._may_grow(item, unit):
+            return True
         block = cap_in_the_way(item, unit.demand)
         if block is None:
             block = self._place(unit)
@@ -131,6 +134,51 @@ class Allocation:
         if members[0].standing is not Standing.RESERVED and not unit.is_surplus:
             self.blocks[self._state.lanes.lane_of(unit)] = block
         return True
+
+    # ---- E2, E3
+
+    def grow(self) -> None:
+        """Lend elastic workers what is still idle beyond their request; undo what never repays."""
+        state = self._state
+        units = [
+            Unit(item, (member,), is_surplus=True)
+            for item in state.resizable
+            for member in item.members
+            if member.standing is Standing.PENDING and item.is_extra(member)
+        ]
+        order = FairOrder(state, units, waiting=False)
+        while (unit := order.pop()) is not None:
+            if self._try(unit):
+                order.set_aside()
+        for item in state.resizable:
+            grown = [m for m in item.members[1:] if m.standing is Standing.STARTED]
+            if grown and self._resizes(item) and not self._repays(item, 0):
+                for member in grown:
+                    state.set(member, Standing.PENDING, None)
+
+    def _may_grow(self, item: Item, unit: Unit) -> bool:
+        """Tell whether one more GPU is of use to an elastic worker, at what it costs (E3)."""
+        if gain(item.workload, item.sizes, unit.members[0].index) <= 0:
+            return False
+        if not self._resizes(item):
+            return True
+        if item.count(Standing.GOING):
+            return False
+        booking = item.members[0].booking
+        idle = 0 if booking is None or booking.node < 0 else self._state.now.idle[booking.node]
+        return self._repays(item, min(idle, item.count(Standing.PENDING)))
+
+    def _resizes(self, item: Item) -> bool:
+        """Tell whether it runs already, so that it would have to start again to grow."""
+        return item.members[0].standing is Standing.RUNNING
+
+    def _repays(self, item: Item, more: int) -> bool:
+        sizes, started = item.sizes, item.members[0].worker.started
+        assert sizes is not None, "only elastic workers are resized"
+        before = sizes.least + sum(m.standing is Standing.RUNNING for m in item.members[1:])
+        after = before + item.count(Standing.STARTED) + more
+        now = self._state.time
+        return after > before and repays(item.workload, before, after, started=started, now=now)
 
     def _place(self, unit: Unit) -> Block | None:
         if any(not member.kind.nodes for member in unit.members):

@@ -103,7 +103,11 @@ def run(state: State) -> Plan:
     # 8. Give what stopping left over to the stopped, and to those who still wait (R5).
     if reclaim.took_something:
         allocation.place_leftovers(reclaim.stopped, others="allocate" in phases)
+
+    # 9. Lend elastic workers what nobody else can use (E2, E3).
+    if "allocate" in phases:
+        allocation.grow()
     allocation.holds.let_go()
 
-    # 9. Say it, with the reason for everybody who waits (X).
+    # 10. Say it, with the reason for everybody who waits (X).
     return plan_of(state, allocation, reclaim)

@@ -10,6 +10,8 @@ from enum import Enum
 
 from runai.hub_service.scheduler.kinds import Booking, Kind
 from runai.hub_service.scheduler.model import Worker, Workload
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.resize import sizes_of, unfold
 from runai.hub_service.scheduler.tree import Account
 
 
@@ -66,10 +68,15 @@ class Item:
         "name",
         "place_in_queue",
         "rank",
+        "sizes",
         "workload",
     )
 
     def __init__(self, workload: Workload, account: Account, *, is_known: bool = True) -> None:
+        self.sizes = sizes_of(workload)
+        """Between which sizes its one worker is resized, whose parts its members are (E2)."""
+        if self.sizes is not None:
+            workload = unfold(workload, self.sizes)
         self.workload = workload
         self.name = workload.name
         self.account = account
@@ -83,6 +90,16 @@ class Item:
         self.age = (workload.submitted, workload.name)
         self.place_in_queue = (not self.is_fixed, -self.rank, self.age)
         """Orders a project's queue as its users see it (O2)."""
+
+    def is_extra(self, member: Member) -> bool:
+        """Tell whether a member is beyond what the workload asks for: on idle GPUs only (E2)."""
+        sizes = self.sizes
+        return sizes is not None and member.index > sizes.asked - sizes.least
+
+    def request(self, wanted: int) -> int:
+        """Cut what its workers want to what it asks for, in milli-GPU (E2)."""
+        sizes = self.sizes
+        return wanted if sizes is None else min(wanted, sizes.asked * WHOLE_GPU)
 
     def count(self, *standings: Standing) -> int:
         """Count its workers in these standings."""

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 
 from runai.hub_service.scheduler.items import Item, Member, Standing
+from runai.hub_service.scheduler.resize import LINEAR, gain
 from runai.hub_service.scheduler.tree import Account
 
 OrderKey = tuple[int, int, int, int, str, int]
@@ -37,12 +38,19 @@ class Unit:
             held = Standing.RESERVED
             self.demand = sum(m.kind.quota for m in members if m.standing is not held)
             self.signature = tuple(sorted([member.kind.order for member in members]))
+        turn = int(len(members) == len(item.members) or not _runs(item))
+        if is_surplus:
+            # E3: the next GPU goes where it gains most.
+            turn += 2 * (LINEAR - gain(item.workload, item.sizes, first.index))
+            if item.sizes is not None:
+                # Only the node where the rest of it is will do: nobody else asks for that.
+                self.signature = (-1, *map(ord, item.name))
         # O2: sessions, then minima by priority (gangs that run below theirs first), age and name;
         # what elastic workloads want beyond their minimum comes after every waiting minimum (E1).
         self.key: OrderKey = (
             _SURPLUS if is_surplus else _FIXED if item.is_fixed else _MINIMUM,
             -item.rank,
-            int(len(members) == len(item.members) or not _runs(item)),
+            turn,
             *item.age,
             first.index,
         )
@@ -70,6 +78,8 @@ class Lane:
 def pending_units(item: Item) -> list[Unit]:
     """Cut what a workload still wants into units; nothing while too many of it are stopping."""
     pending = [member for member in item.members if member.standing is Standing.PENDING]
+    if item.sizes is not None:
+        pending = [member for member in pending if not item.is_extra(member)]
     if not pending or not item.is_known:
         return []
     if len(pending) == len(item.members) == item.minimum:

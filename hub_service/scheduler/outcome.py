@@ -19,6 +19,7 @@ from runai.hub_service.scheduler.model import (
     Plan,
     ProjectShare,
     Reserve,
+    Resize,
     Start,
     Stop,
     Unreserve,
@@ -41,6 +42,7 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
         for item in sorted(state.reserved, key=lambda item: item.age)
         for member in item.members
         if member.was is Standing.RESERVED and member.standing is Standing.PENDING
+        if not _is_part(member)
     ]
     decisions += [
         Stop(
@@ -49,11 +51,12 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
             reason=reasons.of_loss(member, loss),
         )
         for member, loss in losses.items()
-        if member.standing is Standing.GOING
+        if member.standing is Standing.GOING and not _is_part(member)
     ]
-    moved = [m for m in allocation.placed if m.standing is Standing.MOVED]
-    decisions += [_move(state, member, losses, reasons) for member in dict.fromkeys(moved)]
-    placed = list(dict.fromkeys(allocation.placed))
+    placed = [m for m in dict.fromkeys(allocation.placed) if not _is_part(m)]
+    moved = [m for m in placed if m.standing is Standing.MOVED]
+    decisions += [_move(state, member, losses, reasons) for member in moved]
+    decisions += _resizes(state, losses, reasons)
     decisions += [_start(state, m) for m in placed if m.standing is Standing.STARTED]
     if state.policy.reservations:
         decisions += [
@@ -70,8 +73,42 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
     )
 
 
-def _shares(booking: Booking) -> tuple[DeviceShare, ...]:
-    return tuple(DeviceShare(device, MilliGpu(booking.shares)) for device in booking.devices)
+def _is_part(member: Member) -> bool:
+    """Tell whether a member is a GPU of an elastic worker: its first member speaks for all (E2)."""
+    return member.item.sizes is not None and member.index > 0
+
+
+def _resizes(state: State, losses: Mapping[Member, Loss], reasons: Reasons) -> list[Resize]:
+    """Write what running elastic workers gain and give back (E2)."""
+    resizes = []
+    for item in sorted(state.resizable, key=lambda item: item.age):
+        base, *parts = item.members
+        if base.standing is not Standing.RUNNING:
+            continue
+        lost = [m for m in parts if m.standing is Standing.GOING and m in losses]
+        grown = [m for m in parts if m.standing is Standing.STARTED]
+        if lost or grown:
+            node, booking = _place_of(state, base)
+            of_loss = reasons.of_shrinking(lost, losses[lost[0]]) if lost else None
+            resizes.append(
+                Resize(
+                    workload=item.name,
+                    worker=base.worker.name,
+                    node=node,
+                    devices=_shares(base, booking),
+                    reason=of_loss or reasons.of_growing(grown, node),
+                )
+            )
+    return resizes
+
+
+def _shares(member: Member, booking: Booking) -> tuple[DeviceShare, ...]:
+    devices = list(booking.devices)
+    if member.item.sizes is not None:
+        for part in member.item.members[1:]:
+            if part.booking is not None and part.standing.holds_later:
+                devices += part.booking.devices
+    return tuple(DeviceShare(device, MilliGpu(booking.shares)) for device in sorted(devices))
 
 
 def _place_of(state: State, member: Member) -> tuple[str, Booking]:
@@ -86,7 +123,7 @@ def _start(state: State, member: Member) -> Start:
         workload=member.item.name,
         worker=member.worker.name,
         node=node,
-        devices=_shares(booking),
+        devices=_shares(member, booking),
     )
 
 
@@ -96,8 +133,8 @@ def _reserve(state: State, member: Member, census: Census) -> Reserve:
         workload=member.item.name,
         worker=member.worker.name,
         node=node,
-        devices=_shares(booking),
-        waits_for=tuple(m.worker.name for m in census.leaving(booking)),
+        devices=_shares(member, booking),
+        waits_for=tuple(dict.fromkeys(m.worker.name for m in census.leaving(booking))),
     )
 
 
@@ -107,7 +144,7 @@ def _move(state: State, member: Member, losses: Mapping[Member, Loss], reasons: 
         workload=member.item.name,
         worker=member.worker.name,
         node=node,
-        devices=_shares(booking),
+        devices=_shares(member, booking),
         reason=reasons.of_move(losses[member], node),
     )
 

@@ -21,8 +21,14 @@ def place(state: State, members: Sequence[Member], standing: Standing) -> bool:
     On False the state is as it was.
     """
     room = state.now if standing is Standing.STARTED else state.later
+    if members[0].item.sizes is not None:
+        return _place_resizable(state, members, standing, room)
     if len(members) == 1:
         return _place_one(state, members[0], standing, room)
+    return _place_gang(state, members, standing, room)
+
+
+def _place_gang(state: State, members: Sequence[Member], standing: Standing, room: Room) -> bool:
     mark = state.mark()
     if _place_on_one_node(state, members, standing, room):
         return True
@@ -48,6 +54,30 @@ def _place_one(state: State, member: Member, standing: Standing, room: Room) -> 
         return False
     state.set(member, standing, state.book(member.kind, *place_found))
     return True
+
+
+def _place_resizable(
+    state: State, members: Sequence[Member], standing: Standing, room: Room
+) -> bool:
+    """Place parts of one elastic worker: on one node, chosen for what it asks for (E2)."""
+    first, item = members[0], members[0].item
+    base = item.members[0]
+    if first is not base:
+        at = base.booking if base.standing in {Standing.RUNNING, Standing.STARTED} else None
+        return at is not None and at.node >= 0 and _place_at(state, first, standing, room, at.node)
+    if len(members) > 1:
+        return _place_on_one_node(state, members, standing, room)
+    wanted = [
+        member
+        for member in item.members[1:]
+        if member.standing is Standing.PENDING and not item.is_extra(member)
+    ]
+    for count in range(len(wanted), 0, -1):
+        if _place_on_one_node(state, [base, *wanted[:count]], standing, room):
+            for member in wanted[:count]:
+                state.set(member, Standing.PENDING, None)  # each in its turn (E1)
+            return True
+    return _place_one(state, base, standing, room)
 
 
 def _place_one_by_one(

@@ -6,7 +6,7 @@ Called by `outcome`; the blocks it starts from were met by `allocate` and `recla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -79,12 +79,25 @@ class Reasons:
 
     def of_loss(self, member: Member, loss: Loss) -> Reason:
         """Say for whom and by which rule a worker is stopped."""
-        claimant = loss.claimant
-        if claimant is None:
+        if loss.claimant is None:
             text = f"fewer than its {member.item.minimum} workers have run for too long"
             return Reason(code="stale_gang", rule="R11", text=text)
-        what = count_text(_held(member))
-        if loss.rule == "R1":
+        return self._of_taking(loss, loss.claimant, count_text(_held(member)))
+
+    def of_shrinking(self, members: Sequence[Member], loss: Loss) -> Reason:
+        """Say for whom and by which rule a worker gives GPUs back; the first loss names both."""
+        assert loss.claimant is not None, "nobody shrinks for nobody"
+        return self._of_taking(loss, loss.claimant, count_text(sum(map(_held, members))))
+
+    def of_growing(self, members: Sequence[Member], node: str) -> Reason:
+        """Say what a worker gets more."""
+        text = f"{count_text(sum(map(_held, members)))} more of {node} would be idle"
+        return Reason(code="grown", rule="E2", text=text)
+
+    def _of_taking(self, loss: Loss, claimant: Item, what: str) -> Reason:
+        if loss.rule == "E2":
+            text = f"{_label(claimant)} waits for the {what} that it has beyond its request"
+        elif loss.rule == "R1":
             text = (
                 f"{_label(claimant)} goes before it in {claimant.workload.project}"
                 f" and needs its {what}"

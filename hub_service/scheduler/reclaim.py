@@ -67,6 +67,8 @@ class Reclaim:
                 continue
             # Q5: a preemptible session ends; there is nothing to move.
             is_job = member.item.workload.kind == "job"
+            if loss.is_surplus and member.item.sizes is not None:
+                continue  # E2: its worker goes on without it, on its node
             if member.standing is Standing.GOING and is_job and loss.claimant:
                 index = member.index if loss.is_surplus else -1
                 units.setdefault((member.item, index), []).append(member)
@@ -126,7 +128,9 @@ class Reclaim:
         if own:
             mine = self._victims.of(account, surplus_only=False)
             # The lowest priority stands last (R1).
-            own = bool(mine) and (item.is_fixed or mine[-1].item.rank < item.rank)
+            own = bool(mine) and (
+                item.is_fixed or mine[-1].is_extra or mine[-1].item.rank < item.rank
+            )
         has_surplus = policy.shrink_first and self._victims.has_surplus
         for surplus_only in (True, False) if has_surplus else (False,):
             if others and not is_over:

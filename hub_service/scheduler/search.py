@@ -148,7 +148,7 @@ class Search:
         if self._way.own:
             victim = self._peek(self._path[0], own=True)
             if victim is not None:
-                return victim, "R1", self._path[0], -1
+                return victim, "E2" if victim.is_extra else "R1", self._path[0], -1
         return None
 
     def _next_of_others(self) -> tuple[Victim, str, Account, int] | None:
@@ -230,7 +230,8 @@ class Search:
         while cursor >= 0:
             self._state.victim_looks += 1
             victim = victims[cursor]
-            if own and not claimant.is_fixed and victim.item.rank >= claimant.rank:
+            is_kept = victim.item.rank >= claimant.rank and not victim.is_extra
+            if own and is_kept and not claimant.is_fixed:
                 cursor = -1  # from here on everybody's priority is as high (R1)
                 break
             if victim.is_active and victim.item is not claimant and self._is_useful(victim):

@@ -44,7 +44,7 @@ from runai.hub_service.scheduler.model import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.quantity import gpu_number
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, gpu_number, gpu_text
 
 Json = dict[str, Any]
 T = TypeVar("T", Node, Project, Workload, Worker)
@@ -269,6 +269,7 @@ def _check_workers(snapshot: Snapshot) -> None:
                 f" but it has only {len(workload.workers)}"
             )
             raise InvalidSnapshot(message)
+        _check_sizes(workload)
         for worker in workload.workers:
             if worker.gpus and worker.gpu_memory_mib:
                 message = f"worker {worker.name}: give either gpus or gpu_memory_mib"
@@ -282,3 +283,18 @@ def _check_workers(snapshot: Snapshot) -> None:
             if missing:
                 message = f"worker {worker.name}: node {worker.node} has no device {missing[0]}"
                 raise InvalidSnapshot(message)
+
+
+def _check_sizes(workload: Workload) -> None:
+    """Check that an elastic worker may have what it asks for (E2); nobody else has sizes."""
+    asked, least, most = workload.workers[0].gpus, workload.gpus_min, workload.gpus_max
+    if len(workload.workers) > 1 or not asked or asked % WHOLE_GPU:
+        return
+    if least is not None and least > asked:
+        wrong = f"gpus_min is {gpu_text(least)}, but it asks for {gpu_text(asked)}"
+    elif most is not None and most < asked:
+        wrong = f"gpus_max is {gpu_text(most)}, but it asks for {gpu_text(asked)}"
+    else:
+        return
+    message = f"workload {workload.name}: {wrong}"
+    raise InvalidSnapshot(message)

@@ -70,6 +70,8 @@ class State:
         """How many of a kind fit when nobody is there, once that was counted."""
         self.fixed: dict[Item, None] = {}
         """Sessions within the build quota (Q1)."""
+        self.resizable: dict[Item, None] = {}
+        """Workloads whose one worker may have more or fewer GPUs (E2)."""
         self.stuck: dict[Item, None] = {}
         """Workloads with pending workers that cannot be placed as things are."""
         self.protects = self.policy.max_pauses_per_hour is not None or any(
@@ -115,7 +117,7 @@ class State:
         self.by_name[item.name] = item
         node_types = self._node_types(item)
         is_reserved, is_pending, wanted = False, False, 0
-        for index, worker in enumerate(workload.workers):
+        for index, worker in enumerate(item.workload.workers):
             member = Member(worker, index, item, self._kinds.of(worker, node_types))
             item.members.append(member)
             state = worker.state
@@ -137,6 +139,7 @@ class State:
                 # It waits until `honour_reservations` has checked that it still holds.
                 is_reserved, member.was = True, Standing.RESERVED
         if wanted:
+            wanted = item.request(wanted)
             for above in account.path:
                 above.requested += wanted
         if is_reserved:
@@ -145,10 +148,13 @@ class State:
             if is_pending and not self.lanes.add(item):
                 self.stuck[item] = None
             self.victims.add(item)
-        if item.is_fixed:
-            self.fixed[item] = None
-        if workload.below_min_since is not None:
-            self.broken[item] = None
+        for listed, belongs in (
+            (self.fixed, item.is_fixed),
+            (self.broken, workload.below_min_since is not None),
+            (self.resizable, item.sizes is not None),
+        ):
+            if belongs:
+                listed[item] = None
 
     def remove(self, name: str) -> None:
         """Forget a workload; nothing may have been changed since the last `roll_back(0)`."""
@@ -160,9 +166,10 @@ class State:
             if member.was is not Standing.GOING:
                 wanted += (member.origin or member.kind).quota
             self._apply(member, Standing.PENDING, None)
+        wanted = item.request(wanted)
         for above in item.account.path:
             above.requested -= wanted
-        for listed in (self.reserved, self.broken, self.fixed, self.stuck):
+        for listed in (self.resizable, self.reserved, self.broken, self.fixed, self.stuck):
             listed.pop(item, None)
 
     def _booking_in_snapshot(self, worker: Worker, kind: Kind) -> Booking:

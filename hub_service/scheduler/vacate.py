@@ -111,6 +111,8 @@ class Vacancies:
         # Q5: a preemptible session would end; there is nothing to move.
         if item.is_fixed or not item.is_known or item.workload.kind != "job":
             return False
+        if item.sizes is not None:
+            return False  # E2: it is resized where it is
         return (
             member.standing is Standing.RUNNING
             and protected_until(item, item.members, state.policy, state.time) is None

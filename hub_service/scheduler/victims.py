@@ -13,23 +13,27 @@ from operator import attrgetter
 from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
 from runai.hub_service.scheduler.tree import Account
 
-VictimKey = tuple[int, bool, bool, int, int, str, int]
+VictimKey = tuple[bool, int, bool, bool, int, int, str, int]
 _key = attrgetter("key")
 
 
 class Victim:
     """Workers that are taken together: one surplus worker, or what an item needs to run."""
 
-    __slots__ = ("is_surplus", "item", "key", "member")
+    __slots__ = ("is_extra", "is_surplus", "item", "key", "member")
 
     def __init__(self, item: Item, member: Member, *, is_surplus: bool) -> None:
         self.item = item
         self.member = member
         self.is_surplus = is_surplus
         safe = item.workload.checkpointed
-        # R4 (2) to (5), the best victim greatest: lowest priority, surplus, least work lost where
-        # that is known (who never told of a checkpoint may lose everything), latest, last by name.
+        self.is_extra = is_surplus and item.is_extra(member)
+        """Whether it only uses what is idle: whoever waits in its project may take it (E2)."""
+        # R4 (2) to (5), the best victim greatest: what is only lent (E2), lowest priority, surplus,
+        # least work lost where that is known (who never told of a checkpoint may lose everything),
+        # latest, last by name.
         self.key: VictimKey = (
+            self.is_extra,
             -item.rank,
             is_surplus,
             safe is not None,
@@ -62,7 +66,12 @@ def victims_of(item: Item) -> tuple[Victim, ...]:
     active = [member for member in members if member.standing in ACTIVE]
     if not active or item.count(Standing.MOVED):
         return ()  # whoever makes room by moving is not taken as well (R10)
-    surplus = [Victim(item, member, is_surplus=True) for member in active[item.minimum :]]
+    surplus = [
+        Victim(item, member, is_surplus=True)
+        for member in active[item.minimum :]
+        # E2: what is reserved for a worker starts as it is, or not at all.
+        if item.sizes is None or member.standing is not Standing.RESERVED
+    ]
     return (*surplus, Victim(item, active[0], is_surplus=False))
 
 

@@ -13,7 +13,7 @@ from builders import cluster, job, places, project, snapshot
 from runai.hub_service.scheduler import Node, Snapshot, Worker, WorkerState, Workload, decide
 from runai.hub_service.scheduler.frag_room import FragRoom, room_for
 from runai.hub_service.scheduler.fragmentation import Free, Mix
-from runai.hub_service.scheduler.kinds import Kind, Kinds
+from runai.hub_service.scheduler.kinds import Booking, Kind, Kinds
 from runai.hub_service.scheduler.model import Packing
 from runai.hub_service.scheduler.quantity import Mib, MilliGpu
 
@@ -174,8 +174,13 @@ def test_one_at_a_time_a_room_places_as_decide_does(packing: Packing, world: Sna
             node, devices = found
             expected = f"{nodes[node].name}:{','.join(str(device) for device in devices)}"
             room.take(kinds.book(kind, *found))
-            at = {"state": WorkerState.RUNNING, "node": nodes[node].name, "devices": devices}
-            there.append(replace(new, workers=(replace(new.workers[0], **at),)))
+            at = replace(
+                new.workers[0],
+                state=WorkerState.RUNNING,
+                node=nodes[node].name,
+                devices=devices,
+            )
+            there.append(replace(new, workers=(at,)))
         assert places(plan).get(new.workers[0].name) == expected
 
 
@@ -186,7 +191,7 @@ def test_what_is_remembered_between_placements_changes_none(world: Snapshot) -> 
     asked = [kinds.of(w.workers[0], ()) for w in world.workloads]
     kept = FragRoom(nodes)
     kept.expect(Counter(asked))
-    booked = []
+    booked: list[Booking] = []
     for turn, kind in enumerate([*asked, *asked]):
         fresh = FragRoom(nodes)
         fresh.expect(Counter(asked))

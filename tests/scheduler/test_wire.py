@@ -279,6 +279,14 @@ WRONG: dict[str, tuple[Any, str]] = {
         _workload(min_workers=0),
         "workload j: min_workers must be an integer from 1 upwards, not 0",
     ),
+    "more GPUs at least than it asks for": (
+        _workload(gpus_min=3, workers=[{"name": "j-0", "gpus": 2}]),
+        "workload j: gpus_min is 3, but it asks for 2",
+    ),
+    "fewer GPUs at most than it asks for": (
+        _workload(gpus_max=1, workers=[{"name": "j-0", "gpus": 2}]),
+        "workload j: gpus_max is 1, but it asks for 2",
+    ),
     "unknown kind": (
         _workload(kind="task"),
         "workload j: kind must be one of job, session, not 'task'",

@@ -1,0 +1,425 @@
+"""One-worker elastic workloads: how they start, grow, shrink and come to rest (E2, E3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import strategies
+from builders import (
+    applied,
+    job,
+    places,
+    project,
+    reserved,
+    session,
+    settled,
+    snapshot,
+    started,
+    stopped,
+    without,
+)
+from runai.hub_service.scheduler import (
+    Resize,
+    Snapshot,
+    Start,
+    Worker,
+    WorkerState,
+    Workload,
+    decide,
+    milli_gpus,
+)
+from runai.hub_service.scheduler.index import Changes, Index
+from runai.hub_service.scheduler.resize import Sizes, gain, repays
+
+A, B = project("a", 2), project("b", 2)
+
+
+def elastic(name: str, sizes: tuple[int, int, int], owner: str = "a", **fields: Any) -> Workload:
+    """Make a job of one worker that needs, asks for and could use so many GPUs."""
+    least, most = milli_gpus(sizes[0]), milli_gpus(sizes[2])
+    return job(name, sizes[1], owner, gpus_min=least, gpus_max=most, **fields)
+
+
+def resizes(world: Snapshot) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    """Give each resize: its code, its rule and the devices that the worker has then."""
+    return {
+        d.workload: (d.reason.code, d.reason.rule, tuple(s.device for s in d.devices))
+        for d in decide(world).decisions
+        if isinstance(d, Resize)
+    }
+
+
+# ---- starting
+
+
+STARTS = {
+    "with all it could use where everything is idle": (
+        "1x4",
+        [elastic("e", (1, 2, 4))],
+        "n1:0,1,2,3",
+    ),
+    "with what is there": ("1x3", [elastic("e", (1, 4, 4))], "n1:0,1,2"),
+    "with no more than it could use": ("1x8", [elastic("e", (1, 2, 4))], "n1:0,1,2,3"),
+    "with its minimum": ("1x2", [job("x", on="n1:0"), elastic("e", (1, 4, 4))], "n1:1"),
+    "never below its minimum": ("1x2", [job("x", on="n1:0"), elastic("e", (2, 4, 4))], None),
+    "where there is what it asks for": ("1x2+1x4", [elastic("e", (1, 3, 3))], "n2:0,1,2"),
+    "else where there is most": ("1x1+1x2", [elastic("e", (1, 4, 4))], "n2:0,1"),
+    "after the minimum of everybody in its project": (
+        "1x4",
+        [elastic("e", (1, 4, 4)), job("x", 1), job("y", 1)],
+        "n1:0,3",
+    ),
+    "beyond its request only with what nobody else starts on": (
+        "1x4",
+        [elastic("e", (1, 1, 4)), job("x", 2, "b")],
+        "n1:0,3",
+    ),
+    "within its project's limit": (
+        "1x4",
+        [elastic("e", (1, 4, 4), "c")],
+        "n1:0,1,2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "workloads", "expected"), STARTS.values(), ids=list(STARTS))
+def test_it_starts(nodes: str, workloads: list[Workload], expected: str | None) -> None:
+    plan = decide(snapshot(nodes, [A, B, project("c", 4, limit=3)], workloads))
+
+    assert places(plan).get("e-0") == expected
+
+
+def test_a_session_is_never_resized() -> None:
+    ana = session("ana-1", 1, gpus_min=milli_gpus(1), gpus_max=milli_gpus(4))
+    world = snapshot("1x4", [A], [ana])
+
+    assert places(decide(world)) == {"ana-1-0": "n1:0"}
+    assert resizes(settled(world)) == {}
+
+
+# ---- growing and giving back
+
+
+def test_it_grows_on_its_node_when_gpus_come_free() -> None:
+    world = snapshot("2x4", [A], [elastic("e", (1, 2, 4), on="n1:0"), job("x", 2, on="n1:1,2")])
+
+    assert resizes(world) == {"e": ("grown", "E2", (0, 3))}
+    assert resizes(settled(without(world, "x"))) == {}
+    assert resizes(without(world, "x")) == {"e": ("grown", "E2", (0, 1, 2, 3))}
+
+
+LENT = [elastic("e", (1, 2, 4), on="n1:0,1,2,3")]
+
+SHRINKS = {
+    "another project within its share takes what is over the quota": (
+        [A, B],
+        [*LENT, job("x", 2, "b")],
+        ("shrunk", "R2", (0, 1)),
+    ),
+    "to its minimum, and no further": (
+        [project("a", 1), project("b", 3)],
+        [*LENT, job("x", 3, "b")],
+        ("shrunk", "R2", (0,)),
+    ),
+    "whoever waits in its own project takes what is beyond its request": (
+        [project("a", 4)],
+        [*LENT, job("x", 1)],
+        ("shrunk", "E2", (0, 1, 2)),
+    ),
+    "but not what it asks for": ([project("a", 4)], [*LENT, job("x", 3)], None),
+    "unless of higher priority": (
+        [project("a", 4)],
+        [*LENT, job("x", 3, priority=90)],
+        ("shrunk", "R1", (0,)),
+    ),
+    "within its quota it keeps what others would like": (
+        [project("a", 4), project("b", 0)],
+        [
+            replace(LENT[0], gpus_max=None, workers=job("e", 4, on="n1:0,1,2,3").workers),
+            job("x", 1, "b"),
+        ],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("projects", "workloads", "expected"), SHRINKS.values(), ids=list(SHRINKS))
+def test_it_gives_back(
+    projects: list[Any],
+    workloads: list[Workload],
+    expected: tuple[str, str, tuple[int, ...]] | None,
+) -> None:
+    world = snapshot("1x4", projects, workloads)
+    plan = decide(world)
+
+    assert resizes(world).get("e") == expected
+    assert stopped(plan) == set()
+    assert reserved(plan) == ({"x-0"} if expected else set())
+    after = applied(world, plan)
+    assert started(decide(after)) == ({"x-0"} if expected else set())
+    assert resizes(settled(after)) == {}, "and there is rest"
+
+
+def test_what_is_lent_goes_before_what_somebody_asked_for() -> None:
+    """Of one project, the lower priority loses first, but for what is beyond a request."""
+    world = snapshot(
+        "1x4",
+        [A, B],
+        [
+            elastic("low", (1, 2, 2), priority=10, on="n1:0,1"),
+            elastic("high", (1, 1, 2), priority=90, on="n1:2,3"),
+            job("x", 1, "b"),
+        ],
+    )
+
+    assert resizes(world) == {"high": ("shrunk", "R2", (2,))}
+
+
+@pytest.mark.parametrize("shrink_first", [True, False])
+def test_it_shrinks_before_others_stop(*, shrink_first: bool) -> None:
+    world = snapshot(
+        "1x4",
+        [project("a", 2), project("b", 1)],
+        [
+            elastic("e", (1, 2, 2), on="n1:0,1"),
+            job("x", 2, priority=10, on="n1:2,3"),
+            job("y", 1, "b"),
+        ],
+        shrink_first=shrink_first,
+    )
+    plan = decide(world)
+
+    assert (set(resizes(world)), stopped(plan)) == (
+        ({"e"}, set()) if shrink_first else (set(), {"x-0"})
+    )
+
+
+def test_it_stops_whole_where_its_minimum_is_owed() -> None:
+    world = snapshot("1x4", [project("a", 0), project("b", 4)], [*LENT, job("x", 4, "b")])
+    plan = decide(world)
+
+    assert (stopped(plan), resizes(world)) == ({"e-0"}, {})
+    [reserve] = [d for d in plan.decisions if d.kind == "reserve"]
+    assert reserve.waits_for == ("e-0",)
+
+
+def test_who_waits_for_gpus_given_back_waits_for_their_worker_once() -> None:
+    world = snapshot("1x4", [A, B], [*LENT, job("x", 2, "b")])
+
+    [reserve] = [d for d in decide(world).decisions if d.kind == "reserve"]
+    assert reserve.waits_for == ("e-0",)
+
+
+def test_what_is_beyond_a_request_does_not_count_as_one() -> None:
+    plan = decide(snapshot("1x8", [A, B], [elastic("e", (1, 2, 8), on="n1:0,1,2,3")]))
+
+    assert plan.projects["a"].fair_share == 2000
+    assert plan.projects["a"].allocated == 8000
+
+
+# ---- E3
+
+
+def test_the_next_gpu_goes_where_it_gains_most() -> None:
+    world = snapshot(
+        "1x5",
+        [project("a", 5)],
+        [
+            elastic("flat", (1, 3, 3), throughput={"1": 10, "2": 11, "3": 12}),
+            elastic("steep", (1, 3, 3), throughput={"1": 10, "2": 19, "3": 27}),
+            job("x", 1),
+        ],
+    )
+
+    assert places(decide(world)) == {"flat-0": "n1:0", "steep-0": "n1:1,3,4", "x-0": "n1:2"}
+
+
+def test_a_gpu_that_gains_nothing_stays_idle() -> None:
+    world = snapshot("1x4", [A], [elastic("e", (1, 2, 4), throughput={"1": 10, "2": 18, "3": 18})])
+
+    assert places(decide(world)) == {"e-0": "n1:0,1"}
+
+
+GAINS = {
+    "without numbers as much as any": ({}, Sizes(1, 2, 4), 1, 1000),
+    "in a line with the request": ({"1": 10, "2": 20}, Sizes(1, 2, 4), 1, 1000),
+    "less beyond": ({"2": 20, "3": 26}, Sizes(1, 2, 4), 2, 600),
+    "nothing beyond what is known": ({"2": 20}, Sizes(1, 2, 4), 2, 0),
+    "between two that are known": ({"1": 10, "3": 20}, Sizes(1, 3, 3), 1, 750),
+    "a gang's workers count their GPUs": ({"2": 20, "4": 30}, None, 1, 666),
+}
+
+
+@pytest.mark.parametrize(
+    ("throughput", "sizes", "index", "expected"), GAINS.values(), ids=list(GAINS)
+)
+def test_a_gain_is_in_thousandths_of_a_gpu_asked_for(
+    throughput: dict[str, int], sizes: Sizes | None, index: int, expected: int
+) -> None:
+    gang = job("j", 2, workers=2, throughput=throughput)
+
+    assert gain(gang, sizes, index) == expected
+
+
+HORIZONS = {
+    "no cost always repays": ({}, 1, 2, None, True),
+    "no cost and no gain never does": ({"throughput": {"1": 10}}, 1, 2, None, False),
+    # Twice as fast: what 100 s cost is won back in another 100 s.
+    "with more than twice the cost left": (
+        {"resize_cost": 100, "expected_runtime": 1201},
+        1,
+        2,
+        0,
+        True,
+    ),
+    "with exactly that left it is the same": (
+        {"resize_cost": 100, "expected_runtime": 1200},
+        1,
+        2,
+        0,
+        False,
+    ),
+    "unknown, it runs as long again": ({"resize_cost": 100}, 1, 2, 799, True),
+    "and not longer": ({"resize_cost": 100}, 1, 2, 800, False),
+    "never started, it is expected to end at once": ({"resize_cost": 1}, 1, 2, None, False),
+    "longer than expected too": (
+        {"resize_cost": 1, "expected_runtime": 10},
+        1,
+        2,
+        0,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "before", "after", "since", "expected"), HORIZONS.values(), ids=list(HORIZONS)
+)
+def test_a_resize_repays(
+    fields: dict[str, Any], before: int, after: int, since: int | None, *, expected: bool
+) -> None:
+    assert repays(job("j", **fields), before, after, started=since, now=1000) is expected
+
+
+def test_no_resize_that_does_not_repay() -> None:
+    def grows(**fields: Any) -> bool:
+        return bool(resizes(snapshot("1x2", [A], [elastic("e", (1, 2, 2), on="n1:0", **fields)])))
+
+    assert grows(started=0, resize_cost=100)
+    assert not grows(started=900, resize_cost=100)
+    assert grows(started=900, resize_cost=100, expected_runtime=3600)
+
+
+# ---- always
+
+
+@st.composite
+def elastic_worlds(draw: st.DrawFn) -> Snapshot:
+    """Draw a world where whole-GPU workers may be elastic, some on fewer or more than they ask."""
+    world = draw(strategies.snapshots())
+    taken = Counter(
+        (w.node, device) for job in world.workloads for w in job.workers for device in w.devices
+    )
+    sizes = {node.name: node.devices for node in world.nodes}
+
+    def stretched(worker: Worker, most: int) -> Worker:
+        """Give a running worker some of the free devices of its node."""
+        free = [d for d in range(sizes.get(worker.node or "", 0)) if not taken[worker.node, d]]
+        more = free[: draw(st.integers(0, most - len(worker.devices)))]
+        taken.update((worker.node, device) for device in more)
+        return replace(worker, devices=(*worker.devices, *more))
+
+    workloads = []
+    for workload in world.workloads:
+        worker, *others = workload.workers
+        asked = worker.gpus // 1000
+        if others or worker.gpus % 1000 or not asked or not workload.is_preemptible:
+            workloads.append(workload)
+            continue
+        least, most = draw(st.integers(1, asked)), draw(st.integers(asked, asked + 2))
+        if worker.state is WorkerState.RUNNING:
+            worker = stretched(
+                replace(worker, devices=worker.devices[: draw(st.integers(least, asked))]), most
+            )
+        workloads.append(
+            replace(
+                workload,
+                gpus_min=milli_gpus(least),
+                gpus_max=milli_gpus(most),
+                workers=(worker,),
+                resize_cost=draw(st.sampled_from([0, 0, 50])),
+                throughput=draw(st.sampled_from([{}, {}, {"1": 10, "2": 15, "3": 17, "5": 18}])),
+            )
+        )
+    return replace(world, workloads=tuple(workloads))
+
+
+@given(elastic_worlds())
+def test_an_elastic_worker_has_nothing_or_from_its_minimum_to_its_maximum(world: Snapshot) -> None:
+    plan = decide(world)
+    bounds = {
+        w.workers[0].name: (w.gpus_min // 1000, max(w.gpus_max, w.workers[0].gpus) // 1000)
+        for w in world.workloads
+        if w.gpus_min is not None and w.gpus_max is not None
+    }
+
+    named = [d.worker for d in plan.decisions if d.kind != "wait"]
+    assert len(named) == len(set(named)), "one decision for each worker"
+    for decision in plan.decisions:
+        if isinstance(decision, Start | Resize) and decision.worker in bounds:
+            least, most = bounds[decision.worker]
+            devices = [share.device for share in decision.devices]
+            assert least <= len(devices) <= most
+            assert len(set(devices)) == len(devices)
+
+
+@given(elastic_worlds())
+def test_a_device_is_never_given_to_two(world: Snapshot) -> None:
+    after = applied(world, decide(world))
+
+    whole = Counter(
+        (worker.node, device)
+        for workload in after.workloads
+        for worker in workload.workers
+        if worker.gpus >= 1000 and worker.state is not WorkerState.PENDING
+        for device in worker.devices
+    )
+    assert [place for place, count in whole.items() if count > 1] == []
+
+
+@given(elastic_worlds())
+def test_a_resize_stays_on_its_node_and_changes_something(world: Snapshot) -> None:
+    was = {w.name: (w.node, set(w.devices)) for job in world.workloads for w in job.workers}
+
+    for decision in decide(world).decisions:
+        if isinstance(decision, Resize):
+            node, devices = was[decision.worker]
+            now = {share.device for share in decision.devices}
+            assert decision.node == node
+            assert now < devices if decision.reason.code == "shrunk" else now > devices
+
+
+@given(elastic_worlds())
+def test_plans_with_elastic_workers_come_to_rest(world: Snapshot) -> None:
+    world = settled(replace(world, policy=replace(world.policy, explain="none")), cycles=4)
+
+    for _ in range(3):
+        plan = decide(world)
+        assert plan.decisions == ()
+        world = applied(world, plan)
+
+
+@given(elastic_worlds())
+def test_an_index_decides_about_elastic_workers_as_the_snapshot_does(world: Snapshot) -> None:
+    index = Index(replace(world, workloads=()))
+    index.apply(Changes(workloads=world.workloads))
+
+    assert decide(index) == decide(world)
+    index.apply(Changes(workloads=world.workloads[:2], gone=(world.workloads[-1].name,)))
+    assert decide(index) == decide(index.snapshot())
