@@ -218,16 +218,16 @@ class _Engine:
         if part.plan.is_strict:
             part.show_head()
         plain, queue = part.plan.is_plain, part.plan.queue
-        part.decider.apply(
-            [
+        plan = part.decider.decide(
+            now,
+            (
                 job.workload(queue or job.row.project, is_plain=plain)
                 for job in part.changed.values()
-            ],
+            ),
             part.gone,
         )
         part.changed.clear()
         part.gone.clear()
-        plan = part.decider.decide(now)
         if self.on_plan is not None:
             self.on_plan(now, plan)
         return self._carry_out(part, plan, now)
@@ -251,6 +251,7 @@ class _Engine:
                 job.place(index, WorkerState.RUNNING, decision.node, decision.devices, now)
             elif isinstance(decision, Reserve):
                 job.place(index, WorkerState.RESERVED, decision.node, decision.devices, now)
+                freed = True  # whoever it waits for is gone by now
             else:
                 job.take(index)
                 freed = freed or not isinstance(decision, Unreserve)

@@ -1,0 +1,297 @@
+"""Replay a month of Microsoft's Philly cluster under private parts, one pool and quotas.
+
+    python benchmarks/philly.py --data DIR             # all runs; some take a quarter of an hour
+    python benchmarks/philly.py --run static quota     # some; the others' results stay as they are
+
+Trace: Jeon et al., ATC'19 (msr-fiddle/philly-traces, CC-BY-4.0), as recovered by TuftsNATLab/PCS;
+nodes of each virtual cluster: Helios, SC'21. Eleven projects, days 47 to 77, capacity by load,
+quotas in proportion to the virtual clusters' nodes. Allocation is measured from the third day of
+the window to its end; waits are of every job, and the rest is drained. Each figure stands beside
+that of an independent reference where there is one. Writes benchmarks/results/philly.json and,
+where both were run, the picture of static parts against guaranteed quotas.
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from runai.hub_service.scheduler.model import Node, Project
+from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+from runai.hub_service.simulation.engine import Run, Setting, simulate
+from runai.hub_service.simulation.picture import Column, write_picture
+from runai.hub_service.simulation.policies import PolicyName
+from runai.hub_service.simulation.results import as_json
+from runai.hub_service.simulation.timeline import Timeline
+from runai.hub_service.simulation.traces import TraceRow, read_trace
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "philly.json"
+PICTURE = HERE.parent / "docs" / "pictures" / "philly-static-against-quotas.png"
+DATA = HERE.parent.parent / "shared" / "data"
+
+DAY = 86400
+FIRST, LAST, SETTLED = 47, 77, 3
+NODE_GPUS = 8
+LEFT_OUT = "51b7ef"
+PAUSE_S = 60
+EVERY_S = 1
+"""How often the replay decides at most: what waits for the next cycle counts as a broken quota."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of the trace."""
+
+    policy: PolicyName
+    load: float = 0.9
+    checkpoints: bool = True
+    quotas: Literal["given", "skewed"] = "given"
+    elastic: bool = False
+
+
+CASES: Mapping[str, Case] = {
+    "static-strict": Case("static-strict"),
+    "static": Case("static"),
+    "pool-strict": Case("pool-strict"),
+    "pool": Case("pool"),
+    "quota-restart": Case("quota", checkpoints=False),
+    "quota": Case("quota"),
+    "consolidate": Case("quota+consolidate"),
+    "elastic": Case("quota", elastic=True),
+    "skewed-static": Case("static", quotas="skewed"),
+    "skewed-quota": Case("quota", quotas="skewed"),
+    "0.7-static": Case("static", load=0.7),
+    "0.7-pool": Case("pool", load=0.7),
+    "0.7-quota": Case("quota", load=0.7),
+    "1.1-static": Case("static", load=1.1),
+    "1.1-pool": Case("pool", load=1.1),
+    "1.1-quota": Case("quota", load=1.1),
+}
+
+REFERENCE: Mapping[str, Mapping[str, float]] = {
+    name: dict(
+        zip(
+            (
+                *("allocated_pct", "wait_mean_h", "wait_p99_h", "jct_mean_h", "jct_p99_h"),
+                *("pauses", "lost_pct", "violation_h", "worse_than_alone"),
+            ),
+            row,
+            strict=True,
+        )
+    )
+    for name, row in {
+        "static-strict": (79.3, 63.2, 226, 69.6, 283, 0, 0, 2953, 0),
+        "static": (83.0, 14.0, 119, 20.4, 220, 0, 0, 1373, 0),
+        "pool-strict": (87.7, 33.2, 80, 39.6, 177, 0, 0, 3484, 9),
+        "pool": (91.2, 3.21, 42.6, 9.62, 157, 0, 0, 2568, 3),
+        "quota-restart": (90.5, 1.54, 26.7, 7.99, 169, 3496, 1.1, 289, 0),
+        "quota": (90.6, 1.29, 23.5, 7.70, 162, 3428, 0.0, 286, 0),
+    }.items()
+}
+"""An independent simulation of the same set-up, first in first out inside a project."""
+
+
+def in_proportion(weights: Mapping[str, int], whole: int) -> dict[str, int]:
+    """Divide a number by the largest remainder."""
+    total = sum(weights.values())
+    given = {name: whole * weight // total for name, weight in weights.items()}
+    order = sorted(weights, key=lambda name: (-(whole * weights[name] % total), name))
+    for name in order[: whole - sum(given.values())]:
+        given[name] += 1
+    return given
+
+
+def quotas(weights: Mapping[str, int], least: Mapping[str, int], nodes: int) -> dict[str, int]:
+    """Divide the nodes among projects, none below its least."""
+    fixed: dict[str, int] = {}
+    while True:
+        free = {name: weight for name, weight in weights.items() if name not in fixed}
+        given = in_proportion(free, nodes - sum(fixed.values()))
+        low = [name for name in given if given[name] < least[name]]
+        if not low:
+            return {**given, **fixed}
+        fixed |= {name: least[name] for name in low}
+
+
+class Philly:
+    """The trace's window, and what of it every case shares."""
+
+    def __init__(self, folder: Path, days: int) -> None:
+        """Read it; fewer days make a quicker run that compares with nothing."""
+        self.since, self.until = FIRST * DAY, (FIRST + days) * DAY
+        self.settled = self.since + (SETTLED * DAY if days > SETTLED else 0)
+        self.rows = [
+            row
+            for row in read_trace(folder / "jobs.csv.gz")
+            if row.project != LEFT_OUT and self.since <= row.submit_s < self.until
+        ]
+        with (folder / "vc_nodes.csv").open() as file:
+            self.weights = {row["vc"]: int(row["node num"]) for row in csv.DictReader(file)}
+        self.alone: dict[tuple[float, str], Mapping[str, float]] = {}
+
+    def setting(self, case: Case) -> Setting:
+        """Give the cluster and the quotas of a case."""
+        work = sum(row.gpus * min(row.duration_s, self.until - row.submit_s) for row in self.rows)
+        per_node = 1000 * NODE_GPUS * (self.until - self.since) * case.load
+        count = -int(-work // per_node)
+        largest: dict[str, int] = {}
+        for row in self.rows:
+            largest[row.project] = max(largest.get(row.project, 0), row.gpus)
+        least = {name: 4 if largest.get(name, 0) > 1000 * NODE_GPUS else 1 for name in self.weights}
+        power = 2 if case.quotas == "skewed" else 1
+        weights = {name: weight**power for name, weight in self.weights.items()}
+        given = quotas(weights, least, count)
+        return Setting(
+            nodes=[
+                Node(name=f"node-{n:03}", devices=NODE_GPUS, device_memory_mib=Mib(24_576))
+                for n in range(count)
+            ],
+            projects=[
+                Project(name=name, quota=MilliGpu(1000 * NODE_GPUS * nodes))
+                for name, nodes in given.items()
+            ],
+            since=self.settled,
+            until=self.until,
+            every=EVERY_S,
+        )
+
+    def jobs(self, case: Case) -> list[TraceRow]:
+        """Give the jobs as a case has them."""
+        cost = PAUSE_S if case.checkpoints else None
+        rows = [replace(row, checkpoint_cost_s=cost) for row in self.rows]
+        if not case.elastic:
+            return rows
+        chance = random.Random(42)  # the same thirty per cent in every run
+        return [
+            replace(row, min_workers=1, max_workers=2 * row.gpus // 1000)
+            if chance.random() < 0.3
+            else row
+            for row in rows
+        ]
+
+    def replay(self, case: Case, timeline: Timeline, progress: Callable[[int], None]) -> Run:
+        """Run a case, beside the private clusters of the same load and quotas."""
+        setting, key = self.setting(case), (case.load, case.quotas)
+        if case.policy != "static" and key not in self.alone:
+            private = simulate(self.rows, "static", setting)
+            self.alone[key] = private.mean_waits
+        alone = self.alone.get(key)
+        rows = self.jobs(case)
+        run = simulate(
+            rows, case.policy, setting, alone=alone, timeline=timeline, progress=progress
+        )
+        if case.policy == "static":
+            self.alone[key] = run.mean_waits
+        return run
+
+
+def ratios(figures: Mapping[str, float], reference: Mapping[str, float]) -> dict[str, float]:
+    """Give ours over the reference's, where that is not nothing."""
+    return {key: round(figures[key] / value, 3) for key, value in reference.items() if value}
+
+
+def measured(philly: Philly, name: str) -> tuple[dict[str, Any], Column, Setting]:
+    """Run a case and give what is written down of it."""
+    case = CASES[name]
+    setting = philly.setting(case)
+    timeline = Timeline([p.name for p in setting.projects], philly.settled, philly.until)
+    began = time.perf_counter()
+    total = len(philly.rows)
+
+    def progress(ended: int) -> None:
+        if ended % 5000 == 0:
+            print(f"  {name}: {ended} of {total} jobs", file=sys.stderr, flush=True)
+
+    run = philly.replay(case, timeline, progress)
+    timeline.close()
+    figures = as_json(run.results)
+    reference = REFERENCE.get(name, {}) if philly.until == LAST * DAY else {}
+    written = {
+        "nodes": len(setting.nodes),
+        "load": case.load,
+        "figures": figures,
+        "baseline": reference,
+        "ratio": ratios(figures, reference),
+        "never_ran": run.never_ran,
+        "seconds": round(time.perf_counter() - began, 1),
+        "commit": commit(),
+    }
+    return (
+        written,
+        Column(title=TITLES.get(name, name), results=run.results, timeline=timeline),
+        setting,
+    )
+
+
+TITLES = {"static": "Static: every project its own part", "quota": "Guaranteed quotas"}
+
+
+def commit() -> str:
+    """Name the commit that was measured."""
+    return subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the cases that were asked for and write them down, each as soon as it is there."""
+    parser = argparse.ArgumentParser(description="Replay October 2017 of Philly.")
+    given = os.environ.get("RUNAI_DATA", str(DATA))
+    parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/philly")
+    parser.add_argument("--run", choices=[*CASES], nargs="+", default=[*CASES])
+    parser.add_argument("--days", type=int, default=LAST - FIRST, help="fewer: only printed")
+    asked = parser.parse_args(arguments)
+    folder: Path = asked.data / "traces" / "philly"
+    if not folder.is_dir():
+        print(f"philly is left out: there is no {folder}; name the traces' folder by --data")
+        return
+    philly = Philly(folder, asked.days)
+    is_whole = asked.days == LAST - FIRST
+    columns: dict[str, tuple[Column, Setting]] = {}
+    for name in asked.run:
+        written, column, setting = measured(philly, name)
+        columns[name] = column, setting
+        print(name, json.dumps(written, indent=1), flush=True)
+        if is_whole:
+            keep(name, written)
+    if is_whole and {"static", "quota"} <= columns.keys():
+        setting = columns["quota"][1]
+        write_picture(
+            PICTURE,
+            "Microsoft Philly, October 2017, load 0.9: from static parts to guaranteed quotas",
+            [columns["static"][0], columns["quota"][0]],
+            {p.name: p.quota for p in setting.projects if isinstance(p.quota, int)},
+            1000 * NODE_GPUS * len(setting.nodes),
+        )
+
+
+def keep(name: str, written: Mapping[str, Any]) -> None:
+    """Put one case into the file of results."""
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    runs = {**kept.get("runs", {}), name: written}
+    result = {
+        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
+        "python": platform.python_version(),
+        "source": "Jeon et al., ATC'19: msr-fiddle/philly-traces (CC-BY-4.0)",
+        "runs": {case: runs[case] for case in CASES if case in runs},
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
