@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -32,7 +33,7 @@ from runai.hub_service.simulation.picture import Column, write_picture
 from runai.hub_service.simulation.policies import PolicyName
 from runai.hub_service.simulation.results import as_json
 from runai.hub_service.simulation.timeline import Timeline
-from runai.hub_service.simulation.traces import TraceRow, read_trace
+from runai.hub_service.simulation.traces import TraceRow, read_trace, shuffled
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "philly.json"
@@ -57,13 +58,15 @@ class Case:
     checkpoints: bool = True
     quotas: Literal["given", "skewed"] = "given"
     elastic: bool = False
+    seeds: int = 0
+    """So many runs, jobs of the same second shuffled in each; the figures are their means."""
 
 
 CASES: Mapping[str, Case] = {
-    "static-strict": Case("static-strict"),
+    "static-strict": Case("static-strict", seeds=3),
     "static": Case("static"),
-    "pool-strict": Case("pool-strict"),
-    "pool": Case("pool"),
+    "pool-strict": Case("pool-strict", seeds=3),
+    "pool": Case("pool", seeds=3),
     "quota-restart": Case("quota", checkpoints=False),
     "quota": Case("quota"),
     "consolidate": Case("quota+consolidate"),
@@ -165,10 +168,12 @@ class Philly:
             every=EVERY_S,
         )
 
-    def jobs(self, case: Case) -> list[TraceRow]:
+    def jobs(self, case: Case, seed: int | None) -> list[TraceRow]:
         """Give the jobs as a case has them."""
         cost = PAUSE_S if case.checkpoints else None
         rows = [replace(row, checkpoint_cost_s=cost) for row in self.rows]
+        if seed is not None:
+            rows = shuffled(rows, seed)
         if not case.elastic:
             return rows
         chance = random.Random(42)  # the same thirty per cent in every run
@@ -179,14 +184,20 @@ class Philly:
             for row in rows
         ]
 
-    def replay(self, case: Case, timeline: Timeline, progress: Callable[[int], None]) -> Run:
+    def replay(
+        self,
+        case: Case,
+        seed: int | None,
+        timeline: Timeline | None,
+        progress: Callable[[int], None],
+    ) -> Run:
         """Run a case, beside the private clusters of the same load and quotas."""
         setting, key = self.setting(case), (case.load, case.quotas)
         if case.policy != "static" and key not in self.alone:
             private = simulate(self.rows, "static", setting)
             self.alone[key] = private.mean_waits
         alone = self.alone.get(key)
-        rows = self.jobs(case)
+        rows = self.jobs(case, seed)
         run = simulate(
             rows, case.policy, setting, alone=alone, timeline=timeline, progress=progress
         )
@@ -212,9 +223,15 @@ def measured(philly: Philly, name: str) -> tuple[dict[str, Any], Column, Setting
         if ended % 5000 == 0:
             print(f"  {name}: {ended} of {total} jobs", file=sys.stderr, flush=True)
 
-    run = philly.replay(case, timeline, progress)
+    seeds: list[int | None] = [*range(42, 42 + case.seeds)] or [None]
+    runs = [
+        philly.replay(case, seed, None if seed is not None else timeline, progress)
+        for seed in seeds
+    ]
     timeline.close()
-    figures = as_json(run.results)
+    each = [as_json(run.results) for run in runs]
+    figures = {key: round(statistics.mean(one[key] for one in each), 4) for key in each[0]}
+    spread = {key: [min(o[key] for o in each), max(o[key] for o in each)] for key in SPREAD}
     reference = REFERENCE.get(name, {}) if philly.until == LAST * DAY else {}
     written = {
         "nodes": len(setting.nodes),
@@ -222,17 +239,20 @@ def measured(philly: Philly, name: str) -> tuple[dict[str, Any], Column, Setting
         "figures": figures,
         "baseline": reference,
         "ratio": ratios(figures, reference),
-        "never_ran": run.never_ran,
+        "seeds": seeds,
+        "range": spread if case.seeds else {},
+        "never_ran": runs[0].never_ran,
         "seconds": round(time.perf_counter() - began, 1),
         "commit": commit(),
     }
     return (
         written,
-        Column(title=TITLES.get(name, name), results=run.results, timeline=timeline),
+        Column(title=TITLES.get(name, name), results=runs[0].results, timeline=timeline),
         setting,
     )
 
 
+SPREAD = ("allocated_pct", "wait_mean_h", "jct_mean_h")
 TITLES = {"static": "Static: every project its own part", "quota": "Guaranteed quotas"}
 
 
