@@ -88,11 +88,14 @@ def run(state: State) -> Plan:
     # 5. Make room by moving those who can go on elsewhere, where that is wanted (R10).
     reclaim = Reclaim(state, allocation)
     consolidation = Consolidation(state, allocation, reclaim)
+    may_take = "reclaim" in phases or "preempt" in phases
     if "consolidate" in phases:
+        if may_take:
+            reclaim.shrink()  # which comes first (R6)
         consolidation.make_room()
 
     # 6. Take back for those that are owed, as little as will do (R).
-    if "reclaim" in phases or "preempt" in phases:
+    if may_take:
         reclaim.take_back()
         consolidation.settle()
 

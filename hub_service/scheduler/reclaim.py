@@ -45,6 +45,7 @@ class Reclaim:
         self._state = state
         self._allocation = allocation
         self._victims: VictimsView
+        self._surplus_only = False
         self.took_something = False
         """Whether anybody lost devices or a reservation."""
         self.losses: dict[Member, Loss] = {}
@@ -83,11 +84,17 @@ class Reclaim:
         most = self._state.policy.max_evictions
         return None if most is None else max(0, most - len(self.losses))
 
-    def take_back(self) -> None:
+    def shrink(self) -> None:
+        """Take back surplus alone, where somebody may move next: that costs less (R6)."""
+        if self._state.policy.shrink_first:
+            self.take_back(surplus_only=True)
+
+    def take_back(self, *, surplus_only: bool = False) -> None:
         """Let every waiting minimum try, the most deprived project first.
 
         One search for each kind of claim: who asks for the same as one that failed fails as well.
         """
+        self._surplus_only = surplus_only
         state, allocation = self._state, self._allocation
         self._victims = state.victims.view({**dict.fromkeys(state.changed()), **state.reserved})
         unkept = [unit for unit in allocation.unkept_units() if not unit.is_surplus]
@@ -132,7 +139,8 @@ class Reclaim:
                 item.is_fixed or mine[-1].is_extra or mine[-1].item.rank < item.rank
             )
         has_surplus = policy.shrink_first and self._victims.has_surplus
-        for surplus_only in (True, False) if has_surplus else (False,):
+        kinds = (True, False) if has_surplus else (False,)
+        for surplus_only in kinds[:-1] if self._surplus_only else kinds:
             if others and not is_over:
                 yield Way(others=True, own=False, surplus_only=surplus_only)
             if own:

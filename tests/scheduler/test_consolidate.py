@@ -244,6 +244,26 @@ def test_others_are_still_owed_what_moving_has_gathered() -> None:
     assert reasons == {"a2-0": "owed"}
 
 
+@pytest.mark.parametrize(
+    ("shrink_first", "expected"), [(True, ({"e-1"}, set())), (False, (set(), {"j-0"}))]
+)
+def test_surplus_shrinks_before_anybody_moves(
+    expected: tuple[set[str], set[str]], *, shrink_first: bool
+) -> None:
+    # R6: a worker of surplus costs nobody a pause; a move does.
+    projects = [project("a", 0, weight=0), project("b", 2)]
+    workloads = [
+        job("e", 2, workers=2, min_workers=1, on="n1:0,1 n2:0,1"),
+        job("i", 1, on="n3:0"),
+        job("j", 1, on="n4:0"),
+        job("new", 2, "b"),
+    ]
+
+    plan = decide(consolidating("4x2", projects, workloads, shrink_first=shrink_first))
+
+    assert (stopped(plan), moved(plan)) == expected
+
+
 def test_a_plan_moves_no_more_than_it_may_stop() -> None:
     jobs = [job(f"j{n}", on=f"n{n}:0") for n in (1, 2, 3, 4)]
     world = consolidating("4x2", ONE, [*jobs, job("gang", 2, workers=2)], max_evictions=1)

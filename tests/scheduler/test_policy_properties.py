@@ -165,7 +165,7 @@ def test_plans_come_to_rest_where_work_may_move(snapshot: Snapshot) -> None:
     for cycle in range(10):
         plan = decide(world)
         note(f"cycle {cycle}: {plan.decisions}")
-        if cycle >= 5:
+        if cycle >= 3:
             assert rests(plan)
         world = applied(world, plan, seconds=0)
 

@@ -365,6 +365,6 @@ def test_plans_come_to_rest_and_stay_there(snapshot: Snapshot, *, grace: bool) -
         note(f"cycle {cycle}")
         for decision in plan.decisions:
             note(str(decision))
-        if cycle >= (6 if grace else 4):
+        if cycle >= (6 if grace else 2):
             assert quiet(plan)
         world = applied(world, plan, seconds=0, grace=grace)
