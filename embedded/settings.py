@@ -24,6 +24,7 @@ class Settings:
     simulate: int | None = None
     """That many simulated GPUs, whatever the machine has."""
     projects: Path | None = None
+    policy: Path | None = None
     system_users: bool = False
 
     @property
@@ -44,6 +45,7 @@ class Settings:
             "RUNAI_GPUS": "auto" if self.gpus is None else str(self.gpus),
             "RUNAI_SIMULATE": "" if self.simulate is None else str(self.simulate),
             "RUNAI_PROJECTS": "" if self.projects is None else str(self.projects),
+            "RUNAI_POLICY": "" if self.policy is None else str(self.policy),
             "RUNAI_SYSTEM_USERS": "1" if self.system_users else "",
             "RUNAI_API_URL": self.api_url,
         }
@@ -52,12 +54,13 @@ class Settings:
     def from_environment(cls, environ: Mapping[str, str]) -> "Settings":
         """Read back what `environment` wrote."""
         gpus, simulate = environ.get("RUNAI_GPUS", "auto"), environ.get("RUNAI_SIMULATE", "")
-        projects = environ.get("RUNAI_PROJECTS", "")
+        projects, policy = environ.get("RUNAI_PROJECTS", ""), environ.get("RUNAI_POLICY", "")
         return cls(
             data_dir=Path(environ["RUNAI_DATA_DIR"]),
             port=int(environ.get("RUNAI_PORT", DEFAULT_PORT)),
             gpus=None if gpus in {"", "auto"} else int(gpus),
             simulate=int(simulate) if simulate else None,
             projects=Path(projects) if projects else None,
+            policy=Path(policy) if policy else None,
             system_users=environ.get("RUNAI_SYSTEM_USERS", "") == "1",
         )

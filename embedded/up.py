@@ -56,6 +56,9 @@ def parse(arguments: Sequence[str]) -> Settings:
         "--projects", metavar="FILE", help="projects.yaml to read at each start of the service"
     )
     parser.add_argument(
+        "--policy", metavar="FILE", help="the scheduler's policy (docs/scheduling.md)"
+    )
+    parser.add_argument(
         "--system-users",
         action="store_true",
         help="log in with Unix accounts (PAM); sessions and jobs run as them. Needs root",
@@ -66,6 +69,11 @@ def parse(arguments: Sequence[str]) -> Settings:
         raise InvalidRequest(
             f"There is no file {projects}.", hint="--projects names a projects.yaml."
         )
+    policy = Path(options.policy).expanduser().absolute() if options.policy else None
+    if policy is not None and not policy.is_file():
+        raise InvalidRequest(
+            f"There is no file {policy}.", hint="--policy names a file with the scheduler's policy."
+        )
     gpus = options.gpus
     return Settings(
         data_dir=Path(options.data_dir).expanduser().absolute(),
@@ -75,6 +83,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         if options.simulate is None
         else _number("--simulate", options.simulate, 0, MOST_GPUS),
         projects=projects,
+        policy=policy,
         system_users=options.system_users,
     )
 

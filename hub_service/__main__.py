@@ -35,6 +35,7 @@ from runai.hub_service.forgotten_sessions import ForgottenSessions
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.metrics import Metrics
 from runai.hub_service.parent import end_with_parent
+from runai.hub_service.policy_file import read_policy
 from runai.hub_service.projects_file import read_projects
 from runai.hub_service.scheduler import decide
 from runai.hub_service.serving import Server, listen
@@ -99,6 +100,7 @@ async def serve(config: Config) -> None:
     assert starting is not None
     # While another service has the cluster open there is nothing yet to end in good order.
     on_signal(starting.cancel)
+    policy = None if config.policy_file is None else read_policy(config.policy_file)
     node = node_name()
     devices = devices_of(config, node)
     # An address that nobody chose must be known before jobs are told of it; a chosen one is free
@@ -115,7 +117,7 @@ async def serve(config: Config) -> None:
         metrics = Metrics()
         platform = Platform(
             cluster=cluster,
-            controller=Controller(cluster, decide, on_cycle=metrics.count),
+            controller=Controller(cluster, decide, policy=policy, on_cycle=metrics.count),
             ledger=Ledger(config.data_dir / "ledger.sqlite"),
             authenticator=SharedTokens(config.hub_token, agent_token, users),
             prefix=config.prefix,

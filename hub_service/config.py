@@ -50,6 +50,7 @@ class Config:
     gpus: int | None
     """None: those that the machine has, else simulated ones."""
     projects_file: Path | None
+    policy_file: Path | None
     system_users: bool
     hub_token: str = field(repr=False)
     """Shared with the hub's process; its bearer is the spawner."""
@@ -76,6 +77,7 @@ class Config:
         if not api_url and port:
             api_url = f"http://{host}:{port}{prefix}"
         projects_file = environ.get("RUNAI_PROJECTS", "")
+        policy_file = environ.get("RUNAI_POLICY", "")
         gpus = environ.get("RUNAI_GPUS", "auto")
         return cls(
             data_dir=Path(_required("RUNAI_DATA_DIR", environ)).absolute(),
@@ -86,6 +88,7 @@ class Config:
             simulate=_count("RUNAI_SIMULATE", environ) if environ.get("RUNAI_SIMULATE") else None,
             gpus=None if gpus in {"auto", ""} else _count("RUNAI_GPUS", environ),
             projects_file=Path(projects_file).absolute() if projects_file else None,
+            policy_file=Path(policy_file).absolute() if policy_file else None,
             system_users=_flag("RUNAI_SYSTEM_USERS", environ),
             hub_token=_required("RUNAI_HUB_TOKEN", environ),
             hub=_hub(environ) if environ.get("JUPYTERHUB_API_URL") else None,

@@ -9,12 +9,12 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.base import Cluster, Refused
-from runai.hub_service.scheduler.model import Plan, Snapshot
+from runai.hub_service.scheduler.model import Plan, Policy, Snapshot
 
 __all__ = ["Controller", "Cycle"]
 
@@ -46,12 +46,17 @@ class Controller:
         cluster: Cluster,
         decide: Callable[[Snapshot], Plan],
         *,
+        policy: Policy | None = None,
         on_cycle: Callable[[Cycle], None] = lambda _cycle: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Drive `cluster` by `decide`; `on_cycle` is told of each cycle (metrics)."""
+        """Drive `cluster` by `decide`; `on_cycle` is told of each cycle (metrics).
+
+        `policy` is what the operator chose, None the scheduler's own.
+        """
         self._cluster = cluster
         self._decide = decide
+        self._policy = policy
         self._on_cycle = on_cycle
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
@@ -84,6 +89,8 @@ class Controller:
     async def _cycle(self) -> Cycle:
         began = self._clock()
         snapshot = await self._cluster.observe()
+        if self._policy is not None:
+            snapshot = replace(snapshot, policy=self._policy)
         plan = await self.plan(snapshot)
         refused = await self._cluster.apply(plan)
         for refusal in refused:

@@ -228,6 +228,18 @@ def snapshot_from_json(value: object) -> Snapshot:
     return snapshot
 
 
+def policy_from_json(value: object) -> Policy:
+    """Read a policy strictly; fields that are left out have their default.
+
+    >>> policy_from_json({"packing": "spread"}).packing
+    'spread'
+
+    Raises:
+        InvalidSnapshot: a sentence that names what is wrong.
+    """
+    return _POLICY.read(value)
+
+
 def snapshot_to_json(snapshot: Snapshot) -> Json:
     """Write a snapshot, leaving out what has its default; `snapshot_from_json` gives it back."""
     return _SNAPSHOT.write(snapshot)

@@ -6,13 +6,18 @@ API and tests.
 
 from runai.hub_service.scheduler.fields import InvalidSnapshot
 from runai.hub_service.scheduler.plan_wire import decision_to_json, plan_from_json, plan_to_json
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json, snapshot_to_json
+from runai.hub_service.scheduler.snapshot_wire import (
+    policy_from_json,
+    snapshot_from_json,
+    snapshot_to_json,
+)
 
 __all__ = [
     "InvalidSnapshot",
     "decision_to_json",
     "plan_from_json",
     "plan_to_json",
+    "policy_from_json",
     "snapshot_from_json",
     "snapshot_to_json",
 ]

@@ -71,7 +71,7 @@ def test_a_mistake_is_one_sentence_with_a_way_out(arguments: list[str], sentence
     "settings",
     [
         Settings(Path("/data")),
-        Settings(Path("/data"), 9000, 4, None, Path("/p.yaml"), system_users=True),
+        Settings(Path("/data"), 9000, 4, None, Path("/p.yaml"), Path("/q.yaml"), system_users=True),
         Settings(Path("/data"), simulate=0),
     ],
     ids=["defaults", "all", "no GPU"],

@@ -227,8 +227,9 @@ def test_no_secret_is_in_the_log(service):
         ({"RUNAI_DATA_DIR": ""}, "RUNAI_DATA_DIR is not set."),
         ({"RUNAI_SIMULATE": "many"}, "RUNAI_SIMULATE is 'many'."),
         ({"RUNAI_PROJECTS": "/no/such/file"}, "/no/such/file cannot be read"),
+        ({"RUNAI_POLICY": "/no/such/policy"}, "/no/such/policy cannot be read"),
     ],
-    ids=["no data directory", "no number", "no file"],
+    ids=["no data directory", "no number", "no file", "no policy"],
 )
 def test_what_keeps_it_from_starting_is_one_sentence(tmp_path, free_port, environment, said):
     service = Service(tmp_path, free_port())

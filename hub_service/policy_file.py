@@ -1,0 +1,43 @@
+"""Read the scheduler's policy: a YAML (or JSON) file with the fields of docs/scheduling.md.
+
+    packing: spread
+    max_pauses_per_hour: 2
+
+Every mistake names file, field and value. Knows YAML; what the fields mean is the scheduler's.
+Called at the start of the service.
+"""
+
+from pathlib import Path
+
+import yaml
+
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler import Policy
+from runai.hub_service.scheduler.wire import InvalidSnapshot, policy_from_json
+
+__all__ = ["read_policy"]
+
+
+def read_policy(path: Path) -> Policy:
+    """Return the policy of a file; what it leaves out has its default.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or something in it cannot be meant.
+    """
+    try:
+        fields = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as unreadable:
+        raise InvalidRequest(
+            f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
+            hint="Name a file with the scheduler's policy (--policy).",
+        ) from unreadable
+    except yaml.YAMLError as wrong:
+        raise InvalidRequest(
+            f"{path} is no YAML.", hint="One `field: value` a line; docs/scheduling.md lists them."
+        ) from wrong
+    try:
+        return policy_from_json({} if fields is None else fields)
+    except InvalidSnapshot as wrong:
+        raise InvalidRequest(
+            f"{path}: {wrong}.", hint="docs/scheduling.md lists the fields."
+        ) from wrong

@@ -1,0 +1,66 @@
+"""The scheduler's policy as operators write it, and that the controller decides by it."""
+
+import pytest
+
+from builders import cluster, job, project, snapshot
+from runai.hub_service.controller import Controller
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.policy_file import read_policy
+from runai.hub_service.scheduler import Policy, decide
+
+
+def test_what_a_file_leaves_out_has_its_default(tmp_path):
+    path = tmp_path / "policy.yaml"
+    path.write_text("packing: spread\nmax_pauses_per_hour: 2\n")
+
+    assert read_policy(path) == Policy(packing="spread", max_pauses_per_hour=2)
+
+
+def test_an_empty_file_is_the_default(tmp_path):
+    path = tmp_path / "policy.yaml"
+    path.write_text("# nothing chosen yet\n")
+
+    assert read_policy(path) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("packing: tight", "policy: packing must be one of binpack, spread, frag, not 'tight'"),
+        ("pack: spread", "policy: unknown field pack"),
+        ("- spread", "policy must be an object"),
+        ("packing: [", "is no YAML"),
+    ],
+    ids=["value", "field", "shape", "no YAML"],
+)
+def test_a_mistake_names_the_file_and_what_is_wrong(tmp_path, text, said):
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+
+    with pytest.raises(InvalidRequest) as caught:
+        read_policy(path)
+
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+
+
+class Still:
+    """A cluster in which nothing happens."""
+
+    async def observe(self):
+        return snapshot(cluster("2x2"), [project("a", 4)], [job("a-1"), job("a-2")])
+
+    async def apply(self, plan):
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("packing", "nodes"), [("binpack", ["n1", "n1"]), ("spread", ["n1", "n2"])]
+)
+async def test_the_controller_decides_by_the_policy(packing, nodes):
+    controller = Controller(Still(), decide, policy=Policy(packing=packing))
+
+    cycle = await controller.cycle()
+
+    assert [decision.node for decision in cycle.plan.decisions] == nodes
+    assert cycle.snapshot.policy.packing == packing
