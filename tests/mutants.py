@@ -18,6 +18,7 @@ import random
 import resource
 import signal
 import sys
+import tempfile
 import time
 import types
 from collections import defaultdict
@@ -39,6 +40,8 @@ TESTS = ("scheduler",)
 NOT_DECIDING = ("__init__", "__main__", "wire")
 """Modules without a decision of their own."""
 
+SLOWEST_S = 0.6
+"""Tests that take longer, with as few examples as here, are left to the suite itself."""
 CPU_S = 2.0
 """What a test may take beside five times what it takes unbroken."""
 MEMORY = 4 << 30
@@ -178,14 +181,20 @@ class Reached:
             sys.settrace(None)
             if not passed:
                 self.failed.append(item.nodeid)
+            if self.seconds[item] > SLOWEST_S:
+                continue
             for line in lines:
                 self.by_line[line].append(item)
-        for reached in self.by_line.values():
-            reached.sort(key=lambda item: self.seconds[item])
+        self.noticed: dict[str, int] = defaultdict(int)
+        """How many mutants each test noticed, by its name."""
 
     def tests(self, path: str, mutation: Mutation) -> list[pytest.Item]:
-        """Give the tests that run a line, the quickest first."""
-        return self.by_line.get((path, mutation.line), [])
+        """Give the tests that run a line: quick ones that noticed something, then the quickest."""
+        reached = self.by_line.get((path, mutation.line), [])
+        return sorted(reached, key=self._price)
+
+    def _price(self, item: pytest.Item) -> float:
+        return (self.seconds[item] + 0.002) / (1 + self.noticed[item.nodeid])
 
 
 def _passes(item: pytest.Item) -> bool:
@@ -213,6 +222,7 @@ class Trial:
         gc.freeze()
         ends = time.monotonic() + self._options.minutes * 60
         outcomes = {m: "killed" for m in mutants if m.key in self._known}
+        print(f"{len(mutants)} mutants, {len(outcomes)} of them noticed before", flush=True)
         waiting = [m for m in mutants if m not in outcomes]
         random.Random(self._options.seed).shuffle(waiting)
         running: dict[int, Mutant] = {}
@@ -222,6 +232,7 @@ class Trial:
                 running[self._try(mutant)] = mutant
             pid, status = os.wait()
             mutant = running.pop(pid)
+            self._learn(pid)
             outcomes[mutant] = _outcome(status)
             if outcomes[mutant] == "killed":
                 self._remember(mutant)
@@ -233,6 +244,13 @@ class Trial:
         """Keep what was noticed: it need not be tried again while its function stays as it is."""
         self._known.add(mutant.key)
         self._memory.write_text(json.dumps(sorted(self._known)))
+
+    def _learn(self, pid: int) -> None:
+        """Take up which test it was that noticed."""
+        told = _told_by(pid)
+        if told.exists():
+            self._reached.noticed[told.read_text()] += 1
+            told.unlink()
 
     def _try(self, mutant: Mutant) -> int:
         pid = os.fork()
@@ -259,8 +277,13 @@ class Trial:
             # The timer's default action ends the child.
             signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S + 5 * self._reached.seconds[item])
             if not _passes(item):
+                _told_by(os.getpid()).write_text(item.nodeid)
                 return 1
         return 0
+
+
+def _told_by(pid: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"runai-mutant-{pid}"
 
 
 def _outcome(status: int) -> str:

@@ -63,6 +63,12 @@ TABLE = {
         [9, 9],
         [2, 3],
     ),
+    "S2: leftovers to the largest remainder, though it is younger": (
+        5,
+        [("a", 0, {"weight": 2}), ("b", 0, {"weight": 1, "created": 1})],
+        [9, 9],
+        [3, 2],
+    ),
     "S2: of equal remainders to the oldest": (
         3,
         [("a", 0, {"weight": 1, "created": 2}), ("b", 0, {"weight": 1, "created": 1})],
