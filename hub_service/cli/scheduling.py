@@ -1,22 +1,14 @@
 """`runai schedule`: the dry run, of a snapshot in a file and of the live system.
 
-Parses and prints. A file is read by the scheduler's own program; the live system is asked by the
-client. What `--add` and `--set` mean is `wishes`'.
+Parses only: a file is read by the scheduler's own program, the live system is asked by `what_if`.
+Each is imported when it is wanted: the program is run for one snapshot after another.
 """
 
 import click
-from rich.text import Text
 
-from runai.hub_service.api.questions import Effect, PlanQuestion, ProjectEffect, WhatIf
-from runai.hub_service.cli import render
 from runai.hub_service.cli.reporting import Command, output_option
-from runai.hub_service.cli.wishes import ADDED, SETTING
-from runai.hub_service.client import Client
 
 __all__ = ["schedule"]
-
-_EFFECTS = ("WORKLOAD", "PROJECT", "USER", "GPUS", "NOW", "THEN", "REASON")
-_PROJECTS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
 
 
 @click.command(cls=Command)
@@ -28,7 +20,6 @@ _PROJECTS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
     "--add",
     "added",
     multiple=True,
-    type=ADDED,
     metavar="'PROJECT N GPUs'",
     help="With --live: if this were submitted, as in 'nlp 4 GPUs'. Repeatable.",
 )
@@ -36,7 +27,6 @@ _PROJECTS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
     "--set",
     "settings",
     multiple=True,
-    type=SETTING,
     metavar="PROJECT.SETTING=VALUE",
     help="With --live: if a project had this, as in vision.quota=6. Repeatable.",
 )
@@ -55,8 +45,8 @@ def schedule(
     jsonl: bool,
     explain: str | None,
     live: bool,
-    added: tuple[dict[str, object], ...],
-    settings: tuple[dict[str, object], ...],
+    added: tuple[str, ...],
+    settings: tuple[str, ...],
     ended: tuple[str, ...],
     output: str,
 ) -> None:
@@ -73,7 +63,9 @@ def schedule(
                 "--live asks the running platform: leave out the snapshot, --jsonl and --explain"
                 " (`runai describe NAME` explains a live workload)."
             )
-        _live(added, settings, ended, output)
+        from runai.hub_service.cli.what_if import ask  # noqa: PLC0415 - a file needs no client
+
+        ask(added, settings, ended, output)
         return
     if added or settings or ended:
         raise click.UsageError("--add, --set and --end ask the running platform: add --live.")
@@ -86,69 +78,3 @@ def schedule(
     arguments = [snapshot, *(["--jsonl"] if jsonl else [])]
     arguments += ["--explain", explain] if explain is not None else []
     ctx.exit(main(arguments))
-
-
-def _live(
-    added: tuple[dict[str, object], ...],
-    settings: tuple[dict[str, object], ...],
-    ended: tuple[str, ...],
-    output: str,
-) -> None:
-    question = PlanQuestion.model_validate(
-        {"add": list(added), "set": list(settings), "end": list(ended)}
-    )
-    with Client.discover() as client:
-        answer = client.what_if(question)
-    if output == "json":
-        render.show_json(answer)
-        return
-    _show(answer)
-
-
-def _show(answer: WhatIf) -> None:
-    if answer.effects:
-        rows = [_effect(effect) for effect in answer.effects]
-        render.show_table(_EFFECTS, rows, fold="REASON")
-    else:
-        click.echo("Nothing that you may see would change.")
-    if answer.others:
-        counted = ", ".join(f"{count} {outcome}" for outcome, count in answer.others.items())
-        click.echo(f"\nAmong workloads of others: {counted}.")
-    moved = [project for project in answer.projects if _differs(project)]
-    if moved:
-        click.echo()
-        render.show_table(_PROJECTS, [_project(project) for project in moved])
-
-
-def _effect(effect: Effect) -> list[str | Text]:
-    reason = render.reason(effect.reason)
-    return [
-        effect.workload,
-        effect.project,
-        effect.user or "-",
-        render.gpus(effect.gpus),
-        effect.before or "-",
-        effect.after,
-        reason,
-    ]
-
-
-def _differs(project: ProjectEffect) -> bool:
-    return (project.fair_share_before, project.allocated_before) != (
-        project.fair_share,
-        project.allocated,
-    )
-
-
-def _project(project: ProjectEffect) -> list[str | Text]:
-    return [
-        project.name,
-        render.quota(project.quota),
-        _from_to(project.fair_share_before, project.fair_share),
-        _from_to(project.allocated_before, project.allocated),
-    ]
-
-
-def _from_to(before: float, after: float) -> str:
-    same = before == after
-    return render.gpus(after) if same else f"{render.gpus(before)} -> {render.gpus(after)}"

@@ -1,18 +1,16 @@
 """What `--add "nlp 4 GPUs"` and `--set vision.quota=6` mean, parsed at the border.
 
-Click parameter types without any I/O. Whether the project exists and the amount can be had is the
-service's business. Used by `runai schedule` and whatever else asks what if.
+Pure. Whether the project exists and the amount can be had is the service's business. Used by
+`what_if`.
 """
 
 import re
 from typing import Final, get_args
 
-import click
-
 from runai.hub_service.api.questions import Setting
-from runai.hub_service.cli.values import GPUS, parse_memory_mib
+from runai.hub_service.cli.values import parse_memory_mib
 
-__all__ = ["ADDED", "SETTING", "parse_addition", "parse_setting"]
+__all__ = ["parse_addition", "parse_setting"]
 
 _SETTINGS: Final = get_args(Setting)
 _ADDED: Final = re.compile(
@@ -23,6 +21,7 @@ _ADDED: Final = re.compile(
     r"(?:\s+(?P<priority>low|normal|high))?\s*$",
     re.IGNORECASE,
 )
+_DECIMALS: Final = 3
 _WHOLE: Final = ("weight", "priority", "min_runtime")
 
 
@@ -49,7 +48,10 @@ def parse_addition(text: str) -> dict[str, object]:
     amount, unit = matched["amount"], matched["unit"].lower()
     request: dict[str, object] = {"project": matched["project"]}
     if unit in {"", "gpu", "gpus"}:
-        request["gpus"] = str(GPUS.convert(amount, None, None))
+        if len(amount.partition(".")[2]) > _DECIMALS:
+            message = f"{amount} GPUs is too fine: use at most three decimals"
+            raise ValueError(message)
+        request["gpus"] = amount
     else:
         request["gpu_memory_mib"] = parse_memory_mib(amount + unit)
     if matched["kind"] is not None and matched["kind"].lower() == "session":
@@ -89,37 +91,3 @@ def parse_setting(text: str) -> dict[str, object]:
         message = f"{project}.{setting} cannot be '{value}': give {kind}"
         raise ValueError(message)
     return {"project": project, "setting": setting, "value": value}
-
-
-class _Wish(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """Words that become a part of the question."""
-
-
-class _Added(_Wish):
-    name = "workload"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, object]:
-        """Parse what would be submitted."""
-        try:
-            return parse_addition(str(value))
-        except ValueError as wrong:
-            self.fail(str(wrong), param, ctx)
-
-
-class _Setting(_Wish):
-    name = "setting"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, object]:
-        """Parse what a project would have."""
-        try:
-            return parse_setting(str(value))
-        except ValueError as wrong:
-            self.fail(str(wrong), param, ctx)
-
-
-ADDED = _Added()
-SETTING = _Setting()

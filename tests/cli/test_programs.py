@@ -60,6 +60,7 @@ def test_schedule_names_what_it_cannot_read(runai, arguments, stdin, named):
         pytest.param(["--live", "--add", "nlp 1.2345 GPUs"], "at most three decimals", id="fine"),
         pytest.param(["--live", "--set", "vision"], "as in vision.quota=6", id="no-value"),
         pytest.param(["--live", "--set", "vision.colour=1"], "settings are quota", id="no-setting"),
+        pytest.param(["--live", "--set", "A B.quota=1"], "cannot be meant", id="no-project-name"),
         pytest.param(["--live", "--set", "a.weight=0.5"], "give a whole number", id="half"),
         pytest.param(["--live", "--set", "a.quota=lots"], "a number of GPUs or none", id="words"),
     ],
