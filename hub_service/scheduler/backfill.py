@@ -7,8 +7,8 @@ policy says `backfill`; `allocate`, `consolidate` and `reclaim` open it around e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
 
 NEVER = 1 << 62
+_NOTHING_HELD: AbstractContextManager[tuple[bool, ...]] = nullcontext(())
 
 Device = tuple[int, int]
 """A node and the number of a device on it."""
@@ -126,9 +127,12 @@ class Holds:
 
     # ---- who may use it meanwhile
 
-    @contextmanager
-    def open_to(self, unit: Unit) -> Iterator[tuple[bool, ...]]:
+    def open_to(self, unit: Unit) -> AbstractContextManager[tuple[bool, ...]]:
         """Let a unit see what is held, as far as it may use it; give which holds it may pass."""
+        return self._lift_for(unit) if self._holds else _NOTHING_HELD
+
+    @contextmanager
+    def _lift_for(self, unit: Unit) -> Generator[tuple[bool, ...]]:
         may_pass = tuple(self._may_pass(unit, hold) for hold in self._holds)
         lifted = [
             (keeper, keeper.booking)
