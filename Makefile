@@ -11,14 +11,14 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: bench pictures help up test test-long mutants check fix docs clean
+.PHONY: bench bench-openb pictures help up test test-long mutants check fix docs clean
 
 # Skips of these capabilities are failures (tests/capabilities.py): make test RUNAI_REQUIRE=browser,hub
 export RUNAI_REQUIRE
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
-		printf '  make %-10s %s\n' "$$name" "$$what"; done
+		printf '  make %-12s %s\n' "$$name" "$$what"; done
 
 up: $(VENV)/.installed-hub ## start the platform here; the first start installs it (ARGS="--simulate 8")
 	@exec $(BIN)/runai up --data-dir $(DATA) $(ARGS)
@@ -34,6 +34,9 @@ mutants: $(VENV)/.installed-dev ## break the scheduler on purpose: does a test n
 
 bench: $(VENV)/.installed-dev ## measure what users wait for (an idle machine, please); kept in benchmarks/results
 	$(BIN)/python benchmarks/user_waits.py
+
+bench-openb: $(VENV)/.installed-dev ## fill Alibaba's cluster as FGD's paper did (a quarter of an hour; ARGS="--data DIR")
+	nice -n 19 $(BIN)/python benchmarks/openb.py $(ARGS)
 
 pictures: $(VENV)/.installed-dev ## take the screenshots of docs/ anew, from the browser test
 	RUNAI_PICTURES=docs/pictures $(BIN)/python -m pytest tests/e2e/test_browser_story.py

@@ -100,6 +100,11 @@ class Allocation:
             if self._try(unit):
                 order.set_aside()
 
+    def start(self, unit: Unit) -> bool:
+        """Try one unit; tell whether it starts now."""
+        self._try(unit)
+        return unit.members[0].standing is Standing.STARTED
+
     def unkept_units(self) -> list[Unit]:
         """Cut what workloads with reservations want besides: it hangs on what was kept of them."""
         return [unit for item in self._state.reserved for unit in pending_units(item)]

@@ -15,6 +15,7 @@ from runai.hub_service.scheduler.explain import explain_with, explained
 from runai.hub_service.scheduler.index import Index
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.outcome import plan_of
+from runai.hub_service.scheduler.part_choice import choose_parts, try_other_parts
 from runai.hub_service.scheduler.reclaim import Reclaim
 from runai.hub_service.scheduler.shares import set_fair_shares
 from runai.hub_service.scheduler.state import State
@@ -69,9 +70,11 @@ def run(state: State) -> Plan:
     """Take the steps of one cycle on a fresh state; afterwards it can tell what they cost."""
     phases = state.policy.phases
 
-    # 1. See what is asked for, and divide the cluster (P6, S).
+    # 1. See what is asked for, and divide the cluster (P6, Q4, S).
+    choose_parts(state)
     state.expect_its_like()
-    set_fair_shares(state.tree, state.capacity(), state.policy.history_weight)
+    history_weight, by_type = state.policy.history_weight, state.capacity_by_type()
+    set_fair_shares(state.tree, state.capacity(), history_weight, by_type)
 
     allocation = Allocation(state)
     # 2. Keep what earlier plans reserved, and start it where it is free now (R7).
@@ -84,6 +87,7 @@ def run(state: State) -> Plan:
     # 4. Start what fits into what is idle, the most deprived project first (O, Q, P).
     if "allocate" in phases:
         allocation.start_what_fits()
+        try_other_parts(state, allocation)
 
     # 5. Make room by moving those who can go on elsewhere, where that is wanted (R10).
     reclaim = Reclaim(state, allocation)

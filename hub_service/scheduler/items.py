@@ -61,6 +61,7 @@ class Item:
     __slots__ = (
         "account",
         "age",
+        "given",
         "is_fixed",
         "is_known",
         "members",
@@ -73,6 +74,8 @@ class Item:
     )
 
     def __init__(self, workload: Workload, account: Account, *, is_known: bool = True) -> None:
+        self.given = workload
+        """As the snapshot has it."""
         self.sizes = sizes_of(workload)
         """Between which sizes its one worker is resized, whose parts its members are (E2)."""
         if self.sizes is not None:

@@ -162,6 +162,8 @@ class FairOrder:
 
 def _deprivation(account: Account, unit: Unit) -> tuple[object, ...]:
     """Rank siblings (O1): smallest first. Ends in the account's age and name, so never ties."""
+    if account.parts:
+        account = unit.item.account  # Q4: judged by the part of its quota that the unit is on
     allocated, quota = account.allocated, account.quota
     after = allocated + unit.demand
     allocatable = min(account.limit, max(quota, account.fair_share))

@@ -12,7 +12,7 @@ from runai.hub_service.scheduler.items import Item
 from runai.hub_service.scheduler.model import Snapshot, WaitCode
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, count_text
 from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import UNLIMITED, Account, tree_of
+from runai.hub_service.scheduler.tree import ANY_OTHER, UNLIMITED, Account, ProjectTree, tree_of
 
 
 class Block(NamedTuple):
@@ -67,6 +67,7 @@ def oversubscribed(snapshot: Snapshot) -> tuple[str, ...]:
     capacity = sum(node.devices for node in snapshot.nodes if node.schedulable) * WHOLE_GPU
     there = f"the cluster has {count_text(capacity)}"
     remarks = _excess("the quotas", [a.quota for a in tree.roots], capacity, there)
+    remarks += _excess_by_type(snapshot, tree)
     builds = [a.build_quota for a in tree.roots]
     remarks += _excess("the build quotas", builds, capacity, there)
     for name, account in sorted(tree.accounts.items()):
@@ -74,6 +75,22 @@ def oversubscribed(snapshot: Snapshot) -> tuple[str, ...]:
         own = f"{name} itself has {count_text(account.quota)}"
         remarks += _excess(f"the quotas inside {name}", quotas, account.quota, own)
     return tuple(remarks)
+
+
+def _excess_by_type(snapshot: Snapshot, tree: ProjectTree) -> list[str]:
+    """Say where tables promise more of a GPU type than there is (Q4)."""
+    promised: dict[str, list[int]] = {}
+    for account in tree.accounts.values():
+        for part in account.parts:
+            if part.gpu_type not in {None, ANY_OTHER}:
+                promised.setdefault(str(part.gpu_type), []).append(part.quota)
+    remarks = []
+    for gpu_type, quotas in sorted(promised.items()):
+        nodes = [n for n in snapshot.nodes if n.schedulable and n.gpu_type == gpu_type]
+        there = sum(node.devices for node in nodes) * WHOLE_GPU
+        whose = f"the cluster has {count_text(there)} of them"
+        remarks += _excess(f"the quotas of {gpu_type}", quotas, there, whose)
+    return remarks
 
 
 def _excess(what: str, promised: list[int], there: int, whose: str) -> list[str]:

@@ -88,6 +88,8 @@ class Search:
         self._among = among
         self._may_stop = may_stop
         self._path = unit.item.account.path
+        # Q4: of a project whose quota is a table the part that the unit is on is judged.
+        self._judged = [self._path[0] if a.parts else a for a in self._path]
         self._fit = Fit(state, unit.members)
         self._cursors: dict[Account, int] = {}
         self._begun: set[Account] = set()
@@ -158,7 +160,8 @@ class Search:
             if not self._stays_within_share(level):
                 self.exceeds_share = True
                 break
-            is_within_quota = mine.allocated + demand <= mine.quota
+            judged = self._judged[level]
+            is_within_quota = judged.allocated + demand <= judged.quota
             rivals = self._rivals_at(level, mine, is_within_quota=is_within_quota)
             while rivals:
                 overage, rival = rivals[-1]
@@ -183,9 +186,10 @@ class Search:
             siblings = mine.parent.children if mine.parent else self._state.tree.roots
             rivals = self._rivals[key] = [
                 ((rival.overage, rival.age), rival)
-                for rival in siblings
-                if rival is not mine
-                and (self._among is None or rival in self._among)
+                for sibling in siblings
+                if sibling is not mine
+                for rival in sibling.parts or (sibling,)
+                if (self._among is None or rival in self._among)
                 and _may_take(rival, is_within_quota=is_within_quota)
             ]
             rivals.sort(key=itemgetter(0))
@@ -201,7 +205,7 @@ class Search:
                     break
 
     def _stays_within_share(self, level: int) -> bool:
-        mine = self._path[level]
+        mine = self._judged[level]
         return mine.allocated + self._unit.demand <= mine.fair_share
 
     def _pick(self, account: Account) -> Victim | None:

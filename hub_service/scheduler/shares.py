@@ -7,16 +7,24 @@ a cycle by `cycle`, before any order or placement; a pure calculation on the acc
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
+from runai.hub_service.scheduler.parts import groups
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.tree import Account, ProjectTree
 
 
-def set_fair_shares(tree: ProjectTree, capacity: int, history_weight: int = 0) -> None:
+def set_fair_shares(
+    tree: ProjectTree,
+    capacity: int,
+    history_weight: int = 0,
+    by_type: Mapping[str, int] | None = None,
+) -> None:
     """Give every account its fair share, level by level: roots share the cluster (S3).
 
     Children share their parent's fair share; a share is a target, not a cap (S4). With a
     `history_weight`, whoever used more than its part of late yields surplus to the others (S5).
+    `by_type` is the capacity of each GPU type, for quotas that tell types apart (Q4).
 
     >>> from runai.hub_service.scheduler.model import Project
     >>> tree = ProjectTree([Project(name="a", quota=3000), Project(name="b", quota=1000)])
@@ -26,7 +34,23 @@ def set_fair_shares(tree: ProjectTree, capacity: int, history_weight: int = 0) -
     >>> [account.fair_share for account in tree.roots]
     [6000, 2000]
     """
-    _divide(tree.roots, capacity, history_weight)
+    _divide_level(tree.roots, capacity, history_weight, by_type or {})
+
+
+def _divide_level(
+    siblings: list[Account], capacity: int, history_weight: int, by_type: Mapping[str, int]
+) -> None:
+    if any(account.parts for account in siblings):
+        for accounts, there in groups(siblings, capacity, by_type):
+            _divide(accounts, there, history_weight)
+        for account in siblings:
+            if account.parts:
+                account.fair_share = sum(part.fair_share for part in account.parts)
+    else:
+        _divide(siblings, capacity, history_weight)
+    for account in siblings:
+        if account.children and not account.parts:
+            _divide_level(account.children, account.fair_share, history_weight, by_type)
 
 
 def _divide(siblings: list[Account], capacity: int, history_weight: int) -> None:
@@ -34,7 +58,7 @@ def _divide(siblings: list[Account], capacity: int, history_weight: int) -> None
         # S1: the guarantee comes first, and is never scaled down when quotas oversubscribe.
         # An unlimited one is worth what there is to share.
         quota = max(0, capacity) if account.is_unlimited else account.quota
-        account.fair_share = min(quota, account.limit, account.requested)
+        account.fair_share = min(quota, account.limit, account.requested, account.reach)
     left = capacity - sum(account.fair_share for account in siblings)
     buckets: defaultdict[int, list[Account]] = defaultdict(list)
     for account in siblings:
@@ -47,13 +71,10 @@ def _divide(siblings: list[Account], capacity: int, history_weight: int) -> None
         extra = max(0, min(WHOLE_GPU, left, _missing(account)))
         account.fair_share += extra
         left -= extra
-    for account in siblings:
-        if account.children:
-            _divide(account.children, account.fair_share, history_weight)
 
 
 def _missing(account: Account) -> int:
-    return max(0, min(account.requested, account.limit) - account.fair_share)
+    return max(0, min(account.requested, account.limit, account.reach) - account.fair_share)
 
 
 def _divide_by_weight(

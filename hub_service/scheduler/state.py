@@ -25,6 +25,7 @@ from runai.hub_service.scheduler.model import (
     WorkerState,
     Workload,
 )
+from runai.hub_service.scheduler.parts import candidates, within
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.tree import Account, ProjectTree
@@ -70,6 +71,11 @@ class State:
         """How many of a kind fit when nobody is there, once that was counted."""
         self.fixed: dict[Item, None] = {}
         """Sessions within the build quota (Q1)."""
+        self.undecided: dict[Item, None] = {}
+        """Workloads that wait and may use several GPU types that their quota tells apart (Q4)."""
+        self._type_of: dict[str, str] = {}
+        if tree.has_parts:
+            self._type_of = {node.name: node.gpu_type for node in self.nodes if node.devices}
         self.resizable: dict[Item, None] = {}
         """Workloads whose one worker may have more or fewer GPUs (E2)."""
         self.stuck: dict[Item, None] = {}
@@ -108,17 +114,20 @@ class State:
 
     # ---- what the snapshot says
 
-    def add(self, workload: Workload) -> None:
-        """Book a workload as the snapshot has it."""
+    def add(self, workload: Workload, part: Account | None = None) -> None:
+        """Book a workload as the snapshot has it, on a part of its project where it has any."""
         account = self.tree.queue_of(workload.project)
         is_known = account is not None
         account = account or Account(Project(name=workload.project), None)
+        choices = self._choices(account, workload)
+        account = part or choices[0]
         item = Item(workload, account, is_known=is_known)
         self.by_name[item.name] = item
-        node_types = self._node_types(item)
+        node_types, types = self._node_types(item), self._type_of.values()
         is_reserved, is_pending, wanted = False, False, 0
         for index, worker in enumerate(item.workload.workers):
-            member = Member(worker, index, item, self._kinds.of(worker, node_types))
+            asked = worker if account.gpu_type is None else within(account, worker, types)
+            member = Member(worker, index, item, self._kinds.of(asked, node_types))
             item.members.append(member)
             state = worker.state
             if state is WorkerState.PENDING:
@@ -149,6 +158,7 @@ class State:
                 self.stuck[item] = None
             self.victims.add(item)
         for listed, belongs in (
+            (self.undecided, len(choices) > 1),
             (self.fixed, item.is_fixed),
             (self.broken, workload.below_min_since is not None),
             (self.resizable, item.sizes is not None),
@@ -169,7 +179,14 @@ class State:
         wanted = item.request(wanted)
         for above in item.account.path:
             above.requested -= wanted
-        for listed in (self.resizable, self.reserved, self.broken, self.fixed, self.stuck):
+        for listed in (
+            self.undecided,
+            self.resizable,
+            self.reserved,
+            self.broken,
+            self.fixed,
+            self.stuck,
+        ):
             listed.pop(item, None)
 
     def _booking_in_snapshot(self, worker: Worker, kind: Kind) -> Booking:
@@ -264,6 +281,33 @@ class State:
     def looks(self) -> int:
         """Count the candidates looked at so far: what the growth of the cost is measured by."""
         return self.now.looks + self.later.looks + self.victim_looks
+
+    def capacity_by_type(self) -> dict[str, int]:
+        """Divide the capacity by GPU type, where a quota does (Q4)."""
+        by_type: dict[str, int] = {}
+        if self.tree.has_parts:
+            for index, node in enumerate(self.nodes):
+                devices = node.devices if node.schedulable else node.devices - self.now.idle[index]
+                by_type[node.gpu_type] = by_type.get(node.gpu_type, 0) + devices * WHOLE_GPU
+        return by_type
+
+    def _choices(self, account: Account, workload: Workload) -> list[Account]:
+        return candidates(account, workload, self._type_of) if account.parts else [account]
+
+    def parts_for(self, item: Item) -> list[Account]:
+        """Give the parts of its project's quota that a workload may be booked on (Q4)."""
+        return self._choices(item.account.parent or item.account, item.given)
+
+    def kind_on(self, part: Account, member: Member) -> Kind:
+        """Give what a worker would ask for on another part of its project's quota (Q4)."""
+        worker = within(part, member.worker, self._type_of.values())
+        return self._kinds.of(worker, self._node_types(member.item))
+
+    def rebook(self, item: Item, part: Account) -> Item:
+        """Book a workload that has no place on another part; give its new item (Q4)."""
+        self.remove(item.name)
+        self.add(item.given, part)
+        return self.by_name[item.name]
 
     def capacity(self) -> int:
         """Count the milli-GPU to share: open nodes, and what is in use on closed ones."""

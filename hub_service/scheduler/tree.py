@@ -15,6 +15,9 @@ from runai.hub_service.scheduler.quantity import WHOLE_GPU
 UNLIMITED = 1 << 62
 """Stands for "no limit" in comparisons; larger than any sum of milli-GPU."""
 
+ANY_OTHER = "*"
+"""In a table of quotas: every GPU type that it does not name (Q4)."""
+
 Age = tuple[int, str]
 """When something was created or submitted, then its name: the last two words of every tie."""
 
@@ -29,15 +32,18 @@ class Account:
         "build_quota",
         "children",
         "fair_share",
+        "gpu_type",
         "limit",
         "min_runtime",
         "name",
         "never_lent",
         "parent",
+        "parts",
         "path",
         "priority",
         "project",
         "quota",
+        "reach",
         "requested",
         "usage",
         "weight",
@@ -63,11 +69,22 @@ class Account:
         self.requested = 0
         self.usage = 0
         """What it used of late, decayed (S5); only its part of its siblings' matters."""
+        self.parts: list[Account] = []
+        """Its quotas by GPU type, each an account of its own (Q4); mostly none."""
+        self.gpu_type: str | None = None
+        """Of such a part: the type it stands for, or `ANY_OTHER`."""
+        self.reach = UNLIMITED
+        """What there is of the types that it may use; its fair share ends there (Q4)."""
 
     @property
     def is_unlimited(self) -> bool:
         """Tell whether its quota has no bound."""
         return self.quota >= UNLIMITED
+
+    @property
+    def siblings(self) -> list[Account]:
+        """Give the parts of the project that it is a part of, itself included (Q4)."""
+        return self.parent.parts if self.parent else []
 
     @property
     def allocatable(self) -> int:
@@ -96,7 +113,10 @@ class ProjectTree:
         for name in sorted(with_workloads):
             account = self.accounts.get(name)
             if account is not None:
-                self._queues[name] = _own_queue(account) if account.children else account
+                is_parent = account.children and not account.parts
+                self._queues[name] = _own_queue(account) if is_parent else account
+        self.has_parts = any(account.parts for account in self.accounts.values())
+        """Whether any quota is a table by GPU type (Q4)."""
         self.holders = [a for a in self.accounts.values() if a.never_lent]
 
     def _add(self, name: str, given: dict[str, Project], above: set[str]) -> Account:
@@ -142,7 +162,7 @@ def _quota_of(account: Account) -> int:
     quota: Quota = account.project.quota
     table = account.project.quota_by_type
     if table is not None:
-        # Q4 is a rule to come: until then a table by GPU type counts as its sum.
+        # Q4: judged type by type where the project owns workloads; a parent's counts as its sum.
         return UNLIMITED if None in table.values() else sum(v for v in table.values() if v)
     if quota is None:
         return UNLIMITED
@@ -164,6 +184,29 @@ def _resolve(account: Account) -> None:
         account.weight = project.weight * WHOLE_GPU
     else:
         account.weight = WHOLE_GPU if account.is_unlimited else account.quota
+    _split(account)
+
+
+def _split(account: Account) -> None:
+    """Give a project whose quota is a table an account for each entry (Q4)."""
+    project = account.project
+    table = project.quota_by_type
+    if table is None or account.children:
+        return
+    for gpu_type in sorted({*table, ANY_OTHER}):
+        name = f"{account.name} on {'other GPUs' if gpu_type == ANY_OTHER else gpu_type}"
+        part = Account(Project(name=name, created=project.created), account)
+        part.gpu_type = gpu_type
+        part.priority = account.priority
+        part.usage = account.usage
+        quota = table.get(gpu_type, 0)
+        part.quota = part.build_quota = UNLIMITED if quota is None else quota
+        if project.weight is not None:
+            part.weight = account.weight
+        else:
+            part.weight = WHOLE_GPU if part.is_unlimited else part.quota
+        account.parts.append(part)
+    account.children = account.parts
 
 
 def tree_of(snapshot: Snapshot) -> ProjectTree:
