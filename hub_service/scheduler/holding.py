@@ -103,7 +103,11 @@ class Holdings:
             node = self._index_of.get(worker.node or "", -1)
             if worker.state in {WorkerState.PENDING, WorkerState.STOPPING}:
                 continue
-            booked = self._kinds.book(self._kind(workload, index), node, worker.devices).quota
+            kind = self._kind(workload, index)
+            if kind.is_whole:
+                booked = len(worker.devices) * WHOLE_GPU  # a resized one has more or fewer (E2)
+            else:
+                booked = self._kinds.book(kind, node, worker.devices).quota
             total += booked
             if worker.node in self._mine:
                 by_node[worker.node] = by_node.get(worker.node, 0) + booked

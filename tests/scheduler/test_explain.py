@@ -240,6 +240,42 @@ def test_the_protection_of_those_who_would_give_back_has_an_end() -> None:
     assert explanation.counterfactuals[0].protected_until == 640 + 600
 
 
+def test_as_little_as_possible_would_have_to_be_given_back() -> None:
+    world = snapshot(
+        "2x2",
+        [project("a", 0, min_runtime=600), project("b", 4)],
+        [
+            job("helps", on="n1:0", started=900),
+            job("useless-1", on="n2:0", started=890),
+            job("useless-2", on="n2:1", started=880),
+            job("pair", 2, "b"),
+        ],
+    )
+
+    _, explanation = told(world, "pair")
+
+    assert explanation.counterfactuals[0].text == (
+        "would start if a gave back 1 of the 3 GPUs it holds over its share;"
+        " protected for 9 more minutes"
+    )
+
+
+def test_what_a_resized_job_holds_is_what_it_has() -> None:
+    world = snapshot(
+        "1x4",
+        [project("a", 4)],
+        [
+            job("elastic", 2, on="n1:0,1,2", gpus_min=1000, gpus_max=4000, started=900),
+            session("ro-1", 1, on="n1:3"),
+            job("next", 4, priority=25),
+        ],
+    )
+
+    _, explanation = told(world, "next")
+
+    assert {h.workload: h.gpus for h in explanation.holders} == {"elastic": 3000, "ro-1": 1000}
+
+
 def test_a_waiting_workload_learns_who_is_ahead_and_who_holds_what_it_needs() -> None:
     world = snapshot(
         "1x4",

@@ -1,0 +1,156 @@
+"""The state of a cycle: its sums are those of its standings, and rolling back leaves no trace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import given
+
+from runai.hub_service.scheduler import Snapshot
+from runai.hub_service.scheduler.cycle import run
+from runai.hub_service.scheduler.items import Member, Standing
+from runai.hub_service.scheduler.kinds import Booking
+from runai.hub_service.scheduler.room import Room
+from runai.hub_service.scheduler.state import State
+from runai.hub_service.scheduler.tree import tree_of
+from strategies import snapshots
+
+
+def state_of(world: Snapshot) -> State:
+    return State(world, tree_of(world))
+
+
+def members(state: State) -> list[Member]:
+    return [member for item in state.items for member in item.members]
+
+
+def on_devices_now(member: Member) -> list[Booking | None]:
+    match member.standing:
+        case Standing.GOING:
+            return [member.origin]
+        case Standing.MOVED:
+            return [member.origin, member.booking]
+        case _:
+            return [member.booking]
+
+
+def on_devices_later(member: Member) -> list[Booking | None]:
+    return [] if member.standing in {Standing.PENDING, Standing.GOING} else [member.booking]
+
+
+def filled(state: State, bookings: list[Booking | None]) -> Room:
+    room = Room(state.nodes, spread=False)
+    for booking in bookings:
+        if booking is not None:
+            room.take(booking)
+    return room
+
+
+def contents(room: Room) -> dict[str, object]:
+    return {
+        "milli": room.milli,
+        "mib": room.mib,
+        "cpu": room.cpu,
+        "memory": room.memory,
+        "idle": room.idle,
+        "idle_total": room.idle_total,
+        "free_milli": room.free_milli,
+    }
+
+
+def sums(state: State) -> dict[str, tuple[int, int, int]]:
+    return {
+        name: (account.allocated, account.build, account.requested)
+        for name, account in state.tree.accounts.items()
+    }
+
+
+def summed(state: State) -> dict[str, tuple[int, int, int]]:
+    found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for member in members(state):
+        item = member.item
+        for account in item.account.path:
+            for booking in on_devices_later(member):
+                if booking is not None:
+                    found[account.name][0] += booking.quota
+                    found[account.name][1] += booking.quota if item.is_fixed else 0
+            if member.was is not Standing.GOING:
+                found[account.name][2] += (member.origin or member.kind).quota
+    names = state.tree.accounts
+    return {name: (found[name][0], found[name][1], found[name][2]) for name in names}
+
+
+@given(snapshots())
+def test_rooms_and_accounts_are_the_sums_of_the_standings(world: Snapshot) -> None:
+    state = state_of(world)
+    for after_a_cycle in (False, True):
+        if after_a_cycle:
+            run(state)
+        everybody = members(state)
+        now = [booking for member in everybody for booking in on_devices_now(member)]
+        later = [booking for member in everybody for booking in on_devices_later(member)]
+
+        assert contents(state.now) == contents(filled(state, now))
+        assert contents(state.later) == contents(filled(state, later))
+        assert sums(state) == summed(state)
+
+
+@given(snapshots())
+def test_a_cycle_that_is_rolled_back_leaves_no_trace(world: Snapshot) -> None:
+    state, fresh = state_of(world), state_of(world)
+    plan = run(state)
+    state.roll_back(0)
+
+    assert contents(state.now) == contents(fresh.now)
+    assert contents(state.later) == contents(fresh.later)
+    assert sums(state) == sums(fresh)
+    assert [(m.standing, m.booking) for m in members(state)] == [
+        (m.standing, m.booking) for m in members(fresh)
+    ]
+    assert run(state) == plan
+
+
+@given(snapshots())
+def test_whoever_is_taken_out_and_put_back_is_as_he_was(world: Snapshot) -> None:
+    state, fresh = state_of(world), state_of(world)
+    for workload in world.workloads:
+        state.remove(workload.name)
+
+    empty = Room(state.nodes, spread=False)
+    assert contents(state.now) == contents(empty)
+    assert contents(state.later) == contents(empty)
+    assert set(sums(state).values()) <= {(0, 0, 0)}
+
+    for workload in world.workloads:
+        state.add(workload)
+    assert contents(state.now) == contents(fresh.now)
+    assert sums(state) == sums(fresh)
+    assert run(state) == run(fresh)
+
+
+@given(snapshots())
+def test_a_reservation_waits_for_those_who_leave_its_devices(world: Snapshot) -> None:
+    state = state_of(world)
+    run(state)
+    leaving = [
+        m for m in members(state) if m.origin and m.standing in {Standing.GOING, Standing.MOVED}
+    ]
+    for member in members(state):
+        booking = member.booking
+        if member.standing is not Standing.RESERVED or booking is None:
+            continue
+        on_its_devices = {
+            m.worker.name
+            for m in leaving
+            if m.origin is not None
+            and m.origin.node == booking.node
+            and set(m.origin.devices) & set(booking.devices)
+        }
+        told = {m.worker.name for m in state.leaving(booking)}
+
+        assert on_its_devices <= told
+        assert told <= {
+            m.worker.name for m in leaving if m.origin and m.origin.node == booking.node
+        }
+        if on_its_devices:
+            assert told == on_its_devices
