@@ -1,0 +1,81 @@
+"""Whether a unit would fit: the quick answers are those of really placing it (R5)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from runai.hub_service.scheduler import Snapshot
+from runai.hub_service.scheduler.fit import Fit
+from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
+from runai.hub_service.scheduler.placement import place
+from runai.hub_service.scheduler.state import State
+from runai.hub_service.scheduler.tree import tree_of
+from strategies import snapshots
+
+
+def asking(state: State) -> list[tuple[Item, list[Member]]]:
+    found = []
+    for item in state.items:
+        pending = [m for m in item.members if m.standing is Standing.PENDING]
+        if pending and pending[0].kind.nodes:
+            found.append((item, pending))
+    return found
+
+
+def really_fits(state: State, members: list[Member]) -> bool:
+    mark = state.mark()
+    placed = place(state, members, Standing.RESERVED)
+    state.roll_back(mark)
+    return placed
+
+
+@given(snapshots())
+def test_the_answer_follows_those_who_leave_and_come_back(world: Snapshot) -> None:
+    state = State(world, tree_of(world))
+    for item, members in asking(state):
+        fit = Fit(state, members)
+
+        assert fit.fits() == really_fits(state, members)
+        gone = []
+        for other in state.items:
+            victims = [m for m in other.members if m.standing in ACTIVE]
+            if other is item or not victims:
+                continue
+            held = [(m, m.standing, m.booking) for m in victims]
+            for member in victims:
+                state.release(member)
+            nodes = [booking.node for _, _, booking in held if booking]
+            fit.freed(nodes)
+            gone.append((held, nodes))
+
+            assert fit.fits() == really_fits(state, members)
+        for held, nodes in reversed(gone):
+            for member, standing, booking in held:
+                state.set(member, standing, booking)
+            fit.given_back(nodes)
+
+            assert fit.fits() == really_fits(state, members)
+
+
+@given(snapshots())
+def test_whose_leaving_makes_room_for_one_more_is_seen(world: Snapshot) -> None:
+    state = State(world, tree_of(world))
+    running = [m for i in state.items for m in i.members if m.standing is Standing.RUNNING]
+    for _, members in asking(state):
+        fit, kind = Fit(state, members), members[0].kind
+        if len({member.kind for member in members}) > 1:
+            continue
+        for victim in running:
+            booking = victim.booking
+            assert booking is not None
+            gains = fit.gains_from(booking)
+            if booking.node not in kind.nodes:
+                assert not gains
+                continue
+            before = state.later.slots(booking.node, kind)
+            mark = state.mark()
+            state.release(victim)
+            after = state.later.slots(booking.node, kind)
+            state.roll_back(mark)
+
+            assert gains or after == before

@@ -1,0 +1,117 @@
+"""Kinds of request: what a worker books on a device and in quotas, and where it may go (P3, P5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runai.hub_service.scheduler import Mib, MilliGpu, Node, Worker
+from runai.hub_service.scheduler.kinds import NODE_TYPE_LABEL, Kinds
+
+NODES = [
+    Node(name="bare", cpu_milli=4000),
+    Node(
+        name="big",
+        devices=4,
+        device_memory_mib=Mib(1000),
+        gpu_type="h100",
+        labels={"zone": "east", NODE_TYPE_LABEL: "train"},
+    ),
+    Node(name="closed", devices=4, device_memory_mib=Mib(4000), schedulable=False),
+    Node(name="small", devices=1, device_memory_mib=Mib(400), memory_mib=Mib(500)),
+]
+ALL_OPEN = {"bare", "big", "small"}
+
+TABLE: dict[str, tuple[dict[str, Any], tuple[int, int, int, int], set[str]]] = {
+    "no GPU": ({}, (0, 0, 0, 0), ALL_OPEN),
+    "one": ({"gpus": 1000}, (1, 1000, 0, 1000), {"big", "small"}),
+    "two": ({"gpus": 2000}, (2, 1000, 0, 2000), {"big"}),
+    "as many as a node has": ({"gpus": 4000}, (4, 1000, 0, 4000), {"big"}),
+    "more than a node has": ({"gpus": 5000}, (5, 1000, 0, 5000), set()),
+    "a half": ({"gpus": 500}, (1, 500, 0, 500), {"big", "small"}),
+    "two halves": ({"gpus": 500, "devices_wanted": 2}, (2, 500, 0, 1000), {"big"}),
+    "memory counts by the smallest device": (
+        {"gpu_memory_mib": 100},
+        (1, 0, 100, 250),
+        {"big", "small"},
+    ),
+    "memory of the smaller device": ({"gpu_memory_mib": 400}, (1, 0, 400, 1000), {"big", "small"}),
+    "memory of the larger device": ({"gpu_memory_mib": 401}, (1, 0, 401, 401), {"big"}),
+    "memory of no device": ({"gpu_memory_mib": 1001}, (1, 0, 1001, 1000), set()),
+    "memory on two devices": (
+        {"gpu_memory_mib": 100, "devices_wanted": 2},
+        (2, 0, 100, 200),
+        {"big"},
+    ),
+    "as much CPU as there is": ({"cpu_milli": 4000}, (0, 0, 0, 0), ALL_OPEN),
+    "more CPU": ({"cpu_milli": 4001}, (0, 0, 0, 0), {"big", "small"}),
+    "as much memory as there is": ({"memory_mib": 500}, (0, 0, 0, 0), ALL_OPEN),
+    "more memory": ({"memory_mib": 501}, (0, 0, 0, 0), {"bare", "big"}),
+    "a selector": ({"node_selector": {"zone": "east"}}, (0, 0, 0, 0), {"big"}),
+    "half a selector": ({"node_selector": {"zone": "east", "rack": "1"}}, (0, 0, 0, 0), set()),
+    "a GPU type": ({"gpu_types": ("a100", "h100")}, (0, 0, 0, 0), {"big"}),
+    "named nodes": ({"nodes": ("small", "closed")}, (0, 0, 0, 0), {"small"}),
+    "no named nodes": ({"nodes": ()}, (0, 0, 0, 0), set()),
+}
+
+
+@pytest.mark.parametrize(("asked", "booked", "where"), TABLE.values(), ids=TABLE)
+def test_a_kind(asked: dict[str, Any], booked: tuple[int, int, int, int], where: set[str]) -> None:
+    kind = Kinds(NODES).of(Worker(name="w", **asked), ())
+
+    assert (kind.devices, kind.milli, kind.mib, kind.quota) == booked
+    assert {NODES[index].name for index in kind.nodes} == where
+
+
+def test_node_types_of_every_project_above_restrict_it() -> None:
+    kinds = Kinds(NODES)
+    worker = Worker(name="w")
+
+    assert kinds.of(worker, (("train", "build"),)).nodes == {1}
+    assert kinds.of(worker, (("train",), ("build",))).nodes == set()
+
+
+def test_the_same_request_is_the_same_kind() -> None:
+    kinds = Kinds(NODES)
+    first = kinds.of(Worker(name="a", gpus=MilliGpu(500)), ())
+
+    assert kinds.of(Worker(name="b", gpus=MilliGpu(500), node="big", devices=(1,)), ()) is first
+    others = [
+        kinds.of(worker, types)
+        for worker, types in [
+            (Worker(name="c", gpus=MilliGpu(250)), ()),
+            (Worker(name="c", gpus=MilliGpu(500), cpu_milli=1), ()),
+            (Worker(name="c", gpus=MilliGpu(500), memory_mib=Mib(1)), ()),
+            (Worker(name="c", gpus=MilliGpu(500), devices_wanted=2), ()),
+            (Worker(name="c", gpus=MilliGpu(500), nodes=("big",)), ()),
+            (Worker(name="c", gpus=MilliGpu(500), gpu_types=("h100",)), ()),
+            (Worker(name="c", gpus=MilliGpu(500), node_selector={"zone": "east"}), ()),
+            (Worker(name="c", gpus=MilliGpu(500)), (("train",),)),
+        ]
+    ]
+
+    assert len({first, *others}) == 9
+    assert [kind.order for kind in (first, *others)] == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("asked", "node", "devices", "mib", "quota", "shares"),
+    [
+        pytest.param({"gpus": 500}, 1, (0,), 500, 500, 500, id="a-fraction-books-its-memory"),
+        pytest.param({"gpus": 333}, 3, (0,), 133, 333, 333, id="rounded-down"),
+        pytest.param({"gpu_memory_mib": 101}, 1, (0,), 101, 101, 101, id="memory-on-a-large-one"),
+        pytest.param({"gpu_memory_mib": 101}, 3, (0,), 101, 253, 253, id="memory-rounded-up"),
+        pytest.param({"gpu_memory_mib": 100}, -1, (), 100, 250, 0, id="on-a-node-nobody-knows"),
+        pytest.param({"gpus": 2000}, 1, (1, 3), 1000, 2000, 1000, id="whole-devices"),
+    ],
+)
+def test_a_booking(
+    asked: dict[str, Any], node: int, devices: tuple[int, ...], mib: int, quota: int, shares: int
+) -> None:
+    kinds = Kinds(NODES)
+
+    booking = kinds.book(kinds.of(Worker(name="w", **asked), ()), node, devices)
+
+    assert (booking.node, booking.devices) == (node, devices)
+    assert (booking.mib, booking.quota, booking.shares) == (mib, quota, shares)
