@@ -55,9 +55,7 @@ def parse(arguments: Sequence[str]) -> Settings:
     parser.add_argument(
         "--projects", metavar="FILE", help="projects.yaml to read at each start of the service"
     )
-    parser.add_argument(
-        "--policy", metavar="FILE", help="the scheduler's policy (docs/scheduling.md)"
-    )
+    parser.add_argument("--policy", metavar="FILE", help="the scheduler's policy (docs/policy.md)")
     parser.add_argument(
         "--system-users",
         action="store_true",

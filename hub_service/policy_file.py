@@ -1,4 +1,4 @@
-"""Read the scheduler's policy: a YAML (or JSON) file with the fields of docs/scheduling.md.
+"""Read the scheduler's policy: a YAML (or JSON) file with the fields of docs/policy.md.
 
     packing: spread
     max_pauses_per_hour: 2
@@ -33,11 +33,11 @@ def read_policy(path: Path) -> Policy:
         ) from unreadable
     except yaml.YAMLError as wrong:
         raise InvalidRequest(
-            f"{path} is no YAML.", hint="One `field: value` a line; docs/scheduling.md lists them."
+            f"{path} is no YAML.", hint="One `field: value` a line; docs/policy.md lists them."
         ) from wrong
     try:
         return policy_from_json({} if fields is None else fields)
     except InvalidSnapshot as wrong:
         raise InvalidRequest(
-            f"{path}: {wrong}.", hint="docs/scheduling.md lists the fields."
+            f"{path}: {wrong}.", hint="docs/policy.md lists the fields."
         ) from wrong

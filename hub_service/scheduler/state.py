@@ -51,6 +51,8 @@ class State:
         self.later = room_for(packing, self.nodes)
         self._kinds = Kinds(self.nodes)
         self.book = self._kinds.book
+        self._open_devices = sum(node.devices for node in self.nodes if node.schedulable)
+        self._closed = [i for i, node in enumerate(self.nodes) if not node.schedulable]
         self._journal: list[tuple[Member, Standing, Booking | None]] = []
         self.touched: set[Account] = set()
         """Accounts whose allocation changed since the order last looked."""
@@ -311,9 +313,9 @@ class State:
 
     def capacity(self) -> int:
         """Count the milli-GPU to share: open nodes, and what is in use on closed ones."""
-        total = 0
-        for index, node in enumerate(self.nodes):
-            total += node.devices if node.schedulable else node.devices - self.now.idle[index]
+        total = self._open_devices
+        for index in self._closed:
+            total += self.nodes[index].devices - self.now.idle[index]
         return total * WHOLE_GPU
 
     def leaving(self, booking: Booking) -> list[Member]:
