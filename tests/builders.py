@@ -75,6 +75,18 @@ def project(
     )
 
 
+def table(name: str, quotas: dict[str, float | None], **fields: Any) -> Project:
+    """Make a project whose quota is a table in GPUs."""
+    by_type = {gpu_type: gpus(number) for gpu_type, number in quotas.items()}
+    return replace(project(name, **fields), quota_by_type=by_type)
+
+
+def asking(gpu_type: str, workload: Workload) -> Workload:
+    """Let a workload ask for a GPU type by name."""
+    workers = tuple(replace(worker, gpu_types=(gpu_type,)) for worker in workload.workers)
+    return replace(workload, workers=workers)
+
+
 def parent(name: str, **fields: Any) -> Project:
     """Make a project whose quota is the sum of its children's."""
     return Project(name=name, **fields)
