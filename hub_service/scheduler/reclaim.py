@@ -25,6 +25,8 @@ from runai.hub_service.scheduler.victims import VictimsView
 _NODES_TRIED = 32
 """A claim for one worker looks at so many nodes one by one before it gives up, not proven."""
 
+_PASSES = 3
+
 
 class Loss(NamedTuple):
     """Why a worker was stopped."""
@@ -93,8 +95,16 @@ class Reclaim:
         """Let every waiting minimum try, the most deprived project first.
 
         One search for each kind of claim: who asks for the same as one that failed fails as well.
+        Whoever took something may have made others' claims good: they try once more (R8).
         """
         self._surplus_only = surplus_only
+        for _ in range(_PASSES):
+            before = len(self.losses)
+            self._pass()
+            if len(self.losses) == before:
+                break
+
+    def _pass(self) -> None:
         state, allocation = self._state, self._allocation
         self._victims = state.victims.view({**dict.fromkeys(state.changed()), **state.reserved})
         unkept = [unit for unit in allocation.unkept_units() if not unit.is_surplus]
