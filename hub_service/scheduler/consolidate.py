@@ -96,10 +96,10 @@ class Consolidation:
         if self._vacancies is None:
             self._vacancies = Vacancies(state)
         mark = state.mark()
-        moved = self._place_all(unit, self._vacancies)
-        stays = [member for member in moved or () if _returns(state, member)]
-        moved = [member for member in moved or () if member not in stays]
-        is_served = bool(moved) and self._is_allowed(unit, moved)
+        displaced = self._place_all(unit, self._vacancies) or []
+        starts = [member for member in displaced if member.standing is Standing.STARTED]
+        moved = [m for m in displaced if m.standing is Standing.MOVED and not _returns(state, m)]
+        is_served = bool(moved or starts) and self._is_allowed(unit, moved)
         if is_served:
             self._record(unit, moved)
         else:
@@ -124,8 +124,8 @@ class Consolidation:
         self._hopeless.clear()
 
     def _place_all(self, unit: Unit, vacancies: Vacancies) -> list[Member] | None:
-        """Place every worker, moving others where none has room; give who moves, None if stuck."""
-        state, moved = self._state, list[Member]()
+        """Place every worker, moving others where none has room; give those, None if stuck."""
+        state, displaced = self._state, list[Member]()
         tries = _TRIES
         for claimant in sorted(unit.members, key=_size):
             found = self._room.find(claimant.kind)
@@ -138,7 +138,7 @@ class Consolidation:
                 if not all(self._has_place(member.kind, has_place) for member in leaving.members):
                     continue
                 if self._move(claimant, leaving, vacancies):
-                    moved += leaving.members
+                    displaced += leaving.members
                     break
                 tries -= 1
                 if not tries:
@@ -146,7 +146,7 @@ class Consolidation:
                     return None
             else:
                 return None
-        return moved
+        return displaced
 
     def _has_place(self, kind: Kind, known: dict[Kind, bool]) -> bool:
         """Tell whether one of a kind has a place before room is made: afterwards there is less."""
@@ -158,19 +158,22 @@ class Consolidation:
         """Give a claimant the place of those who leave, and each of them another one."""
         state, room = self._state, self._room
         mark = state.mark()
+        starts = {m for m in leaving.members if m.standing is Standing.STARTED}
         for member in leaving.members:
-            state.set(member, Standing.GOING, None)
+            state.set(member, Standing.PENDING if member in starts else Standing.GOING, None)
         devices = room.devices_on(leaving.node, claimant.kind)
         assert devices is not None, "it fits when these have left"
         booking = state.book(claimant.kind, leaving.node, devices)
         state.set(claimant, Standing.RESERVED, booking)
         changed = [leaving.node]
         for member in sorted(leaving.members, key=_size):
-            found = room.find(member.kind)
+            # Whoever starts by this plan starts elsewhere: no less now than it would have.
+            found = (state.now if member in starts else room).find(member.kind)
             if found is None:
                 state.roll_back(mark)
                 return False
-            state.set(member, Standing.MOVED, state.book(member.kind, *found))
+            standing = Standing.STARTED if member in starts else Standing.MOVED
+            state.set(member, standing, state.book(member.kind, *found))
             changed.append(found[0])
         self._touch(vacancies, changed)
         return True

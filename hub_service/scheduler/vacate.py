@@ -49,6 +49,8 @@ class Vacancies:
         found: list[Leaving] = []
         for node in sorted(kind.nodes & on_node.keys(), key=lambda n: (-idle[n], n)):
             least = kind.devices - idle[node] if kind.is_whole else 0
+            if any(member.standing is Standing.STARTED for member in on_node[node]):
+                least = 0  # whoever has not started yet loses nothing
             while found and found[0].gpus < least:
                 yield heappop(found)
             known = self._known.setdefault(node, {})
@@ -113,6 +115,8 @@ class Vacancies:
             return False
         if item.sizes is not None:
             return False  # E2: it is resized where it is
+        if member.standing is Standing.STARTED:
+            return True  # it starts elsewhere instead
         return (
             member.standing is Standing.RUNNING
             and protected_until(item, item.members, state.policy, state.time) is None

@@ -197,6 +197,24 @@ def test_a_move_says_for_whom_and_by_which_rule() -> None:
     assert move.reason.text == "makes room for new and goes on at n1"
 
 
+def test_who_has_not_started_yet_starts_elsewhere_instead_of_moving_later() -> None:
+    # "small" goes to the fullest node and is in the way there of "big", which is next.
+    plan = decide(
+        consolidating(
+            "1x2+1x4",
+            [project("a", 8)],
+            [
+                job("there", 2, on="n2:0,1"),
+                job("small", 0.5),
+                job("big", 2, node_selector={}, nodes=("n1",)),
+            ],
+        )
+    )
+
+    assert (moved(plan), stopped(plan)) == (set(), set())
+    assert places(plan) == {"small-0": "n2:2", "big-0": "n1:0,1"}
+
+
 def test_who_moved_and_who_gained_run_a_cycle_later_and_nothing_follows() -> None:
     world = consolidating("2x2", ONE, SCATTERED)
 
