@@ -2,8 +2,9 @@
 
 `make mutants`. Collects the scheduler's tests once, learns which lines each test runs, then tries
 every mutation in a forked child: puts the changed code into the living functions, runs the tests
-that reach the changed line, quickest first, and stops at the first that fails. A child that takes
-too much time or memory counts as noticed. What survives is written with its line.
+that reach the changed line, quickest first, and stops at the first that fails. What became of each
+is remembered; after new tests, `--again` tries those that survived. A test that takes too much
+time or memory counts as one that fails.
 """
 
 from __future__ import annotations
@@ -213,16 +214,21 @@ class Trial:
         self._reached = reached
         self._options = options
         self._memory = CHECKOUT / ".mutants.json"
-        known = json.loads(self._memory.read_text()) if self._memory.exists() else []
-        self._known: set[str] = set(known)
+        known = json.loads(self._memory.read_text()) if self._memory.exists() else {}
+        self._known: dict[str, str] = known
 
     def run(self, mutants: Sequence[Mutant]) -> dict[str, Any]:
         """Try them until all are done or the budget is spent."""
         gc.collect()
         gc.freeze()
         ends = time.monotonic() + self._options.minutes * 60
-        outcomes = {m: "killed" for m in mutants if m.key in self._known}
-        print(f"{len(mutants)} mutants, {len(outcomes)} of them noticed before", flush=True)
+        outcomes = {
+            m: self._known[m.key]
+            for m in mutants
+            if m.key in self._known
+            and not (self._options.again and self._known[m.key] == "survived")
+        }
+        print(f"{len(mutants)} mutants, {len(outcomes)} of them known already", flush=True)
         waiting = [m for m in mutants if m not in outcomes]
         random.Random(self._options.seed).shuffle(waiting)
         running: dict[int, Mutant] = {}
@@ -234,16 +240,15 @@ class Trial:
             mutant = running.pop(pid)
             self._learn(pid)
             outcomes[mutant] = _outcome(status)
-            if outcomes[mutant] == "killed":
-                self._remember(mutant)
-            else:
+            self._remember(mutant, outcomes[mutant])
+            if outcomes[mutant] != "killed":
                 print(f"{outcomes[mutant]:>9}  {mutant.title}", flush=True)
         return _summary(outcomes, not_tried=len(waiting))
 
-    def _remember(self, mutant: Mutant) -> None:
-        """Keep what was noticed: it need not be tried again while its function stays as it is."""
-        self._known.add(mutant.key)
-        self._memory.write_text(json.dumps(sorted(self._known)))
+    def _remember(self, mutant: Mutant, outcome: str) -> None:
+        """Keep what came of it: that need not be tried again while its function stays as it is."""
+        self._known[mutant.key] = outcome
+        self._memory.write_text(json.dumps(self._known, indent=0, sort_keys=True))
 
     def _learn(self, pid: int) -> None:
         """Take up which test it was that noticed."""
@@ -321,6 +326,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="try so many, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60, help="start no more after that")
+    parser.add_argument("--again", action="store_true", help="try those that survived before, too")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--least", type=float, default=95, help="per cent to notice")
     parser.add_argument("--output", type=Path, help="write the report there")
