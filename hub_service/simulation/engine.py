@@ -41,6 +41,7 @@ BEYOND: Final = 800
 _SETTLING: Final = 20
 """Cycles in one instant after which even what the last one freed waits for the next."""
 _REPORT_EVERY: Final = 250
+_MINUTE: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,7 @@ class _Part:
         """Strict order only: who waits, first in first out."""
         self.shown: list[Job] = []
         """The head of that queue, as far as it could start."""
+        self.waiting = 0
         self.due: int | None = None
         self.last = -(1 << 60)
         self.settling = 0
@@ -119,6 +121,7 @@ class _Engine:
         self.on_plan = on_plan
         self.ends: list[tuple[int, int, Job, int]] = []
         self.wakes: list[tuple[int, int]] = []
+        self.woken: set[tuple[int, int]] = set()
         self.ended = 0
         self.refused = 0
         self._serial = 0
@@ -145,7 +148,10 @@ class _Engine:
                 touched.add(self.rows[upcoming].project)
                 upcoming += 1
             while self.wakes and self.wakes[0][0] <= now:
-                self._want(self.parts[heappop(self.wakes)[1]], now)
+                wake = heappop(self.wakes)
+                self.woken.discard(wake)
+                if self.parts[wake[1]].waiting:
+                    self._want(self.parts[wake[1]], now)
             for part in self.parts:
                 while part.due is not None and part.due <= now:
                     touched.update(self._cycle(part, now))
@@ -183,6 +189,7 @@ class _Engine:
             part.queue.append(job)
         else:
             part.changed[job.name] = job
+        part.waiting += 1
         self.meter.wait(row.project, job.size, 1)
         self._want(part, now)
 
@@ -277,6 +284,7 @@ class _Engine:
         if was_up and not job.is_up:
             meter.pauses += not is_moved
             meter.moves += is_moved
+            part.waiting += 1
             meter.wait(row.project, job.size, 1)
             job.overhead = row.checkpoint_cost_s or 0
             if self.setting.policy.max_pauses_per_hour is not None:
@@ -288,6 +296,7 @@ class _Engine:
             job.held_s = 0
         elif job.is_up:
             if not was_up:
+                part.waiting -= 1
                 meter.wait(row.project, job.size, -1)
                 if self.min_runtime:
                     self._wake(part, now + self.min_runtime)
@@ -295,8 +304,11 @@ class _Engine:
             heappush(self.ends, (job.end(now), self._serial, job, job.version))
 
     def _wake(self, part: _Part, at: int) -> None:
-        """Note when somebody's protection ends: nothing else would say so."""
-        heappush(self.wakes, (at, self.parts.index(part)))
+        """Note when somebody's protection ends, to the minute: nothing else would say so."""
+        wake = -(-at // _MINUTE) * _MINUTE, self.parts.index(part)
+        if wake not in self.woken:
+            self.woken.add(wake)
+            heappush(self.wakes, wake)
 
 
 def _in_order(part: _Part, plan: Plan) -> set[str]:
