@@ -294,6 +294,10 @@ def usage(
     return Call("GET", f"{API}/usage", schemas.UsageSeries, _params(given))
 
 
+def history(since: datetime) -> Call[list[schemas.PastWorkload]]:
+    return Call("GET", f"{API}/history", list[schemas.PastWorkload], _params([("since", since)]))
+
+
 def nodes() -> Call[list[schemas.NodeView]]:
     return Call("GET", f"{API}/nodes", list[schemas.NodeView])
 

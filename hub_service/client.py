@@ -16,6 +16,7 @@ from runai.hub_service.api.schemas import (
     LogLine,
     NodeView,
     Overview,
+    PastWorkload,
     ProcessReport,
     ProjectPut,
     ProjectView,
@@ -176,6 +177,10 @@ class Client(_Face):
         """Return allocation and utilization over a range (default: the last hour)."""
         return self._transport.send(calls.usage(workload, project, user, since, until, step_s))
 
+    def history(self, since: datetime) -> list[PastWorkload]:
+        """Return every workload that held GPUs after a time; for hub admins."""
+        return self._transport.send(calls.history(since))
+
     def nodes(self) -> list[NodeView]:
         """Return the machines and their devices."""
         return self._transport.send(calls.nodes())
@@ -309,6 +314,10 @@ class AsyncClient(_Face):
         return await self._transport.send(
             calls.usage(workload, project, user, since, until, step_s)
         )
+
+    async def history(self, since: datetime) -> list[PastWorkload]:
+        """Return every workload that held GPUs after a time; for hub admins."""
+        return await self._transport.send(calls.history(since))
 
     async def nodes(self) -> list[NodeView]:
         """Return the machines and their devices."""

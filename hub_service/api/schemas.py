@@ -374,3 +374,17 @@ class UsageSeries(Wire):
     idle_gpu_hours: float
     """Allocated and less than 1 % busy."""
     simulated: bool
+
+
+class PastWorkload(Wire):
+    """A workload of the past, as far as the ledger knows it: what a simulation replays."""
+
+    id: str
+    project: str
+    user: str
+    kind: Literal["job", "session"]
+    submitted: datetime
+    gpus: float
+    """What it held on average while it held anything."""
+    held_s: float
+    """For how long it held anything; pauses left out."""

@@ -8,7 +8,12 @@ from fastapi import APIRouter, Query
 from runai.hub_service.api.permissions import Action, Actor, authorise, may
 from runai.hub_service.api.platform import Caller, On, Platform
 from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
-from runai.hub_service.api.schemas import DeviceShareView, UsagePoint, UsageSeries
+from runai.hub_service.api.schemas import (
+    DeviceShareView,
+    PastWorkload,
+    UsagePoint,
+    UsageSeries,
+)
 from runai.hub_service.bookkeeping import held_devices
 from runai.hub_service.clusters.records import Allocation, WorkloadSpec
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
@@ -40,6 +45,26 @@ async def usage(
         raise InvalidRequest("The range ends before it begins.", hint="Give since before until.")
     found = await on.ledger.usage(UsageFilter(workload, project, user), start, end, step_s)
     return await _series(on, found)
+
+
+@router.get("/history")
+async def history(on: On, caller: Caller, since: datetime) -> list[PastWorkload]:
+    """List every workload that held GPUs after a time, deleted ones too: a simulation's trace."""
+    authorise(caller, Action.SET_PROJECT)
+    known = {record.id: record.spec.kind for record in await on.cluster.workloads()}
+    return [
+        PastWorkload(
+            id=past.workload,
+            project=past.project,
+            user=past.user,
+            kind=known.get(past.workload, "session" if past.is_session else "job"),
+            submitted=_time(past.submitted),
+            gpus=past.allocated_s / past.held_s,
+            held_s=past.held_s,
+        )
+        for past in await on.ledger.past(_seconds(since))
+        if past.held_s > 0 and past.allocated_s > 0
+    ]
 
 
 @router.post("/nodes/{node}/samples")

@@ -1,12 +1,13 @@
 """`runai simulate`: what a cluster and its quotas would have made of a trace of jobs.
 
-Knows options, the progress bar and the table; the run is `runai.hub_service.simulation`'s. Needs no
-platform: files go in, figures and a picture come out.
+Knows options, the progress bar and the table; the run is `runai.hub_service.simulation`'s. Files
+go in, or with `--history` what the platform remembers; figures and a picture come out.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import click
 
 from runai.hub_service.cli.render import show_json, show_lines
 from runai.hub_service.cli.reporting import Command, output_option
+from runai.hub_service.client import Client
 from runai.hub_service.errors import InvalidRequest, Unavailable
 
 __all__ = ["simulate"]
@@ -34,6 +36,11 @@ _SECONDS = click.IntRange(min=0)
 @click.option("--trace", type=_FILE, metavar="JOBS.csv", help="The jobs; .gz is read too.")
 @click.option(
     "--cluster", metavar="195x8|FILE", help="Nodes times GPUs, or a JSON file with a list of nodes."
+)
+@click.option(
+    "--history",
+    metavar="30d",
+    help="Replay the platform's own last days instead, on its nodes (hub admins).",
 )
 @click.option("--projects", type=_FILE, metavar="PROJECTS.yaml", help="The projects' quotas.")
 @click.option(
@@ -70,6 +77,7 @@ def simulate(**given: Any) -> None:
     runai simulate --trace jobs.csv --cluster 4x8 --projects projects.yaml
     runai simulate ... --set vision.quota=6 --picture after.svg
     runai simulate ... --policy static -o json
+    runai simulate --history 30d --set vision.quota=6
     """  # noqa: D301 - \b is click's mark of a block
     _needs_the_hub_extra()
     from runai.hub_service.simulation import picture  # noqa: PLC0415 - see above
@@ -105,7 +113,7 @@ def simulate(**given: Any) -> None:
     if timeline is not None and path is not None:
         timeline.close()
         column = picture.Column(title=given["policy"], results=run.results, timeline=timeline)
-        name = given["trace"].name
+        name = given["trace"].name if given["trace"] else f"The last {given['history']}"
         capacity = 1000 * sum(node.devices for node in nodes)
         picture.write_picture(
             path, f"{name} on {capacity // 1000} GPUs", [column], quotas, capacity
@@ -130,6 +138,16 @@ def _needs_the_hub_extra() -> None:
 
 def _what_to_replay(given: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     """Read the jobs, the nodes and the projects."""
+    from runai.hub_service.simulation import settings, traces  # noqa: PLC0415 - needs the extra
+
+    read = _from_files if given["history"] is None else _from_history
+    rows, nodes, specs = read(given)
+    if given["seed"] is not None:
+        rows = traces.shuffled(rows, given["seed"])
+    return rows, nodes, settings.projects_for_core(settings.with_changes(specs, given["changes"]))
+
+
+def _from_files(given: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     from runai.hub_service.projects_file import read_projects  # noqa: PLC0415 - needs the extra
     from runai.hub_service.simulation import settings, traces  # noqa: PLC0415
 
@@ -137,16 +155,40 @@ def _what_to_replay(given: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any]
         if given[option] is None:
             raise InvalidRequest(
                 f"--{option} is missing.",
-                hint="A run needs --trace jobs.csv, --cluster 4x8 and --projects projects.yaml.",
+                hint="A run needs --trace, --cluster and --projects; or --history 30d alone.",
             )
     nodes = settings.read_cluster(given["cluster"])
-    specs = settings.with_changes(read_projects(given["projects"]), given["changes"])
+    specs = read_projects(given["projects"])
     rows = traces.read_trace(given["trace"])
     if not rows:
         raise InvalidRequest(f"{given['trace']} has no jobs.")
-    if given["seed"] is not None:
-        rows = traces.shuffled(rows, given["seed"])
-    return rows, nodes, settings.projects_for_core(specs)
+    return rows, nodes, specs
+
+
+def _from_history(given: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """Ask the platform; a file stands in for what the platform would say."""
+    from runai.hub_service.projects_file import read_projects  # noqa: PLC0415 - needs the extra
+    from runai.hub_service.simulation import history, settings  # noqa: PLC0415
+
+    if given["trace"] is not None:
+        raise InvalidRequest(
+            "--history and --trace both say which jobs to replay.", hint="Give one of them."
+        )
+    since = datetime.now(UTC) - timedelta(seconds=history.seconds_of(given["history"]))
+    with Client.discover() as client:
+        rows = history.rows_of(client.history(since))
+        views, nodes = client.projects(), history.nodes_of(client.nodes())
+    if not rows:
+        raise InvalidRequest(
+            f"Nothing held a GPU in the last {given['history']}.", hint="Try a longer time."
+        )
+    specs = history.specs_of(views)
+    if given["projects"] is not None:
+        specs = read_projects(given["projects"])
+    if given["cluster"] is not None:
+        nodes = settings.read_cluster(given["cluster"])
+    known = {spec.name for spec in specs}
+    return [row for row in rows if row.project in known], nodes, specs
 
 
 @contextmanager

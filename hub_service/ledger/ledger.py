@@ -18,7 +18,7 @@ from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger import query
 from runai.hub_service.ledger.integration import Held, Integration, Span
 from runai.hub_service.ledger.query import Range, Usage, UsageFilter
-from runai.hub_service.ledger.store import Batch, Event, Row, Store
+from runai.hub_service.ledger.store import Batch, Event, Past, Row, Store
 from runai.hub_service.ledger.totals import LEVELS_S, MEMORY_S, Scope, Series, Totals
 
 __all__ = ["Ledger"]
@@ -175,6 +175,28 @@ class Ledger:
         waiting = [e for e in self._batch.events if e.workload == workload and e.at >= since]
         stored = await asyncio.to_thread(self._store.events_of, workload, since, limit)
         return (stored + waiting)[-limit:]
+
+    async def past(self, since: float) -> list[Past]:
+        """Return the workloads that held anything after a time, oldest first."""
+        self._sums.advance(self._clock())
+        lately = list(self._batch.events)
+        changed = self._sums.changed
+        lives = [s for s in {*self._by_scope.values(), *changed} if s.scope.kind == "workload"]
+        recent = [(s, s.now()) for s in lives if s in changed or s.opened >= since]
+        found = await asyncio.to_thread(self._store.past_workloads, since)
+        for series, totals in recent:
+            known = found.get(series.id)
+            told = (e.at for e in lately if e.workload == series.scope.workload)
+            found[series.id] = Past(
+                series.scope.workload,
+                series.scope.project,
+                series.scope.user,
+                known.submitted if known else min(next(told, series.opened), series.opened),
+                totals.held_s,
+                totals.allocated_s,
+                is_session=known is not None and known.is_session,
+            )
+        return sorted(found.values(), key=lambda past: (past.submitted, past.workload))
 
     def _remembered(self, scope: Scope) -> list[Series]:
         return [

@@ -17,7 +17,7 @@ from runai.hub_service.ledger import schema
 from runai.hub_service.ledger.integration import Span
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 
-__all__ = ["Batch", "Event", "Row", "Store", "ledger_url"]
+__all__ = ["Batch", "Event", "Past", "Row", "Store", "ledger_url"]
 
 DAY_S = 86400
 RETENTION_S = {10: 2 * DAY_S, 60: 90 * DAY_S}
@@ -46,6 +46,22 @@ class Event:
     text: str
     project: str = ""
     user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A workload as the ledger remembers it, whether or not it is still there."""
+
+    workload: str
+    project: str
+    user: str
+    submitted: float
+    """When it was first heard of; where that is forgotten, when it first held anything."""
+    held_s: float
+    allocated_s: float
+    """GPU-seconds."""
+    is_session: bool
+    """Whether it ended as only sessions do."""
 
 
 @dataclass(slots=True)
@@ -286,6 +302,39 @@ class Store:
             for r in reversed(rows)
         ]
 
+    def past_workloads(self, since: float) -> dict[int, Past]:
+        """Return the workloads that held anything after a time, by series."""
+        series, totals, events = schema.series.c, schema.totals.c, schema.events.c
+        held = (
+            sa.select(
+                series.id,
+                series.workload,
+                series.project,
+                series.user,
+                series.opened,
+                sa.func.max(totals.held_s).label("held_s"),
+                sa.func.max(totals.allocated_s).label("allocated_s"),
+            )
+            .join_from(schema.series, schema.totals, totals.series_id == series.id)
+            .where(series.kind == "workload")
+            .group_by(series.id)
+            .having(sa.func.max(totals.at) > since)
+            .order_by(series.opened, series.id)
+        )
+        told = (
+            sa.select(events.workload, events.at, events.kind)
+            .where(events.workload.in_(sa.select(held.subquery().c.workload)))
+            .order_by(events.at, events.id)
+        )
+        with self._engine.connect() as connection:
+            lives: dict[str, list[tuple[float, str]]] = {}
+            for workload, at, kind in connection.execute(told):
+                lives.setdefault(workload, []).append((at, kind))
+            return {
+                row["id"]: _past(row, lives.get(row["workload"], []))
+                for row in connection.execute(held).mappings()
+            }
+
     def drop_old(self, now: float) -> None:
         """Delete rows and events past their time; coarser rows keep the totals."""
         with self._engine.begin() as connection:
@@ -296,6 +345,26 @@ class Store:
                     )
                 )
             connection.execute(sa.delete(schema.events).where(schema.events.c.at < now - EVENTS_S))
+
+
+def _past(row: Any, life: Sequence[tuple[float, str]]) -> Past:  # noqa: ANN401  a row of the query
+    """Find, among the events of all that ever had a name, those of the one that held this."""
+    opened = row["opened"]
+    start = max(
+        (n + 1 for n, (at, kind) in enumerate(life) if kind == "deleted" and at < opened), default=0
+    )
+    own = life[start:]
+    stop = next((n for n, (_, kind) in enumerate(own) if kind == "deleted"), len(own))
+    first = own[0][0] if own[:stop] else opened
+    return Past(
+        row["workload"],
+        row["project"],
+        row["user"],
+        min(first, opened),
+        row["held_s"],
+        row["allocated_s"],
+        any(kind == "ended" for _, kind in own[:stop]),
+    )
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401  the driver's own type

@@ -124,3 +124,31 @@ def test_a_job_of_nobody_is_named(simulate, files):
 
     assert result.exit_code == 1
     assert "Job c1 belongs to project c, which is not among the projects." in result.stderr
+
+
+def test_the_platforms_own_past_answers_what_if(as_user, service):
+    bob, admin = as_user("bob"), as_user("admin")
+    for name, gpus in (("half", "0.5"), ("two", "2")):
+        assert bob("submit", name, "--gpus", gpus, "--wait", "--", "sleep", "1").exit_code == 0
+    bob("delete", "two", "--yes")
+
+    result = admin("simulate", "--history", "1h", "--set", "vision.quota=2", "-o", "json")
+
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["jobs"] == 2
+
+
+def test_the_past_of_everybody_is_for_hub_admins(as_user, service):
+    result = as_user("bob")("simulate", "--history", "1h")
+
+    assert result.exit_code == 1
+    assert "hub admin" in result.stderr
+
+
+def test_a_length_of_time_has_a_unit(as_user, service):
+    result = as_user("admin")("simulate", "--history", "30")
+
+    assert result.exit_code == 1
+    assert "'30' is no length of time. Write 30d, 12h or 90m." in result.stderr.replace(
+        "\nHint: ", " "
+    )

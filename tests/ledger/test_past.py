@@ -1,0 +1,71 @@
+"""What ran in the past, deleted workloads too: the trace that a simulation replays."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.ledger import Held
+
+A = Held("vision", "ana", "vision/a", "GPU-0", 500)
+B = Held("nlp", "bo", "nlp/b", "GPU-1", 1000)
+
+
+def pass_time(book, clock, seconds, held):
+    book.record(clock.now, 0.0, held)
+    for _ in range(seconds):
+        clock.now += 1.0
+        book.record(clock.now, 1.0, held)
+
+
+def told(past):
+    return [
+        (p.workload, p.project, p.user, p.submitted, pytest.approx(p.held_s), p.is_session)
+        for p in past
+    ]
+
+
+async def test_what_is_held_now_is_there_before_it_is_written(ledger, clock):
+    book, start = ledger(), clock.now
+    book.event("vision/a", "queued", "", project="vision", user="ana")
+    clock.now += 40
+    pass_time(book, clock, 20, [A])
+
+    past = await book.past(start - 1)
+
+    assert told(past) == [("vision/a", "vision", "ana", start, 20, False)]
+    assert past[0].allocated_s == pytest.approx(10)
+
+
+async def test_a_deleted_one_and_its_successor_of_the_same_name_are_two(ledger, clock):
+    book, start = ledger(), clock.now
+    book.event("vision/a", "queued", "")
+    pass_time(book, clock, 30, [A])
+    book.event("vision/a", "ended", "")
+    book.event("vision/a", "deleted", "")
+    pass_time(book, clock, 30, [])
+    book.forget("vision/a")
+    book.event("vision/a", "queued", "")
+    second = clock.now
+    clock.now += 30
+    pass_time(book, clock, 40, [A])
+    await book.flush()
+    book.close()
+
+    past = await ledger().past(start - 1)
+
+    assert [(p.submitted, p.is_session) for p in past] == [(start, True), (second, False)]
+    assert [p.held_s for p in past] == pytest.approx([30, 40])
+
+
+async def test_who_held_nothing_since_is_left_out(ledger, clock):
+    book = ledger()
+    pass_time(book, clock, 30, [A])
+    pass_time(book, clock, 30, [])
+    await book.flush()
+    book.close()
+    clock.now += 1000
+    later, book = clock.now, ledger()
+    pass_time(book, clock, 30, [B])
+
+    assert [p.workload for p in await book.past(later - 100)] == ["nlp/b"]
+    assert [p.workload for p in await book.past(later - 1100)] == ["vision/a", "nlp/b"]
