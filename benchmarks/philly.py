@@ -38,6 +38,7 @@ from runai.hub_service.simulation.traces import TraceRow, read_trace, shuffled
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "philly.json"
 PICTURE = HERE.parent / "docs" / "pictures" / "philly-static-against-quotas.png"
+PAGE = HERE.parent / "docs" / "simulation.md"
 DATA = HERE.parent.parent / "shared" / "data"
 
 DAY = 86400
@@ -299,18 +300,63 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
 
+ROWS = {
+    "static": "private parts",
+    "pool": "one pool, no quotas",
+    "quota": "guaranteed quotas",
+    "quota-restart": "the same without checkpoints",
+    "consolidate": "quotas, and jobs move to make room",
+    "elastic": "quotas, 30 % of the jobs elastic",
+    "skewed-static": "quotas squared: private parts",
+    "skewed-quota": "quotas squared: guaranteed",
+    "0.7-static": "load 0.7: private parts",
+    "0.7-pool": "load 0.7: one pool",
+    "0.7-quota": "load 0.7: guaranteed quotas",
+    "1.1-static": "load 1.1: private parts",
+    "1.1-pool": "load 1.1: one pool",
+    "1.1-quota": "load 1.1: guaranteed quotas",
+}
+
+
+def table(runs: Mapping[str, Any]) -> str:
+    """Write what was measured as a table for the docs."""
+    lines = [
+        "| | allocated | useful | mean wait | 99 in 100 wait at most | submission to end | pauses"
+        " | promises broken | worse off than alone |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, words in ROWS.items():
+        if name in runs:
+            f = runs[name]["figures"]
+            lines.append(
+                f"| {words} | {f['allocated_pct']:.1f} % | {f['useful_pct']:.1f} %"
+                f" | {f['wait_mean_h']:.2f} | {f['wait_p99_h']:.1f} | {f['jct_mean_h']:.2f}"
+                f" | {f['pauses']:,.0f} | {f['violation_h']:,.0f} | {f['worse_than_alone']:g} |"
+            )
+    return "\n".join(lines)
+
+
+def write_table(runs: Mapping[str, Any]) -> None:
+    """Put the table into the page."""
+    before, mark, rest = PAGE.read_text().partition("<!-- philly -->\n")
+    after = rest.partition("<!-- end philly -->")[2]
+    PAGE.write_text(f"{before}{mark}{table(runs)}\n<!-- end philly -->{after}")
+
+
 def keep(name: str, written: Mapping[str, Any]) -> None:
     """Put one case into the file of results."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     runs = {**kept.get("runs", {}), name: written}
-    result = {
+    result: dict[str, Any] = {
         "machine": f"{os.cpu_count()} cores, {platform.platform()}",
         "python": platform.python_version(),
         "source": "Jeon et al., ATC'19: msr-fiddle/philly-traces (CC-BY-4.0)",
-        "runs": {case: runs[case] for case in CASES if case in runs},
     }
+    runs = {case: runs[case] for case in CASES if case in runs}
+    result["runs"] = runs
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    write_table(runs)
 
 
 if __name__ == "__main__":
