@@ -21,6 +21,7 @@ __all__ = [
     "LogLine",
     "NodeView",
     "Overview",
+    "PastWorkload",
     "Problem",
     "ProcessReport",
     "ProjectName",
