@@ -1,4 +1,4 @@
-"""Who gives back, and how little (R1 to R8)."""
+"""Who gives back, and how little (R1 to R7)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from builders import (
     places,
     project,
     reserved,
-    running,
-    sentence,
     session,
-    settled,
     snapshot,
     started,
     stopped,
@@ -307,110 +304,3 @@ def test_what_was_just_started_over_quota_gives_way_without_ever_running() -> No
     plan = decide(snapshot("1x2", projects, jobs))
 
     assert (started(plan), stopped(plan), reserved(plan)) == (set(), {"theirs-0"}, {"new-0"})
-
-
-# ---- R8
-
-
-@pytest.mark.parametrize(
-    ("since", "expected"),
-    [(900, {"a1-0"}), (950, set())],
-    ids=["ran long enough", "too young"],
-)
-def test_a_minimum_run_time_protects(since: int, expected: set[str]) -> None:
-    projects = [project("a", 0, min_runtime=100), project("b", 1)]
-
-    plan = decide(snapshot("1x2", projects, [*full(started=since), job("new", project="b")]))
-
-    assert stopped(plan) == expected
-
-
-def test_a_minimum_run_time_does_not_protect_surplus() -> None:
-    projects = [project("a", 0, min_runtime=100), project("b", 1)]
-    elastic = job("e", workers=2, min_workers=1, on="n1:0 n1:1", started=999)
-
-    assert stopped(decide(snapshot("1x2", projects, [elastic, job("new", project="b")]))) == {"e-1"}
-
-
-def test_a_department_protects_its_projects_work() -> None:
-    projects = [
-        project("p", 0, min_runtime=100),
-        project("a", 0, parent="p"),
-        project("b", 1),
-    ]
-
-    plan = decide(snapshot("1x2", projects, [*full(started=950), job("new", project="b")]))
-
-    assert waits(plan) == {"new": "protected"}
-
-
-HOUR = 3600
-OFTEN = {
-    "as often as it may": ((2000, 3000), set()),
-    "once less": ((3000,), {"a1-0"}),
-    "long ago": ((10, 20, 3000), {"a1-0"}),
-    "what the clock says is to come does not count": ((3000, 9000), {"a1-0"}),
-}
-
-
-@pytest.mark.parametrize(("pauses", "expected"), OFTEN.values(), ids=OFTEN)
-def test_a_job_is_not_paused_again_and_again(pauses: tuple[int, ...], expected: set[str]) -> None:
-    projects = [project("a", 0), project("b", 1)]
-    jobs = [*full(pauses=pauses), job("new", project="b")]
-    world = snapshot("1x2", projects, jobs, now=HOUR + 100, max_pauses_per_hour=2)
-
-    plan = decide(world)
-
-    assert stopped(plan) == expected
-    if not expected:
-        assert sentence(plan, "new") == "those who would give way are protected for 1900 s more"
-
-
-def test_another_is_paused_instead_of_one_that_was_paused_already() -> None:
-    projects = [project("a", 0), project("b", 1)]
-    jobs = [job("rested", on="n1:0"), job("tired", on="n1:1", pauses=(900,)), job("new", 1, "b")]
-
-    world = snapshot("1x2", projects, jobs, max_pauses_per_hour=1)
-
-    assert stopped(decide(world)) == {"rested-0"}
-
-
-def test_no_pauses_at_all_is_a_policy_too() -> None:
-    projects = [project("a", 0), project("b", 1)]
-    world = snapshot("1x2", projects, [*full(), job("new", 1, "b")], max_pauses_per_hour=0)
-
-    assert stopped(decide(world)) == set()
-
-
-def test_pauses_do_not_protect_surplus_which_pauses_nobody() -> None:
-    projects = [project("a", 0), project("b", 1)]
-    elastic = job("e", workers=2, min_workers=1, on="n1:0 n1:1", pauses=(900,))
-
-    world = snapshot("1x2", projects, [elastic, job("new", 1, "b")], max_pauses_per_hour=1)
-
-    assert stopped(decide(world)) == {"e-1"}
-
-
-def test_a_plan_stops_no_more_workers_than_it_may_and_the_next_goes_on() -> None:
-    projects = [project("a", 0, weight=0), project("b", 4)]
-    jobs = [*full("a", 4), *[job(f"b{n}", 1, "b") for n in range(4)]]
-    world = snapshot("1x4", projects, jobs, max_evictions=3)
-
-    plan = decide(world)
-    assert stopped(plan) == {"a1-0", "a2-0", "a3-0"}
-    assert reserved(plan) == {"b0-0", "b1-0", "b2-0"}
-    assert (waits(plan)["b3"], sentence(plan, "b3")) == (
-        "protected",
-        "its place would stop more workers than the 3 that one plan may stop",
-    )
-
-    assert running(settled(world)) == {"b0", "b1", "b2", "b3"}
-
-
-def test_a_gang_that_needs_more_than_a_plan_may_stop_stops_nobody() -> None:
-    projects = [project("a", 0, weight=0), project("b", 4)]
-    jobs = [*full("a", 4), job("gang", 1, "b", workers=4), job("small", 1, "b")]
-
-    plan = decide(snapshot("1x4", projects, jobs, max_evictions=3))
-
-    assert (stopped(plan), reserved(plan)) == ({"a3-0"}, {"small-0"})
