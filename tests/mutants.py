@@ -41,7 +41,7 @@ TESTS = ("scheduler",)
 NOT_DECIDING = ("__init__", "__main__", "wire")
 """Modules without a decision of their own."""
 
-SLOWEST_S = 0.6
+SLOWEST_S = 4.0
 """Tests that take longer, with as few examples as here, are left to the suite itself."""
 CPU_S = 2.0
 """What a test may take beside five times what it takes unbroken."""

@@ -20,6 +20,6 @@ settings.register_profile(
     "long", max_examples=4_000, deadline=None, print_blob=True, suppress_health_check=_QUIET
 )
 settings.register_profile(
-    "mutants", max_examples=8, deadline=None, derandomize=True, suppress_health_check=_QUIET
+    "mutants", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_QUIET
 )
 settings.load_profile(os.environ.get("RUNAI_HYPOTHESIS", "default"))

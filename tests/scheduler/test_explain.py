@@ -260,6 +260,33 @@ def test_as_little_as_possible_would_have_to_be_given_back() -> None:
     )
 
 
+def test_several_that_would_have_to_go_are_named() -> None:
+    def explained(count: int) -> str:
+        old = [job(f"old-{i}", on=f"n1:{i}") for i in range(count)]
+        world = snapshot("1x8", [project("a", 0), project("b", 8)], [*old, job("new", 8, "b")])
+        _, explanation = told(world, "new")
+        return explanation.counterfactuals[0].text
+
+    assert explained(1) == "would start if old-0 had gone"
+    assert explained(2) == "would start if old-0 and old-1 had gone"
+    assert explained(4) == "would start if old-0, old-1, old-2 and old-3 had gone"
+    assert explained(6) == "would start if old-0, old-1, old-2, old-3 and 2 more had gone"
+
+
+def test_who_is_exactly_within_quota_hears_how_far_others_are_over_theirs() -> None:
+    world = snapshot(
+        "1x4",
+        [project("a", 1, min_runtime=600), project("b", 1)],
+        [*[job(f"r-{i}", on=f"n1:{i}", started=900) for i in range(4)], job("mine", 1, "b")],
+    )
+
+    _, explanation = told(world, "mine")
+
+    assert explanation.counterfactuals[0].text.startswith(
+        "would start if a gave back 1 of the 3 GPUs it holds over its share"
+    )
+
+
 def test_what_a_resized_job_holds_is_what_it_has() -> None:
     world = snapshot(
         "1x4",
@@ -360,7 +387,7 @@ def test_the_work_of_an_explanation_is_bounded() -> None:
 # ---- what is told is true
 
 
-@given(snapshots())
+@given(snapshots(most=6))
 def test_a_told_counterfactual_is_true(world: Snapshot) -> None:
     plan = decide(world)
     for wait in plan.decisions:
