@@ -59,6 +59,8 @@ class Case:
     checkpoints: bool = True
     quotas: Literal["given", "skewed"] = "given"
     elastic: bool = False
+    min_runtime: int = 0
+    """Seconds that a job may run before it is taken back from."""
     seeds: int = 0
     """So many runs, jobs of the same second shuffled in each; the figures are their means."""
 
@@ -70,6 +72,7 @@ CASES: Mapping[str, Case] = {
     "pool": Case("pool", seeds=3),
     "quota-restart": Case("quota", checkpoints=False),
     "quota": Case("quota"),
+    "protected": Case("quota", min_runtime=8 * 3600),
     "consolidate": Case("quota+consolidate"),
     "elastic": Case("quota", elastic=True),
     "skewed-static": Case("static", quotas="skewed"),
@@ -161,7 +164,11 @@ class Philly:
                 for n in range(count)
             ],
             projects=[
-                Project(name=name, quota=MilliGpu(1000 * NODE_GPUS * nodes))
+                Project(
+                    name=name,
+                    quota=MilliGpu(1000 * NODE_GPUS * nodes),
+                    min_runtime=case.min_runtime,
+                )
                 for name, nodes in given.items()
             ],
             since=self.settled,
@@ -304,7 +311,8 @@ ROWS = {
     "static": "private parts",
     "pool": "one pool, no quotas",
     "quota": "guaranteed quotas",
-    "quota-restart": "the same without checkpoints",
+    "protected": "the same, jobs protected for their first hours",
+    "quota-restart": "quotas without checkpoints",
     "consolidate": "quotas, and jobs move to make room",
     "elastic": "quotas, 30 % of the jobs elastic",
     "skewed-static": "quotas squared: private parts",
