@@ -56,6 +56,9 @@ class Controller:
         """
         self._cluster = cluster
         self._decide = decide
+        if policy is not None and policy.explain == "full":
+            # At length it is told to those who ask, and may know: not in every cycle.
+            policy = replace(policy, explain="short")
         self._policy = policy
         self._on_cycle = on_cycle
         self._clock = clock

@@ -18,7 +18,7 @@ from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller import AT_LEAST_EVERY_S, THREAD_ABOVE, Controller, Cycle
-from runai.hub_service.scheduler import Plan, Snapshot, decide
+from runai.hub_service.scheduler import Plan, Policy, Snapshot, Wait, decide
 from runai.hub_service.scheduler.quantity import MilliGpu
 
 
@@ -219,3 +219,16 @@ def test_a_large_cluster_is_decided_about_beside_the_event_loop(loop, cluster):
 
     asyncio.run(story())  # threads need real time
     assert threads == {False}
+
+
+def test_long_explanations_are_for_those_who_ask_and_in_no_cycle(loop, cluster):
+    spec = WorkloadSpec("vision", "big", "ana", "job", ("true",), gpus=MilliGpu(9000))
+    loop.run_until_complete(cluster.submit([spec]))
+    controller = Controller(cluster, decide, policy=Policy(explain="full", packing="spread"))
+
+    cycle = loop.run_until_complete(controller.cycle())
+
+    (wait,) = cycle.plan.decisions
+    assert isinstance(wait, Wait)
+    assert (wait.reason.code, wait.explanation) == ("no_such_node", None)
+    assert cycle.snapshot.policy == Policy(explain="short", packing="spread")
