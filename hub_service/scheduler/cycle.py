@@ -73,8 +73,7 @@ def run(state: State) -> Plan:
     # 1. See what is asked for, and divide the cluster (P6, Q4, S).
     choose_parts(state)
     state.expect_its_like()
-    history_weight, by_type = state.policy.history_weight, state.capacity_by_type()
-    set_fair_shares(state.tree, state.capacity(), history_weight, by_type)
+    _divide(state)
 
     allocation = Allocation(state)
     # 2. Keep what earlier plans reserved, and start it where it is free now (R7).
@@ -88,6 +87,8 @@ def run(state: State) -> Plan:
     if "allocate" in phases:
         allocation.start_what_fits()
         try_other_parts(state, allocation)
+        if choose_parts(state):
+            _divide(state)
 
     # 5. Make room by moving those who can go on elsewhere, where that is wanted (R10).
     reclaim = Reclaim(state, allocation)
@@ -118,3 +119,8 @@ def run(state: State) -> Plan:
 
     # 10. Say it, with the reason for everybody who waits (X).
     return plan_of(state, allocation, reclaim)
+
+
+def _divide(state: State) -> None:
+    history_weight, by_type = state.policy.history_weight, state.capacity_by_type()
+    set_fair_shares(state.tree, state.capacity(), history_weight, by_type)

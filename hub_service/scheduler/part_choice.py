@@ -16,11 +16,13 @@ from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
 
 
-def choose_parts(state: State) -> None:
-    """Book whoever waits and may use several types on one of its project's parts."""
+def choose_parts(state: State) -> bool:
+    """Book whoever waits and may use several types on one part; tell whether any changed.
+
+    Asked again once what is idle has been handed out: from then on only quota counts.
+    """
     undecided = _in_order(state)
-    if not undecided:
-        return
+    has_changed = False
     left: dict[Account, int] = {}
     for item in undecided:
         for part in state.parts_for(item):
@@ -36,14 +38,14 @@ def choose_parts(state: State) -> None:
         left[chosen] -= _wanted(item)
         idle[chosen] -= demand
         if chosen is not item.account:
+            has_changed = True
             state.rebook(item, chosen)
+    return has_changed
 
 
 def try_other_parts(state: State, allocation: Allocation) -> None:
     """Start on another part who found no place on the one that was chosen for it."""
     for waiting in _in_order(state):
-        if any(member.standing is not Standing.PENDING for member in waiting.members):
-            continue
         item, chosen = waiting, waiting.account
         for part in state.parts_for(item):
             if part is chosen or not _has_place(state, item, part):
@@ -55,7 +57,12 @@ def try_other_parts(state: State, allocation: Allocation) -> None:
 
 
 def _in_order(state: State) -> list[Item]:
-    return sorted(state.undecided, key=lambda item: item.place_in_queue)
+    waiting = [
+        item
+        for item in state.undecided
+        if all(member.standing is Standing.PENDING for member in item.members)
+    ]
+    return sorted(waiting, key=lambda item: item.place_in_queue)
 
 
 def _least(item: Item) -> int:

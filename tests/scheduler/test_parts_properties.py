@@ -149,7 +149,7 @@ def test_neither_order_nor_an_index_changes_a_plan_with_tables(world: Snapshot, 
 
 @given(typed_worlds())
 def test_plans_with_tables_come_to_rest(world: Snapshot) -> None:
-    world = settled(world, cycles=4)
+    world = settled(world)
 
     for _ in range(3):
         plan = decide(world)
