@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.allocate import HELD, Allocation
+from runai.hub_service.scheduler.giving import could_suffice
 from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
 from runai.hub_service.scheduler.lanes import Lane, Unit
 from runai.hub_service.scheduler.order import FairOrder
@@ -193,7 +194,7 @@ class Reclaim:
             return
         tried = 0
         for node in self._emptiest_first:
-            if node not in member.kind.nodes:
+            if node not in member.kind.nodes or not could_suffice(self._state, node, unit, way):
                 continue
             there = self._victims.on(node, self._state.on_node[node])
             if there:

@@ -304,3 +304,13 @@ def test_what_was_just_started_over_quota_gives_way_without_ever_running() -> No
     plan = decide(snapshot("1x2", projects, jobs))
 
     assert (started(plan), stopped(plan), reserved(plan)) == (set(), {"theirs-0"}, {"new-0"})
+
+
+def test_a_node_where_too_little_may_be_taken_is_not_searched() -> None:
+    # b may take one GPU of a, which is over its quota by one, and needs two on one node.
+    projects = [project("a", 3), project("b", 2)]
+    jobs = [*[job(f"a{i}", on=f"n{i // 2 + 1}:{i % 2}") for i in range(4)], job("b1", 2, "b")]
+    plan = decide(snapshot("2x2", projects, jobs))
+
+    assert stopped(plan) == set()
+    assert len([d for d in plan.decisions if d.kind == "wait"]) == 1

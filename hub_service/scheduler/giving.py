@@ -1,0 +1,55 @@
+"""How much a node could give at most, by counting: infeasible searches need not be begun.
+
+Knows an upper bound of what R1 and R2 let a claimant take on one node. Never says no where a search
+could succeed; what really can be taken is `search`'s. Used by `reclaim`.
+"""
+
+from __future__ import annotations
+
+from runai.hub_service.scheduler.items import ACTIVE, Item
+from runai.hub_service.scheduler.lanes import Unit
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.search import Way
+from runai.hub_service.scheduler.state import State
+from runai.hub_service.scheduler.tree import UNLIMITED, Account
+
+
+def could_suffice(state: State, node: int, unit: Unit, way: Way) -> bool:
+    """Tell whether one worker could have room on a node if all left that may be taken."""
+    kind = unit.members[0].kind
+    idle = state.later.idle[node]
+    if not kind.is_whole or idle >= kind.devices:
+        return True
+    held: dict[Account, dict[Item, int]] = {}
+    shares: set[Account] = set()
+    for member in state.on_node[node]:
+        item = member.item
+        if member.booking is None or item.is_fixed or member.standing not in ACTIVE:
+            continue
+        there = held.setdefault(item.account, {})
+        there[item] = there.get(item, 0) + len(member.booking.devices)
+        if not member.kind.is_whole:
+            shares.add(item.account)
+    for account, items in held.items():
+        idle += _most(account, items, unit, way, counts=account not in shares)
+    return idle >= kind.devices
+
+
+def _most(account: Account, items: dict[Item, int], unit: Unit, way: Way, *, counts: bool) -> int:
+    """Bound the devices that an account may lose on a node where it has these."""
+    everything = sum(items.values())
+    mine = unit.item.account
+    if account is mine:
+        return everything if way.own else 0
+    if not way.others:
+        return 0
+    if not counts or account.parent is not None or mine.parent is not None:
+        # A fraction costs its project less than the device it frees; in a tree others are judged.
+        return everything
+    # R2: a unit may go while its project is over, so all but the last fit into what it is over.
+    is_within_quota = mine.allocated + unit.demand <= mine.quota or way.own
+    bound = account.quota if is_within_quota else max(account.quota, account.fair_share)
+    over = min(UNLIMITED, account.allocated - bound)
+    if over <= 0:
+        return 0
+    return min(everything, -(-over // WHOLE_GPU) - 1 + max(items.values()))
