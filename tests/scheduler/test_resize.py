@@ -27,7 +27,6 @@ from runai.hub_service.scheduler import (
     decide,
     milli_gpus,
 )
-from runai.hub_service.scheduler.resize import Sizes, gain, repays
 
 A, B = project("a", 2), project("b", 2)
 
@@ -236,67 +235,6 @@ def test_a_gpu_that_gains_nothing_stays_idle() -> None:
     world = snapshot("1x4", [A], [elastic("e", (1, 2, 4), throughput={"1": 10, "2": 18, "3": 18})])
 
     assert places(decide(world)) == {"e-0": "n1:0,1"}
-
-
-GAINS = {
-    "without numbers as much as any": ({}, Sizes(1, 2, 4), 1, 1000),
-    "in a line with the request": ({"1": 10, "2": 20}, Sizes(1, 2, 4), 1, 1000),
-    "less beyond": ({"2": 20, "3": 26}, Sizes(1, 2, 4), 2, 600),
-    "nothing beyond what is known": ({"2": 20}, Sizes(1, 2, 4), 2, 0),
-    "between two that are known": ({"1": 10, "3": 20}, Sizes(1, 3, 3), 1, 750),
-    "a gang's workers count their GPUs": ({"2": 20, "4": 30}, None, 1, 666),
-}
-
-
-@pytest.mark.parametrize(
-    ("throughput", "sizes", "index", "expected"), GAINS.values(), ids=list(GAINS)
-)
-def test_a_gain_is_in_thousandths_of_a_gpu_asked_for(
-    throughput: dict[str, int], sizes: Sizes | None, index: int, expected: int
-) -> None:
-    gang = job("j", 2, workers=2, throughput=throughput)
-
-    assert gain(gang, sizes, index) == expected
-
-
-HORIZONS = {
-    "no cost always repays": ({}, 1, 2, None, True),
-    "no cost and no gain never does": ({"throughput": {"1": 10}}, 1, 2, None, False),
-    # Twice as fast: what 100 s cost is won back in another 100 s.
-    "with more than twice the cost left": (
-        {"resize_cost": 100, "expected_runtime": 1201},
-        1,
-        2,
-        0,
-        True,
-    ),
-    "with exactly that left it is the same": (
-        {"resize_cost": 100, "expected_runtime": 1200},
-        1,
-        2,
-        0,
-        False,
-    ),
-    "unknown, it runs as long again": ({"resize_cost": 100}, 1, 2, 799, True),
-    "and not longer": ({"resize_cost": 100}, 1, 2, 800, False),
-    "never started, it is expected to end at once": ({"resize_cost": 1}, 1, 2, None, False),
-    "longer than expected too": (
-        {"resize_cost": 1, "expected_runtime": 10},
-        1,
-        2,
-        0,
-        False,
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("fields", "before", "after", "since", "expected"), HORIZONS.values(), ids=list(HORIZONS)
-)
-def test_a_resize_repays(
-    fields: dict[str, Any], before: int, after: int, since: int | None, *, expected: bool
-) -> None:
-    assert repays(job("j", **fields), before, after, started=since, now=1000) is expected
 
 
 def test_no_resize_that_does_not_repay() -> None:

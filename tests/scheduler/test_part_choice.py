@@ -1,0 +1,219 @@
+"""Which entry of a table a workload is booked on, and what its types are (Q4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import asking, gpus, job, places, project, reserved, snapshot, table
+from runai.hub_service.scheduler import Node, Project, Worker, Workload, decide
+from runai.hub_service.scheduler.parts import candidates, groups, types_of, within
+from runai.hub_service.scheduler.tree import Account, ProjectTree
+
+TYPES = {"n1": "a100", "n2": "h100", "n3": "t4", "n4": "v100"}
+NODES = [Node(name=name, devices=4, gpu_type=gpu_type) for name, gpu_type in TYPES.items()]
+
+
+def parts_of(*projects: Project) -> dict[str | None, Account]:
+    """Give the parts of the first project by type."""
+    account = ProjectTree(projects).accounts[projects[0].name]
+    return {part.gpu_type: part for part in account.parts}
+
+
+X = table("x", {"h100": 1, "a100": 2, "*": 3})
+
+
+def test_a_table_has_a_part_for_each_entry_and_for_the_rest() -> None:
+    parts = parts_of(table("x", {"a100": 2, "h100": None}, created=7))
+
+    assert {t: (p.name, p.quota >= 1 << 62, p.age[0]) for t, p in parts.items()} == {
+        "a100": ("x on a100", False, 7),
+        "h100": ("x on h100", True, 7),
+        "*": ("x on other GPUs", False, 7),
+    }
+    assert [p.weight for p in parts.values()] == [0, 2000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "expected"),
+    [("a100", {"a100"}), ("h100", {"h100"}), ("*", {"t4", "v100"})],
+)
+def test_types(gpu_type: str, expected: set[str]) -> None:
+    assert types_of(parts_of(X)[gpu_type], TYPES.values()) == expected
+    assert types_of(parts_of(X)[gpu_type], ["b200"]) == ({"b200"} if gpu_type == "*" else set())
+
+
+def test_an_undivided_project_has_all_types() -> None:
+    account = ProjectTree([project("y", 1)]).accounts["y"]
+
+    assert types_of(account, TYPES.values()) == set(TYPES.values())
+
+
+def mixed(*gpu_types: str) -> Workload:
+    """Make a gang whose workers ask for different types."""
+    gang = job("j", 1, "x", workers=len(gpu_types))
+    workers = zip(gang.workers, gpu_types, strict=True)
+    return replace(gang, workers=tuple(replace(w, gpu_types=(t,)) for w, t in workers))
+
+
+CANDIDATES: dict[str, tuple[Workload, list[str]]] = {
+    "any other first, then by name": (job("j"), ["*", "a100", "h100"]),
+    "whose types it names": (asking("h100", job("j")), ["h100"]),
+    "where all of a gang may go": (mixed("t4", "v100"), ["*"]),
+    "else any other, where it finds no node": (mixed("t4", "a100"), ["*"]),
+    "where it is": (job("j", on="n1:0"), ["a100"]),
+    "where the first of it is": (job("j", workers=2, on="n3:0"), ["*"]),
+    "on a node that is gone it is nowhere": (job("j", on="gone:0"), ["*", "a100", "h100"]),
+    "without a GPU it matters not": (job("j", 0), ["*"]),
+    "of memory too": (asking("a100", job("j", gpu_memory_mib=100)), ["a100"]),
+}
+
+
+@pytest.mark.parametrize(("workload", "expected"), CANDIDATES.values(), ids=list(CANDIDATES))
+def test_candidates(workload: Workload, expected: list[str]) -> None:
+    account = ProjectTree([X]).accounts["x"]
+
+    assert [part.gpu_type for part in candidates(account, workload, TYPES)] == expected
+
+
+def test_a_type_that_is_not_there_is_no_candidate() -> None:
+    account = ProjectTree([X]).accounts["x"]
+
+    found = candidates(account, job("j"), {"n1": "a100"})
+    assert [part.gpu_type for part in found] == ["a100"]
+
+
+WITHIN: dict[str, tuple[Worker, str, tuple[str, ...], tuple[str, ...] | None]] = {
+    "any of the part's types": (Worker(name="w", gpus=gpus(1) or 0), "*", ("t4", "v100"), None),
+    "those it asks for": (
+        Worker(name="w", gpus=gpus(1) or 0, gpu_types=("v100", "a100")),
+        "*",
+        ("v100",),
+        None,
+    ),
+    "no node where it asks for others": (
+        Worker(name="w", gpus=gpus(1) or 0, gpu_types=("a100",)),
+        "*",
+        ("a100",),
+        (),
+    ),
+    "memory of the part's types too": (
+        Worker(name="w", gpu_memory_mib=100),
+        "a100",
+        ("a100",),
+        None,
+    ),
+    "anywhere without a GPU": (Worker(name="w"), "a100", (), None),
+}
+
+
+@pytest.mark.parametrize(
+    ("worker", "gpu_type", "types", "nodes"), WITHIN.values(), ids=list(WITHIN)
+)
+def test_a_worker_asks_within_its_part(
+    worker: Worker, gpu_type: str, types: tuple[str, ...], nodes: tuple[str, ...] | None
+) -> None:
+    asked = within(parts_of(X)[gpu_type], worker, TYPES.values())
+
+    assert (asked.gpu_types, asked.nodes) == (types, nodes)
+
+
+def shared(
+    projects: list[Project], requested: dict[str, int], capacity: int, by_type: dict[str, int]
+) -> list[tuple[list[str], int]]:
+    tree = ProjectTree(projects)
+    for root in tree.roots:
+        for account in root.parts or [root]:
+            account.requested = requested.get(account.name, 0)
+            account.fair_share = 5
+    found = groups(tree.roots, capacity, by_type)
+    for root in tree.roots:
+        assert {part.fair_share for part in root.parts or [root]} == {0}
+    return [([account.name for account in accounts], there) for accounts, there in found]
+
+
+Y = table("y", {"a100": 1, "*": 1})
+Z = table("z", {"a100": 1, "*": 1})
+CLUSTER = {"a100": 4000, "t4": 2000, "v100": 1000}
+
+
+def test_types_that_all_tell_apart_are_shared_apart() -> None:
+    wanted = {"z on a100": 1, "y on a100": 1, "y on other GPUs": 1}
+
+    assert shared([Y, Z], wanted, 7000, CLUSTER) == [
+        (["y on other GPUs"], 3000),
+        (["y on a100", "z on a100"], 4000),
+    ]
+
+
+def test_one_number_joins_them_while_it_wants_something() -> None:
+    wanted = {"y on a100": 1, "y on other GPUs": 1}
+    both = [Y, project("w", 1)]
+
+    assert shared(both, wanted | {"w": 1}, 7000, CLUSTER) == [
+        (["w", "y on a100", "y on other GPUs"], 7000)
+    ]
+    assert shared(both, wanted, 7000, CLUSTER) == [
+        (["y on other GPUs"], 3000),
+        (["y on a100"], 4000),
+    ]
+
+
+def test_below_a_parent_no_more_is_shared_than_it_gets() -> None:
+    wanted = {"y on a100": 1, "y on other GPUs": 1}
+
+    assert shared([Y], wanted, 3500, CLUSTER) == [
+        (["y on other GPUs"], 3000),
+        (["y on a100"], 500),
+    ]
+
+
+# ---- in a cluster
+
+
+def full(node: str) -> list[Workload]:
+    return [job(f"{node}-{i}", 1, "y", on=f"{node}:{i}") for i in range(4)]
+
+
+WIDE = [replace(node, devices=1) for node in NODES[2:]]
+"""Two nodes of other types with one device each."""
+
+PLACES: dict[str, tuple[list[Node], list[Workload], dict[str, str]]] = {
+    "as many as are idle are enough": (NODES, [job("j", 4, "x")], {"j-0": "n3:0,1,2,3"}),
+    "one by one they are used up": (
+        NODES[:1] + NODES[2:3],
+        [job("j", 3, "x"), job("k", 2, "x")],
+        {"j-0": "n3:0,1,2", "k-0": "n1:0,1"},
+    ),
+    "who finds no place there tries the next, and stays in the first that has": (
+        [*NODES[:2], *WIDE],
+        [job("j", 2, "x")],
+        {"j-0": "n1:0,1"},
+    ),
+    "beyond one that is full": (
+        [*NODES[:2], *WIDE],
+        [*full("n1"), job("j", 2, "x")],
+        {"j-0": "n2:0,1"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "workloads", "expected"), PLACES.values(), ids=list(PLACES))
+def test_it_starts_where_there_is_room(
+    nodes: list[Node], workloads: list[Workload], expected: dict[str, str]
+) -> None:
+    assert places(decide(snapshot(nodes, [X, project("y", 0)], workloads))) == expected
+
+
+def test_each_entry_is_claimed_as_far_as_its_quota_goes() -> None:
+    owner = table("x", {"a100": 1, "*": 1}, weight=0)
+    world = snapshot(
+        [NODES[0], NODES[2]],
+        [owner, table("y", {})],
+        [*full("n1"), *full("n3"), *[job(f"j{i}", 1, "x") for i in range(3)]],
+    )
+    plan = decide(world)
+
+    assert reserved(plan) == {"j0-0", "j1-0"}
+    assert {place.partition(":")[0] for place in places(plan).values()} == {"n1", "n3"}
