@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from runai.hub_service.cli import simulating
+from runai.hub_service.simulation.policies import POLICIES
 from runai.hub_service.simulation.results import RESULT_KEYS
 
 TRACE = """\
@@ -50,6 +52,12 @@ def test_json_has_exactly_the_keys(simulate):
     figures = json.loads(result.stdout)
     assert tuple(figures) == RESULT_KEYS
     assert (figures["pauses"], figures["jobs"], figures["wait_p99_h"]) == (1, 2, 1.0)
+
+
+def test_the_command_offers_every_policy():
+    policy = next(option for option in simulating.simulate.params if option.name == "policy")
+
+    assert tuple(policy.type.choices) == POLICIES
 
 
 def test_a_table_is_for_people(simulate):
