@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
 from runai.hub_service.cli import simulating
@@ -57,6 +58,7 @@ def test_json_has_exactly_the_keys(simulate):
 def test_the_command_offers_every_policy():
     policy = next(option for option in simulating.simulate.params if option.name == "policy")
 
+    assert isinstance(policy.type, click.Choice)
     assert tuple(policy.type.choices) == POLICIES
 
 

@@ -14,6 +14,7 @@ PURE = {
     "__future__",
     "bisect",
     "collections",
+    "contextlib",
     "dataclasses",
     "enum",
     "functools",

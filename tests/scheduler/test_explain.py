@@ -390,9 +390,7 @@ def test_the_work_of_an_explanation_is_bounded() -> None:
 @given(snapshots(most=6))
 def test_a_told_counterfactual_is_true(world: Snapshot) -> None:
     plan = decide(world)
-    for wait in plan.decisions:
-        if not isinstance(wait, Wait):
-            continue
+    for wait in [decision for decision in plan.decisions if isinstance(decision, Wait)]:
         _, explanation = told(world, wait.workload)
         for counterfactual in explanation.counterfactuals:
             other = changed(world, counterfactual.changes)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from builders import asking, gpus, job, places, project, reserved, snapshot, table
-from runai.hub_service.scheduler import Node, Project, Worker, Workload, decide
+from builders import asking, job, places, project, reserved, snapshot, table
+from runai.hub_service.scheduler import Mib, MilliGpu, Node, Project, Worker, Workload, decide
 from runai.hub_service.scheduler.parts import candidates, groups, types_of, within
 from runai.hub_service.scheduler.tree import Account, ProjectTree
 
@@ -66,7 +66,7 @@ CANDIDATES: dict[str, tuple[Workload, list[str]]] = {
     "where the first of it is": (job("j", workers=2, on="n3:0"), ["*"]),
     "on a node that is gone it is nowhere": (job("j", on="gone:0"), ["*", "a100", "h100"]),
     "without a GPU it matters not": (job("j", 0), ["*"]),
-    "of memory too": (asking("a100", job("j", gpu_memory_mib=100)), ["a100"]),
+    "of memory too": (asking("a100", job("j", gpu_memory_mib=Mib(100))), ["a100"]),
 }
 
 
@@ -85,21 +85,21 @@ def test_a_type_that_is_not_there_is_no_candidate() -> None:
 
 
 WITHIN: dict[str, tuple[Worker, str, tuple[str, ...], tuple[str, ...] | None]] = {
-    "any of the part's types": (Worker(name="w", gpus=gpus(1) or 0), "*", ("t4", "v100"), None),
+    "any of the part's types": (Worker(name="w", gpus=MilliGpu(1000)), "*", ("t4", "v100"), None),
     "those it asks for": (
-        Worker(name="w", gpus=gpus(1) or 0, gpu_types=("v100", "a100")),
+        Worker(name="w", gpus=MilliGpu(1000), gpu_types=("v100", "a100")),
         "*",
         ("v100",),
         None,
     ),
     "no node where it asks for others": (
-        Worker(name="w", gpus=gpus(1) or 0, gpu_types=("a100",)),
+        Worker(name="w", gpus=MilliGpu(1000), gpu_types=("a100",)),
         "*",
         ("a100",),
         (),
     ),
     "memory of the part's types too": (
-        Worker(name="w", gpu_memory_mib=100),
+        Worker(name="w", gpu_memory_mib=Mib(100)),
         "a100",
         ("a100",),
         None,

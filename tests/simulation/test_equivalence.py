@@ -36,7 +36,13 @@ Log = list[tuple[int, list[tuple[Any, ...]]]]
 
 def lines(plan: Plan) -> list[tuple[Any, ...]]:
     return [
-        (d.kind, d.workload, d.worker, getattr(d, "node", ""), getattr(d, "devices", ()))
+        (
+            d.kind,
+            d.workload,
+            getattr(d, "worker", ""),
+            getattr(d, "node", ""),
+            getattr(d, "devices", ()),
+        )
         for d in plan.decisions
     ]
 
