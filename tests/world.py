@@ -1,6 +1,6 @@
 """An independent account of a snapshot and of what a plan makes of it, for the properties.
 
-Written from the specification and sharing no code with the core but its data types: who holds
+Written from the specification and counting by no code of the core, only its data types: who holds
 which devices now (what runs, stops or starts) and later (what will have left, left).
 """
 
@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from hypothesis import note
 
 from runai.hub_service.scheduler import (
     Move,
@@ -24,6 +26,7 @@ from runai.hub_service.scheduler import (
     Worker,
     WorkerState,
     Workload,
+    decide,
 )
 
 
@@ -277,3 +280,11 @@ def fits_somewhere(workers: list[Worker], usage: Usage, nodes: dict[str, Node]) 
         if found:
             return True
     return False
+
+
+def looked_at(snapshot: Snapshot) -> tuple[Plan, World]:
+    """Decide, noting each decision for the report of a failing example."""
+    plan = decide(snapshot)
+    for decision in plan.decisions:
+        note(str(decision))
+    return plan, World(snapshot, plan)

@@ -21,16 +21,9 @@ from runai.hub_service.scheduler import (
     WorkerState,
     decide,
 )
-from world import World, fits_somewhere, overbooked
+from world import World, fits_somewhere, looked_at, overbooked
 
 SNAPSHOTS = strategies.snapshots()
-
-
-def looked_at(snapshot: Snapshot) -> tuple[Plan, World]:
-    plan = decide(snapshot)
-    for decision in plan.decisions:
-        note(str(decision))
-    return plan, World(snapshot, plan)
 
 
 def under(snapshot: Snapshot, **policy: object) -> Snapshot:

@@ -31,16 +31,9 @@ from runai.hub_service.scheduler.wire import (
     snapshot_from_json,
     snapshot_to_json,
 )
-from world import World, add, fits_somewhere, overbooked, quota_of
+from world import add, fits_somewhere, looked_at, overbooked, quota_of
 
 SNAPSHOTS = strategies.snapshots()
-
-
-def looked_at(snapshot: Snapshot) -> tuple[Plan, World]:
-    plan = decide(snapshot)
-    for decision in plan.decisions:
-        note(str(decision))
-    return plan, World(snapshot, plan)
 
 
 # ---- a function
