@@ -112,6 +112,7 @@ def workload_specs(
             priority=_priority(request),
             backoff_limit=request.backoff_limit,
             grace_seconds=request.grace_seconds,
+            expected_runtime=request.expected_runtime,
             array_index=index,
             source=request.source,
             server=request.server,

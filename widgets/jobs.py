@@ -189,6 +189,7 @@ class Options(TypedDict, total=False):
     preemptible: bool | None
     backoff_limit: int
     grace_seconds: int
+    expected_runtime: int | str | None
     wait: bool
 
 
@@ -215,6 +216,7 @@ def submit(
     preemptible: bool | None = None,
     backoff_limit: int = 0,
     grace_seconds: int = 30,
+    expected_runtime: int | str | None = None,
     wait: bool = False,
 ) -> Job | Jobs:
     """Submit a script, a command line or a list of words; return at once, an `array` as Jobs.
@@ -241,6 +243,7 @@ def submit(
         preemptible=preemptible,
         backoff_limit=backoff_limit,
         grace_seconds=grace_seconds,
+        expected_runtime=expected_runtime,
     )
     jobs = send(request)
     return jobs.wait() if wait else jobs

@@ -47,6 +47,7 @@ _HINTS = {
     "workers": "Ask for 1 worker or more.",
     "array": "Ask for 1 job or more.",
     "priority": "Use low, normal, high, or a number from 0 to 1000.",
+    "expected_runtime": "Use a number and a unit, such as 90m, 2h or 3d.",
     "backoff_limit": "Use a number of retries from 0 to 100.",
     "env": "Give it as NAME=VALUE.",
     "source": "Keep large programs in files: %runai_submit script.py",

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from runai.hub_service.api.durations import Seconds
+
 __all__ = [
     "AllocationView",
     "DeviceShareView",
@@ -107,6 +109,8 @@ class SubmitRequest(Wire):
     """None: a job is, a session is not."""
     backoff_limit: Annotated[int, Field(ge=0, le=100)] = 0
     grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 30
+    expected_runtime: Seconds | None = None
+    """From a start to the end, as its user expects it: seconds, or text such as 2h."""
     source: Annotated[str, StringConstraints(max_length=1_000_000)] = ""
     owner: UserName | None = None
     server: Annotated[str, StringConstraints(max_length=255)] = ""
@@ -203,6 +207,7 @@ class WorkloadDetail(WorkloadView):
     source: str = ""
     backoff_limit: int = 0
     grace_seconds: int = 30
+    expected_runtime: int | None = None
     array_index: int | None = None
     checkpoint_dir: str = ""
     log_dir: str = ""

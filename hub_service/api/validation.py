@@ -80,5 +80,6 @@ def _wanted(wrong: Mapping[str, Any]) -> str:
     if limit is not None:
         return limit.format_map(wrong.get("ctx") or {})
     kind = str(wrong["type"]).partition("_")[0]
-    text = str(wrong.get("msg", "it is not possible"))
+    # A validator of ours wrote its own sentence; pydantic only says before it what raised it.
+    text = str(wrong.get("msg", "it is not possible")).removeprefix("Value error, ")
     return _KINDS.get(kind, text[:1].lower() + text[1:])

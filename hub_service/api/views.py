@@ -145,6 +145,7 @@ class Viewer:
             source=spec.source,
             backoff_limit=spec.backoff_limit,
             grace_seconds=spec.grace_seconds,
+            expected_runtime=spec.expected_runtime,
             array_index=spec.array_index,
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,

@@ -16,6 +16,7 @@ from runai.hub_service.cli.naming import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.client import Client
 from runai.hub_service.errors import NotFound
+from runai.hub_service.scheduler.quantity import duration_text
 
 __all__ = ["describe", "explanation_lines", "workload_lines"]
 
@@ -53,6 +54,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Attempts", f"{w.attempts} ({w.pauses} paused, {w.failures} failed)"),
         ("Retries", f"up to {w.backoff_limit}" if w.backoff_limit else ""),
         ("Grace period", f"{w.grace_seconds} s"),
+        ("Expected runtime", duration_text(w.expected_runtime) if w.expected_runtime else ""),
         ("Array index", "" if w.array_index is None else str(w.array_index)),
         ("Command", shlex.join(w.command) if w.command else ""),
         ("Directory", w.workdir),

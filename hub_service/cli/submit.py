@@ -81,6 +81,11 @@ __all__ = ["submit"]
     metavar="SECONDS",
     help="Between SIGTERM and SIGKILL when the job is paused: time for a checkpoint.",
 )
+@click.option(
+    "--expected-runtime",
+    metavar="2h",
+    help="How long it runs once started, if you know: tells others, and you, when GPUs are free.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would happen; store nothing.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the program's code.")
 @output_option("table", "json")
@@ -98,6 +103,7 @@ def submit(
     workdir: str | None,
     backoff_limit: int,
     grace: int,
+    expected_runtime: str | None,
     dry_run: bool,
     wait: bool,
     output: str,
@@ -131,6 +137,7 @@ def submit(
         preemptible=preemptible or None,
         backoff_limit=backoff_limit,
         grace_seconds=grace,
+        expected_runtime=expected_runtime,
     )
     with Client.discover() as client:
         reply = client.submit(request, dry_run=dry_run)

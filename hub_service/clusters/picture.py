@@ -79,6 +79,7 @@ def workload_for_core(row: Row) -> Workload | None:
         preemptible=spec.preemptible,
         priority=spec.priority if spec.kind == "job" else None,
         submitted=int(record.submitted),
+        expected_runtime=spec.expected_runtime,
         min_workers=min(spec.min_workers, len(shown)),
         workers=tuple(_worker(row, worker) for worker in shown),
         pauses=tuple(int(at) for at in record.pauses),

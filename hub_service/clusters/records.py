@@ -96,6 +96,8 @@ class WorkloadSpec:
     priority: int = 50
     backoff_limit: int = 0
     grace_seconds: int = 30
+    expected_runtime: int | None = None
+    """Seconds from a start to the end, as its user expects it."""
     array_index: int | None = None
     source: str = ""
     """The program text of a notebook cell, kept with the job."""

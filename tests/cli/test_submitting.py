@@ -38,7 +38,18 @@ def test_what_was_asked_for_is_what_is_stored(bob, tmp_path):
 
     bob(
         *("submit", "-g", "2", "-p", "vision", "exp1", "-e", "A=1", "--env", "B=x=y"),
-        *("--backoff-limit", "3", "--grace", "5", "--priority", "high", "--workdir", "work"),
+        *(
+            "--expected-runtime",
+            "2h",
+            "--backoff-limit",
+            "3",
+            "--grace",
+            "5",
+            "--priority",
+            "high",
+            "--workdir",
+            "work",
+        ),
         *("--", "sleep", "60"),
     )
 
@@ -49,6 +60,7 @@ def test_what_was_asked_for_is_what_is_stored(bob, tmp_path):
         "workdir": str(tmp_path / "work"),
         "backoff_limit": 3,
         "grace_seconds": 5,
+        "expected_runtime": 7200,
         "priority": 75,
         "kind": "job",
         "preemptible": True,

@@ -127,6 +127,12 @@ def test_a_program_that_is_not_there_is_told_in_one_sentence(program, sentence, 
             id="a name that cannot be",
         ),
         pytest.param(
+            {"expected_runtime": "soon"},
+            "The expected runtime 'soon' is not possible. Use a number and a unit, such as 90m, 2h"
+            " or 3d.",
+            id="no length of time",
+        ),
+        pytest.param(
             {"workers": 0},
             "The workers '0' is not possible. Ask for 1 worker or more.",
             id="no worker",

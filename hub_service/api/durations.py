@@ -1,0 +1,37 @@
+"""How people write a length of time (90m, 2h, 3d), as whole seconds.
+
+Knows no field and no message. Used by the wire contract, so that command line, magics and plain
+HTTP read the same.
+"""
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+__all__ = ["Seconds", "seconds"]
+
+_DURATION = re.compile(r"\s*(\d{1,9})\s*([smhd]?)\s*", re.IGNORECASE | re.ASCII)
+_PER_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = 10 * 366 * 86400
+
+
+def seconds(value: object) -> object:
+    """Turn text such as 2h into seconds; what is no text is given back for others to judge.
+
+    >>> [seconds(text) for text in ("90", "90s", "15m", "2h", "3 d")]
+    [90, 90, 900, 7200, 259200]
+
+    Raises:
+        ValueError: it is no length of time.
+    """
+    if not isinstance(value, str):
+        return value
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise ValueError("give a number and a unit, such as 90m, 2h or 3d")
+    return int(found[1]) * _PER_UNIT[found[2].lower()]
+
+
+Seconds = Annotated[int, BeforeValidator(seconds), Field(ge=1, le=_LONGEST)]
+"""A length of time, at least a second, at most ten years."""
