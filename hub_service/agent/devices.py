@@ -39,7 +39,13 @@ class Device:
     name: str
     memory_mib: int
     simulated: bool
-    healthy: bool = True
+    fault: str = ""
+    """Why nothing new is placed on it, as half a sentence; "" while it is healthy."""
+
+    @property
+    def healthy(self) -> bool:
+        """Tell whether workloads may be placed on it."""
+        return not self.fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,8 @@ class DeviceReading:
     """UUID."""
     utilization: float | None
     memory_mib: int | None
-    healthy: bool = True
+    fault: str = ""
+    """Why nothing new may be placed on it; it may be measured all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,13 @@ class ProcessReading:
     """"" for a process that belongs to no workload ("other processes"): it explains a full GPU."""
     utilization: float | None
     memory_mib: int | None
+    worker: str = ""
+    account: str = ""
+    """The Unix account that it runs under; "" where that is not to be seen."""
+    name: str = ""
+    """The program's name; never its arguments."""
+    created: float = 0.0
+    """When it was started, in Unix seconds: with `pid` it names one process for ever."""
 
 
 @dataclass(frozen=True, slots=True)

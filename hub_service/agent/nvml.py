@@ -8,14 +8,13 @@ The same protocol and tests as `simulated`.
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import psutil
 import pynvml
 
 from runai.hub_service.agent.devices import Device, DeviceReading, Poll, ProcessReading
-from runai.hub_service.agent.usage import Owners
+from runai.hub_service.agent.owners import Owners, Whose
 from runai.hub_service.api.reports import AgentAllocation
 
 __all__ = ["NvmlDevices", "NvmlMissing"]
@@ -96,7 +95,8 @@ class NvmlDevices:
                     pynvml.NVML_ERROR_GPU_IS_LOST,
                     pynvml.NVML_ERROR_RESET_REQUIRED,
                 }
-                devices.append(DeviceReading(gpu.device.uuid, None, None, healthy=not lost))
+                fault = f"NVML says: {error}" if lost else ""
+                devices.append(DeviceReading(gpu.device.uuid, None, None, fault))
             else:
                 processes.extend(_alone(mine, devices[-1]))
         self._owners.retain({p.pid for p in processes})
@@ -108,22 +108,15 @@ class NvmlDevices:
         memory = _memory_by_process(gpu.handle)
         busy = _busy_by_process(gpu)
         return [
-            ProcessReading(
-                device=gpu.device.uuid,
-                pid=pid,
-                workload=self._workload(pid),
-                utilization=None if busy is None else busy.get(pid, 0.0),
-                memory_mib=memory.get(pid),
+            _reading(
+                gpu.device.uuid,
+                pid,
+                self._owners.whose(pid),
+                None if busy is None else busy.get(pid, 0.0),
+                memory.get(pid),
             )
             for pid in sorted(memory.keys() | (busy or {}).keys())
         ]
-
-    def _workload(self, pid: int) -> str:
-        try:
-            owner = self._owners.owner(psutil.Process(pid))
-        except psutil.Error:
-            return ""
-        return "" if owner is None else owner.workload
 
 
 def _open_gpus(number: int | None) -> list[_Gpu]:
@@ -225,9 +218,24 @@ def _busy_by_process(gpu: _Gpu) -> dict[int, float] | None:
     return {pid: sum(busy) / len(busy) / 100 for pid, busy in by_process.items()}
 
 
+def _reading(
+    device: str, pid: int, whose: Whose, utilization: float | None, memory_mib: int | None
+) -> ProcessReading:
+    return ProcessReading(
+        device=device,
+        pid=pid,
+        workload=whose.owner.workload if whose.owner else "",
+        utilization=utilization,
+        memory_mib=memory_mib,
+        worker=whose.owner.worker if whose.owner else "",
+        account=whose.account,
+        name=whose.name,
+        created=whose.created,
+    )
+
+
 def _alone(processes: Sequence[ProcessReading], total: DeviceReading) -> Sequence[ProcessReading]:
     """Give a lone process the whole device's figure where the driver tells none by process."""
     if len(processes) != 1 or processes[0].utilization is not None:
         return processes
-    one = processes[0]
-    return [ProcessReading(one.device, one.pid, one.workload, total.utilization, one.memory_mib)]
+    return [replace(processes[0], utilization=total.utilization)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from runai.hub_service.agent.usage import Owners
+from runai.hub_service.agent.owners import Owners, Whose
 from runai.hub_service.api.reports import AgentAllocation
 
 __all__ = ["ProcessTable", "ProcessUse"]
@@ -26,6 +26,7 @@ class ProcessUse:
     allocation: AgentAllocation
     cpu_seconds: float
     memory_mib: float
+    whose: Whose
 
 
 @dataclass(slots=True)
@@ -73,6 +74,7 @@ class ProcessTable:
                 allocation=now.allocation,
                 cpu_seconds=_spent(now, before.get(pid), ended, new=pid in appeared),
                 memory_mib=_resident_mib(now.process),
+                whose=self._owners.whose(pid),
             )
             for pid, now in self._counters.items()
         ]

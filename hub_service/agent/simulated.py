@@ -122,6 +122,10 @@ def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> li
                 else 0.0
             ),
             memory_mib=int(use.memory_mib * MEMORY_FACTOR / devices * squeeze),
+            worker=use.allocation.worker,
+            account=use.whose.account,
+            name=use.whose.name,
+            created=use.whose.created,
         )
         for use, devices in here
     ]

@@ -6,7 +6,14 @@ reports.
 
 from runai.hub_service.api.schemas import DeviceShareView, Wire
 
-__all__ = ["AgentAllocation", "AgentReply", "AgentReport", "DeviceSample", "UsageSample"]
+__all__ = [
+    "AgentAllocation",
+    "AgentReply",
+    "AgentReport",
+    "DeviceSample",
+    "ProcessSample",
+    "UsageSample",
+]
 
 
 class UsageSample(Wire):
@@ -18,7 +25,26 @@ class UsageSample(Wire):
     """UUID."""
     utilization: float | None
     """Busy share of the whole device, 0..1; None: unknown, which is not idle."""
-    memory_mib: int
+    memory_mib: int | None
+    """None: unknown, which is not none."""
+
+
+class ProcessSample(Wire):
+    """What one process used of one device; no command line, which may hold secrets."""
+
+    device: str
+    """UUID."""
+    pid: int
+    """As the node counts; a container may count otherwise."""
+    workload: str
+    """"" for a process that belongs to no workload."""
+    worker: str
+    account: str
+    """The Unix account that it runs under; "" where that is not to be seen."""
+    name: str
+    """The program's name, e.g. `python3`."""
+    utilization: float | None
+    memory_mib: int | None
 
 
 class DeviceSample(Wire):
@@ -27,17 +53,23 @@ class DeviceSample(Wire):
     device: str
     utilization: float | None
     memory_mib: int | None
-    healthy: bool = True
+    fault: str = ""
+    """Why nothing new may be placed on it, as half a sentence; "" while it is healthy."""
 
 
 class AgentReport(Wire):
-    """One second of one node, from its agent. A failed poll sends no samples: a gap, not a zero."""
+    """One second of one node, from its agent. A failed poll sends no samples: a gap, not a zero.
+
+    `samples` are sums over `processes`, with a zero for each holder that has none; all figures are
+    averages over the whole interval, idle times included.
+    """
 
     node: str
     at: float
     interval: float
     devices: list[DeviceSample]
     samples: list[UsageSample]
+    processes: tuple[ProcessSample, ...] = ()
 
 
 class AgentAllocation(Wire):
@@ -50,6 +82,8 @@ class AgentAllocation(Wire):
     shares: list[DeviceShareView]
     pid: int | None
     created: float | None
+    cgroup: str = ""
+    """Its own control group: a pod's UID, or a path below the version 2 root; "" if it has none."""
 
 
 class AgentReply(Wire):

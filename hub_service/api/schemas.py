@@ -317,6 +317,8 @@ class DeviceView(Wire):
     memory_mib: int
     simulated: bool
     healthy: bool = True
+    fault: str = ""
+    """Why nothing new is placed on it, as half a sentence; "" while it is healthy."""
     allocated: float = 0
     utilized: float | None = None
     memory_used_mib: int | None = None

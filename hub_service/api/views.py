@@ -282,6 +282,7 @@ class Viewer:
             memory_mib=device.memory_mib,
             simulated=device.simulated,
             healthy=device.healthy,
+            fault=device.fault,
             allocated=sum(gpus for _, gpus in held) / 1000,
             utilized=utilized,
             memory_used_mib=memory_mib,

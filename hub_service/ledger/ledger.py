@@ -57,7 +57,7 @@ class Ledger:
         self._opened = clock()
         # The last stretch is written anew if it is not over yet; never one before it.
         self._sums.closed_until = max(last_at - WRITE_S, int(self._opened) // WRITE_S * WRITE_S)
-        self._latest: dict[tuple[str, str], tuple[float, float | None, int]] = {}
+        self._latest: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
         self._devices: dict[str, tuple[float, float | None, int | None]] = {}
         self._batch = Batch()
         self._span_written_until = self._sums.closed_until
@@ -121,7 +121,7 @@ class Ledger:
 
     # -- what can be asked -----------------------------------------------------------------------
 
-    def current(self, workload: str) -> tuple[float, int] | None:
+    def current(self, workload: str) -> tuple[float, int | None] | None:
         """Return the GPUs that a workload keeps busy now and its MiB; None: not measured."""
         since = self._clock() - RECENT_S
         recent = [
@@ -130,7 +130,8 @@ class Ledger:
             if key[0] == workload and key in self._latest and self._latest[key][0] > since
         ]
         busy = [utilization for _, utilization, _ in recent if utilization is not None]
-        return (sum(busy), sum(memory for _, _, memory in recent)) if busy else None
+        held = [memory for _, _, memory in recent if memory is not None]
+        return (sum(busy), sum(held) if held else None) if busy else None
 
     def average(self, workload: str) -> float | None:
         """Return the GPUs that it kept busy on average while it held any; None: never measured."""

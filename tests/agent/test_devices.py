@@ -51,6 +51,23 @@ def test_a_busy_process_counts_for_the_workload_whose_process_it_is(world, hold)
     assert samples["vision/a"].memory_mib >= 50
 
 
+def test_each_process_is_told_and_the_samples_are_their_sums(world, hold):
+    first, second = world.use(0, mib=20), world.use(0, mib=30, busy=False)
+    allocations = [hold("vision/a", world.uuids[0], process=p, worker=n)
+                   for n, p in enumerate((first, second))]  # fmt: skip
+    report = world.report(allocations)
+
+    rows = {p.pid: p for p in report.processes}
+    assert rows.keys() == {first.pid, second.pid}
+    assert [(p.worker, p.account, p.name) for p in (rows[first.pid], rows[second.pid])] == [
+        ("vision/a-0", first.username(), first.name()),
+        ("vision/a-1", second.username(), second.name()),
+    ]
+    (sample,) = report.samples
+    assert sample.memory_mib == sum(p.memory_mib or 0 for p in rows.values())
+    assert sample.utilization == pytest.approx(sum(p.utilization or 0 for p in rows.values()))
+
+
 def test_an_idle_holder_is_a_zero(world, hold):
     process = world.use(0, busy=False)
 

@@ -60,8 +60,8 @@ def test_an_old_driver_does_not_tell_what_it_keeps(nvml):
 def test_the_device_as_a_whole_is_told(poll):
     report = poll(GPU)
 
-    assert [(d.device, d.utilization, d.memory_mib, d.healthy) for d in report.devices] == [
-        ("GPU-0", 0.4, 250, True)
+    assert [(d.device, d.utilization, d.memory_mib, d.fault) for d in report.devices] == [
+        ("GPU-0", 0.4, 250, "")
     ]
 
 
@@ -107,7 +107,7 @@ def test_a_sample_counts_once(nvml, hold, start):
         pytest.param(["proc 0 PID 60 C"], 60, id="compute"),
         pytest.param(["proc 0 PID 60 C", "proc 0 PID 70 G"], 70, id="on two lists: the larger"),
         pytest.param(["proc 0 PID -1 C", "proc 0 PID 70 M"], 70, id="not available on one"),
-        pytest.param(["proc 0 PID -1 C"], 0, id="not available"),
+        pytest.param(["proc 0 PID -1 C"], None, id="not available"),
         pytest.param(
             [
                 "proc 0 PID 60 C",
@@ -175,7 +175,7 @@ def test_a_device_that_fails_is_a_gap_and_costs_no_other(poll):
 def test_a_lost_device_is_not_healthy(poll, code, healthy):
     report = poll(GPU, f"fault 0 nvmlDeviceGetMemoryInfo_v2 {code}")
 
-    assert [d.healthy for d in report.devices] == [healthy]
+    assert [not d.fault for d in report.devices] == [healthy]
 
 
 def test_the_parent_of_mig_devices_has_no_utilization_of_its_own(poll):

@@ -8,8 +8,8 @@ import subprocess
 import psutil
 import pytest
 
-from runai.hub_service.agent import usage
-from runai.hub_service.agent.usage import Owners
+from runai.hub_service.agent import owners as owners_module
+from runai.hub_service.agent.owners import Owners
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_strangers_are_remembered_unless_they_are_young(hold, start):
 
 
 def test_strangers_are_looked_at_again_now_and_then(hold, monkeypatch):
-    monkeypatch.setattr(usage, "LOOK_AGAIN_S", -1.0)
+    monkeypatch.setattr(owners_module, "LOOK_AGAIN_S", -1.0)
     old = psutil.Process(os.getppid())
     owners = Owners()
     owners.learn([hold("vision/a", "GPU")])
@@ -100,3 +100,99 @@ def test_strangers_are_looked_at_again_now_and_then(hold, monkeypatch):
     owners.retain({old.pid})
 
     assert not owners.is_stranger(old.pid)
+
+
+# -- control groups ------------------------------------------------------------------------------
+
+UID = "7d2c3a54-1f0e-4b6a-9c51-0123456789ab"
+SYSTEMD_POD = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
+
+
+@pytest.mark.parametrize(
+    ("lines", "group", "found"),
+    [
+        pytest.param(
+            f"0::/kubepods.slice/kubepods-burstable.slice/{SYSTEMD_POD}/cri-containerd-ab.scope",
+            UID,
+            True,
+            id="a pod, as systemd writes it",
+        ),
+        pytest.param(
+            f"0::/kubepods/besteffort/pod{UID}/{'a' * 64}", UID, True, id="a pod, as cgroupfs does"
+        ),
+        pytest.param(
+            f"0::/../../kubepods/pod{UID}/c", UID, True, id="seen from a container of its own"
+        ),
+        pytest.param(
+            f"5:devices:/kubepods/pod{UID}/c\n0::/", UID, True, id="version 1 beside version 2"
+        ),
+        pytest.param(
+            f"0::/kubepods/pod{UID.replace('7', '8')}/pod{UID}", UID, False,
+            id="what a container names inside its own group is not believed",
+        ),
+        pytest.param("0::/runai.slice/a.scope", "/runai.slice/a.scope", True, id="our own scope"),
+        pytest.param("0::/runai.slice/a.scope/x/y", "/runai.slice/a.scope", True, id="below it"),
+        pytest.param("0::/runai.slice/a.scope2", "/runai.slice/a.scope", False, id="another one"),
+        pytest.param("0::/user/runai.slice/a.scope", "/runai.slice/a.scope", False, id="a copy"),
+        pytest.param("", UID, False, id="nothing told"),
+    ],
+)  # fmt: skip
+def test_a_process_is_known_by_its_control_group(tmp_path, hold, start, lines, group, found):
+    process = start()
+    (tmp_path / str(process.pid)).mkdir()
+    (tmp_path / str(process.pid) / "cgroup").write_text(lines + "\n")
+    owners = Owners(tmp_path)
+    owners.learn([hold("vision/a", "GPU").model_copy(update={"cgroup": group})])
+
+    whose = owners.whose(process.pid)
+
+    assert (whose.owner is not None) == found
+
+
+def test_a_control_group_outweighs_an_ancestor(tmp_path, hold, start):
+    process = start(how="grandchild")
+    (tmp_path / str(process.pid)).mkdir()
+    (tmp_path / str(process.pid) / "cgroup").write_text(f"0::/kubepods/pod{UID}/c\n")
+    owners = Owners(tmp_path)
+    pod = hold("vision/pod", "GPU").model_copy(update={"cgroup": UID})
+    owners.learn([hold("vision/a", "GPU", process=process.parent()), pod])
+
+    assert owners.whose(process.pid).owner == pod
+
+
+# -- numbers that are used again -----------------------------------------------------------------
+
+
+def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkeypatch):
+    process = start(env={"RUNAI_WORKLOAD": "vision/a"})
+    owners = Owners()
+    allocation = hold("vision/a", "GPU")
+    owners.learn([allocation])
+    assert owners.whose(process.pid).owner == allocation
+
+    # The same number, started later, by somebody else.
+    later = process.create_time() + 60
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
+    monkeypatch.setattr(psutil.Process, "environ", lambda _: {})
+
+    assert owners.whose(process.pid).owner is None
+    assert owners.whose(process.pid).created == later
+
+
+def test_a_parent_younger_than_its_child_is_another_process(hold, start, monkeypatch):
+    child = start(how="grandchild")
+    parent = child.parent()
+    ages = {child.pid: 100.0, parent.pid: 200.0}
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: ages.get(self.pid, 1.0))
+    owners = Owners()
+    owners.learn([hold("vision/a", "GPU", process=parent)])
+
+    assert owners.whose(parent.pid).owner is not None
+    assert owners.whose(child.pid).owner is None
+
+
+def test_a_process_that_is_gone_is_nobodys(hold):
+    owners = Owners()
+    owners.learn([hold("vision/a", "GPU")])
+
+    assert (owners.whose(4194305).owner, owners.whose(4194305).created) == (None, 0.0)
