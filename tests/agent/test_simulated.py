@@ -128,7 +128,7 @@ def test_children_that_came_and_went_between_two_looks_count(parent, hold):
     parent.stdin.flush()
     parent.stdout.readline()
 
-    assert spent(table, allocations) >= 0.3
+    assert spent(table, allocations) >= 0.25  # the kernel counts in ticks
 
 
 def test_what_a_child_used_is_counted_once_when_it_ends(parent, hold, eventually, tmp_path):
