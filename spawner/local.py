@@ -184,7 +184,12 @@ class RunaiLocalSpawner(LocalProcessSpawner):
         env: dict[str, str] = super().get_env()
         if self.api_url:
             env["RUNAI_API_URL"] = self.api_url
-        env.update(self._handed or NO_DEVICES)
+        handed = {**(self._handed or NO_DEVICES)}
+        # What is handed over comes first, what the admin set for all servers stays.
+        paths = [handed.get("PYTHONPATH", ""), env.get("PYTHONPATH", "")]
+        if any(paths):
+            handed["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        env.update(handed)
         return env
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 __all__ = ["CAPABILITIES", "find_chromium", "required"]
@@ -40,10 +41,17 @@ def _why_no_hub() -> str:
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
+def _why_no_module(name: str) -> str:
+    # Not imported to find out: that takes seconds.
+    return "" if importlib.util.find_spec(name) else f"{name} is not installed"
+
+
 # Each says why the capability is missing, or nothing.
 CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "browser": _why_no_browser,
     "hub": _why_no_hub,
+    "tensorflow": partial(_why_no_module, "tensorflow"),
+    "torch": partial(_why_no_module, "torch"),
 }
 
 

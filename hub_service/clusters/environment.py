@@ -11,9 +11,11 @@ from decimal import Decimal
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.records import WorkerRecord, WorkloadSpec
 from runai.hub_service.clusters.row import ACTIVE, Row
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
+from runai.hub_service.limits.path import with_hook
+from runai.hub_service.scheduler.model import DeviceShare
+from runai.hub_service.scheduler.quantity import memory_of_fraction
 
-__all__ = ["CONTEXT_MIB", "worker_environment"]
+__all__ = ["CONTEXT_MIB", "memory_limits", "worker_environment"]
 
 CONTEXT_MIB = 500
 """Device memory of a process's CUDA context, counted inside its share (a first guess)."""
@@ -31,19 +33,22 @@ def worker_environment(
     spec = row.spec
     granted = [devices[share.device] for share in worker.devices]
     milli = min((share.gpus for share in worker.devices), default=0)
-    limit_mib = _memory_limit(spec, milli, granted)
+    limits_mib = memory_limits(spec, worker.devices, devices)
     context_mib = 0 if all(device.simulated for device in granted) else CONTEXT_MIB
     return {
         "PYTHONUNBUFFERED": "1",
-        **_frameworks(spec, milli, limit_mib, context_mib, granted),
+        **_frameworks(limits_mib, context_mib, granted),
         **spec.env,
+        **_hook(spec, granted),
         **_devices(granted),
         "RUNAI_WORKLOAD": row.id,
         "RUNAI_WORKER": worker.name,
         "RUNAI_PROJECT": spec.project,
         "RUNAI_KIND": spec.kind,
         "RUNAI_GPU_FRACTION": str(Decimal(milli) / 1000),
-        "RUNAI_GPU_MEMORY_LIMIT_MIB": str(limit_mib),
+        "RUNAI_GPU_MEMORY_LIMIT_MIB": str(min(limits_mib, default=0)),
+        "RUNAI_GPU_MEMORY_LIMITS_MIB": ",".join(map(str, limits_mib)),
+        "RUNAI_GPU_DEVICES_MIB": ",".join(str(device.memory_mib) for device in granted),
         "RUNAI_GPU_CONTEXT_MIB": str(context_mib),
         "RUNAI_CHECKPOINT_DIR": row.record.checkpoint_dir,
         "RUNAI_RESUMED": "1" if row.resumed else "0",
@@ -53,13 +58,19 @@ def worker_environment(
     }
 
 
-def _memory_limit(spec: WorkloadSpec, milli: int, granted: Sequence[Device]) -> int:
-    """Return the MiB that a worker may use of each of its devices."""
-    if not granted:
-        return 0
-    if spec.gpu_memory_mib:
-        return spec.gpu_memory_mib
-    return min(memory_of_fraction(milli, device.memory_mib) for device in granted)
+def memory_limits(
+    spec: WorkloadSpec, shares: Sequence[DeviceShare], devices: Sequence[Device]
+) -> list[int]:
+    """Return the MiB that may be used of each device, in the order of the shares."""
+    return [
+        spec.gpu_memory_mib or memory_of_fraction(share.gpus, devices[share.device].memory_mib)
+        for share in shares
+    ]
+
+
+def _hook(spec: WorkloadSpec, granted: Sequence[Device]) -> Mapping[str, str]:
+    """Let every Python of the workload keep its limit, a user's own path after it."""
+    return {"PYTHONPATH": with_hook(spec.env.get("PYTHONPATH", ""))} if granted else {}
 
 
 def _devices(granted: Sequence[Device]) -> dict[str, str]:
@@ -73,13 +84,13 @@ def _devices(granted: Sequence[Device]) -> dict[str, str]:
 
 
 def _frameworks(
-    spec: WorkloadSpec, milli: int, limit_mib: int, context_mib: int, granted: Sequence[Device]
+    limits_mib: Sequence[int], context_mib: int, granted: Sequence[Device]
 ) -> Mapping[str, str]:
     variables = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    shared = bool(spec.gpu_memory_mib) or 0 < milli < WHOLE_GPU
-    if not granted or not shared:
+    if all(limit >= device.memory_mib for limit, device in zip(limits_mib, granted, strict=True)):
         return variables
-    usable = max(limit_mib - context_mib, limit_mib // 2)  # a share may be smaller than a context
+    # Both know one figure for all devices. A share may be smaller than a context.
+    usable = min(max(limit - context_mib, limit // 2) for limit in limits_mib)
     fraction = Decimal(usable) / max(device.memory_mib for device in granted)
     return variables | {
         "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{fraction:.4f}",

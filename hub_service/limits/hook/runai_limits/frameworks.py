@@ -1,0 +1,63 @@
+"""Make PyTorch and TensorFlow keep within the share, when they first use a device.
+
+Never at import: that would make a CUDA context, which costs memory and breaks forked workers. JAX
+and CuPy read their limit from the environment. A limit that a program set itself stays if it is
+tighter. Called by `start`, with the imported module.
+"""
+
+from __future__ import annotations
+
+from .after_import import swallowed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .share import Share
+
+__all__ = ["cap_tensorflow", "cap_torch"]
+
+
+def cap_torch(torch: Any, share: Share) -> None:  # noqa: ANN401  the module
+    """Leave word with PyTorch; it calls us when it initialises CUDA."""
+    torch.cuda._lazy_call(  # noqa: SLF001  the only way that makes no context
+        lambda: swallowed("torch", _cap_torch_now, torch.cuda, share)
+    )
+
+
+def _cap_torch_now(cuda: Any, share: Share) -> None:  # noqa: ANN401
+    current = cuda.current_device()
+    for index in range(cuda.device_count()):
+        fraction = share.fraction(index, cuda.get_device_properties(index).total_memory)
+        if fraction is None:
+            continue
+        # Older ones cannot tell what was chosen; it was not chosen before CUDA was initialised.
+        chosen = getattr(cuda, "get_per_process_memory_fraction", lambda _device: 1.0)(index)
+        if fraction < chosen:
+            cuda.set_per_process_memory_fraction(fraction, index)
+    cuda.set_device(current)  # older ones leave the last one selected
+
+
+def cap_tensorflow(context_module: Any, share: Share) -> None:  # noqa: ANN401  …eager.context
+    """Configure the devices just before TensorFlow makes them, after the program did."""
+    context_class = context_module.Context
+    original = context_class.ensure_initialized
+
+    def ensure_initialized(self: Any) -> None:  # noqa: ANN401
+        context_class.ensure_initialized = original  # every operation comes by here
+        swallowed("tensorflow", _cap_tensorflow_now, self, context_module, share)
+        original(self)
+
+    context_class.ensure_initialized = ensure_initialized
+
+
+def _cap_tensorflow_now(context: Any, context_module: Any, share: Share) -> None:  # noqa: ANN401
+    for index, device in enumerate(context.list_physical_devices("GPU")):
+        usable = share.usable_mib(index)
+        if usable is None:
+            continue
+        chosen = context.get_logical_device_configuration(device)
+        if chosen and (len(chosen) > 1 or (chosen[0].memory_limit or usable + 1) <= usable):
+            continue
+        configuration = context_module.LogicalDeviceConfiguration(memory_limit=usable)
+        context.set_logical_device_configuration(device, [configuration])

@@ -1,0 +1,63 @@
+"""How much device memory this process may use, as its environment says.
+
+Knows the variables' names, the same as `clusters.environment`, which sets them. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Share"]
+
+MIB = 1 << 20
+
+
+class Share(NamedTuple):
+    """The limit of each device, in the order of CUDA_VISIBLE_DEVICES; None: the whole device."""
+
+    limits_mib: tuple[int | None, ...]
+    devices_mib: tuple[int, ...]
+    """Memory of each device that can be shared out; empty where nobody said."""
+    context_mib: int
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Share | None:
+        """Read the environment; None outside a workload that has a device.
+
+        Raises:
+            ValueError: a variable is no number.
+        """
+        limits = _numbers(environ.get("RUNAI_GPU_MEMORY_LIMITS_MIB", ""))
+        if not limits:
+            return None
+        devices = _numbers(environ.get("RUNAI_GPU_DEVICES_MIB", ""))
+        return cls(
+            tuple(
+                None if index < len(devices) and limit >= devices[index] else limit
+                for index, limit in enumerate(limits)
+            ),
+            devices,
+            int(environ.get("RUNAI_GPU_CONTEXT_MIB") or 0),
+        )
+
+    def usable_mib(self, index: int) -> int | None:
+        """Return what a framework may allocate of a device; None: as much as there is.
+
+        What a CUDA context takes is inside the limit; a share may be smaller than that.
+        """
+        limit = self.limits_mib[index] if index < len(self.limits_mib) else None
+        return None if limit is None else max(limit - self.context_mib, limit // 2)
+
+    def fraction(self, index: int, total_bytes: int) -> float | None:
+        """Return it as a part of what the device reports, which may itself be reduced."""
+        usable = self.usable_mib(index)
+        if usable is None or total_bytes <= 0 or usable * MIB >= total_bytes:
+            return None
+        return usable * MIB / total_bytes
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",")) if text else ()

@@ -1,0 +1,38 @@
+"""What happens at the start of every Python of a workload: little, until a framework is imported.
+
+Knows which imports matter. Called by `sitecustomize`.
+"""
+
+from __future__ import annotations
+
+from .after_import import Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+__all__ = ["start"]
+
+FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy")
+
+
+def start(environ: Mapping[str, str]) -> None:
+    """Watch for the frameworks, if this is a workload with a device."""
+    if environ.get("RUNAI_GPU_MEMORY_LIMITS_MIB"):
+        Watch(dict.fromkeys((*FRAMEWORKS, "tensorflow.python.eager.context"), _imported))
+
+
+def _imported(module: ModuleType) -> None:
+    import os  # noqa: PLC0415  from here on there is a framework, and time
+
+    from .frameworks import cap_tensorflow, cap_torch  # noqa: PLC0415
+    from .share import Share  # noqa: PLC0415
+
+    share = Share.of(os.environ)
+    if share is None:
+        return
+    if module.__name__ == "torch":
+        cap_torch(module, share)
+    elif module.__name__ == "tensorflow.python.eager.context":
+        cap_tensorflow(module, share)

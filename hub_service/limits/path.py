@@ -1,0 +1,22 @@
+"""Where the start-up hook of workloads is, and how it gets onto their PYTHONPATH.
+
+Everything that a Python of a workload imports is found as before: only the first place is new.
+"""
+
+import os
+from pathlib import Path
+
+__all__ = ["HOOK", "with_hook"]
+
+HOOK = str(Path(__file__).with_name("hook"))
+"""A folder that only interpreters of workloads have on their path."""
+
+
+def with_hook(pythonpath: str, hook: str = HOOK) -> str:
+    """Return a PYTHONPATH that begins with the hook and goes on as given, each folder once.
+
+    >>> with_hook("/home/ana/lib:/hook", hook="/hook")
+    '/hook:/home/ana/lib'
+    """
+    rest = (folder for folder in pythonpath.split(os.pathsep) if folder)
+    return os.pathsep.join(dict.fromkeys([hook, *rest]))

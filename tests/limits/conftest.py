@@ -1,0 +1,63 @@
+"""Fixtures of the limits' tests.
+
+workload_env   the environment of a Python in a workload: workload_env("512,1024", devices="...")
+run_python     run a program as a workload's Python does; returns the JSON that it prints
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runai.hub_service.limits.path import HOOK, with_hook
+
+
+@pytest.fixture
+def workload_env() -> Callable[..., dict[str, str]]:
+    def make(limits: str, *, devices: str, context: int = 0, **more: str) -> dict[str, str]:
+        env = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
+        return {
+            **env,
+            "RUNAI_GPU_MEMORY_LIMITS_MIB": limits,
+            "RUNAI_GPU_DEVICES_MIB": devices,
+            "RUNAI_GPU_CONTEXT_MIB": str(context),
+            "RUNAI_DEBUG": "1",
+            **more,
+            "PYTHONPATH": with_hook(more.get("PYTHONPATH", "")),
+        }
+
+    return make
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[..., Any]:
+    def run(program: str, env: dict[str, str], *, stderr: str = "", options: tuple[str, ...] = ()):
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        done = subprocess.run(
+            [sys.executable, *options, str(path)],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert stderr in done.stderr
+        assert stderr or "runai" not in done.stderr, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.fixture
+def hook_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import `runai_limits` as workloads do."""
+    monkeypatch.syspath_prepend(HOOK)

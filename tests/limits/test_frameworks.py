@@ -1,0 +1,231 @@
+"""The hook in real PyTorch and TensorFlow, and the order of its calls where there is no GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from runai.hub_service.limits.hook.runai_limits.frameworks import cap_tensorflow, cap_torch
+from runai.hub_service.limits.hook.runai_limits.share import MIB, Share
+
+TWO = Share(limits_mib=(8192, 4096), devices_mib=(16384, 16384), context_mib=500)
+TOTAL = 16384 * MIB
+
+
+class StubCuda:
+    """`torch.cuda` with devices: records what it is asked, calls what it was left with at init."""
+
+    CHOSEN = 1.0
+
+    def __init__(self, devices: int = 2) -> None:
+        self.devices = devices
+        self.queue: list = []
+        self.calls: list[tuple] = []
+
+    def _lazy_call(self, call) -> None:
+        self.queue.append(call)
+
+    def initialise(self) -> None:
+        for call in self.queue:
+            call()
+
+    def device_count(self) -> int:
+        self.calls.append(("device_count",))
+        return self.devices
+
+    def current_device(self) -> int:
+        self.calls.append(("current_device",))
+        return 0
+
+    def get_device_properties(self, index: int):
+        self.calls.append(("get_device_properties", index))
+        return SimpleNamespace(total_memory=TOTAL)
+
+    def get_per_process_memory_fraction(self, index: int) -> float:
+        self.calls.append(("get_per_process_memory_fraction", index))
+        return self.CHOSEN
+
+    def set_per_process_memory_fraction(self, fraction: float, index: int) -> None:
+        self.calls.append(("set_per_process_memory_fraction", fraction, index))
+
+    def set_device(self, index: int) -> None:
+        self.calls.append(("set_device", index))
+
+
+def stub_methods() -> set[str]:
+    return {name for name in vars(StubCuda) if not name.startswith("__")} - {"CHOSEN", "initialise"}
+
+
+# -- PyTorch -------------------------------------------------------------------------------------
+
+
+def test_importing_torch_asks_the_devices_nothing():
+    cuda = StubCuda()
+
+    cap_torch(SimpleNamespace(cuda=cuda), TWO)
+
+    assert (cuda.calls, len(cuda.queue)) == ([], 1)
+
+
+def test_when_cuda_is_initialised_each_device_gets_its_own_fraction():
+    cuda = StubCuda()
+    cap_torch(SimpleNamespace(cuda=cuda), TWO)
+
+    cuda.initialise()
+
+    assert cuda.calls == [
+        ("current_device",),
+        ("device_count",),
+        ("get_device_properties", 0),
+        ("get_per_process_memory_fraction", 0),
+        ("set_per_process_memory_fraction", 7692 / 16384, 0),
+        ("get_device_properties", 1),
+        ("get_per_process_memory_fraction", 1),
+        ("set_per_process_memory_fraction", 3596 / 16384, 1),
+        ("set_device", 0),
+    ]
+
+
+def test_a_tighter_choice_of_the_program_stays():
+    cuda = StubCuda(devices=1)
+    cuda.CHOSEN = 0.1
+    cap_torch(SimpleNamespace(cuda=cuda), TWO)
+
+    cuda.initialise()
+
+    assert "set_per_process_memory_fraction" not in {call[0] for call in cuda.calls}
+
+
+def test_a_whole_device_is_left_alone():
+    cuda = StubCuda(devices=1)
+    cap_torch(SimpleNamespace(cuda=cuda), Share((None,), (16384,), 500))
+
+    cuda.initialise()
+
+    assert {call[0] for call in cuda.calls} == {
+        "current_device",
+        "device_count",
+        "get_device_properties",
+        "set_device",
+    }
+
+
+def test_a_device_that_fails_does_not_fail_the_program(capsys, monkeypatch):
+    monkeypatch.setenv("RUNAI_DEBUG", "1")
+    cuda = StubCuda()
+    cuda.device_count = lambda: 1 / 0  # type: ignore[method-assign]
+    cap_torch(SimpleNamespace(cuda=cuda), TWO)
+
+    cuda.initialise()
+
+    assert "runai: torch: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_the_real_torch_is_left_word_and_makes_no_context(run_python, workload_env):
+    program = f"""
+import json, torch
+print(json.dumps([
+    torch.cuda.is_initialized(),
+    [call.__module__ for call, _ in torch.cuda._queued_calls if "runai" in call.__module__],
+    [name for name in {stub_methods()} if not hasattr(torch.cuda, name)],
+    torch.zeros(2).sum().item(),
+]))
+"""
+
+    initialised, left_word, missing, answer = run_python(
+        program, workload_env("8192", devices="16384", context=500)
+    )
+
+    assert (initialised, left_word, answer) == (False, ["runai_limits.frameworks"], 0.0)
+    # What the stub has, the real one has; an older one cannot tell the fraction, we do without.
+    assert set(missing) <= {"get_per_process_memory_fraction"}
+
+
+# -- TensorFlow ----------------------------------------------------------------------------------
+
+# Devices that are not there, in the real TensorFlow: what would it tell the driver?
+TENSORFLOW = """
+import json, os
+import tensorflow as tf
+from tensorflow.python.eager import context as c
+from runai_limits.frameworks import cap_tensorflow
+from runai_limits.share import Share
+
+hooked = c.Context.ensure_initialized.__module__
+limit = lambda mib: [tf.config.LogicalDeviceConfiguration(memory_limit=mib)]
+choices = {
+    "nothing": lambda context, gpus: None,
+    "tighter": lambda context, gpus: context.set_logical_device_configuration(gpus[0], limit(100)),
+    "wider": lambda context, gpus: context.set_logical_device_configuration(gpus[0], limit(16000)),
+    "growth": lambda context, gpus: [context.set_memory_growth(gpu, True) for gpu in gpus],
+}
+told = {}
+for name, choose in choices.items():
+    context = c.Context()
+    context._initialize_physical_devices()
+    gpus = [c.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(2)]
+    context._physical_devices += gpus
+    context._visible_device_list += gpus
+    context._memory_growth_map.update(dict.fromkeys(gpus))
+    choose(context, gpus)
+    # The real one would now look for the devices: look at what it would tell them instead.
+    seen = []
+    c.Context.ensure_initialized = lambda self: seen.append(self.config.gpu_options)
+    cap_tensorflow(c, Share.of(os.environ))
+    context.ensure_initialized()
+    context.ensure_initialized()
+    first, again = (
+        [list(v.memory_limit_mb) for v in options.experimental.virtual_devices] for options in seen
+    )
+    assert first == again
+    told[name] = first
+print(json.dumps([hooked, told]))
+"""
+
+
+@pytest.mark.tensorflow
+def test_the_real_tensorflow_is_told_when_it_makes_its_devices(run_python, workload_env):
+    env = workload_env("8192,4096", devices="16384,16384", context=500, TF_CPP_MIN_LOG_LEVEL="3")
+
+    hooked, told = run_python(TENSORFLOW, env)
+
+    assert hooked == "runai_limits.frameworks"
+    assert told == {
+        "nothing": [[7692.0], [3596.0]],
+        "tighter": [[100.0], [3596.0]],
+        "wider": [[7692.0], [3596.0]],
+        "growth": [[7692.0], [3596.0]],
+    }
+
+
+@pytest.mark.tensorflow
+def test_the_real_tensorflow_runs_with_the_hook(run_python, workload_env):
+    program = """
+import json
+import tensorflow as tf
+from tensorflow.python.eager import context
+answer = float(tf.reduce_sum(tf.ones((3, 3))))
+print(json.dumps([answer, context.Context.ensure_initialized.__module__]))
+"""
+    env = workload_env("8192", devices="16384", TF_CPP_MIN_LOG_LEVEL="3")
+
+    assert run_python(program, env) == [9.0, "tensorflow.python.eager.context"]
+
+
+def test_a_context_that_is_not_as_we_know_it_still_initialises(monkeypatch):
+    class Context:
+        made = 0
+
+        def ensure_initialized(self) -> None:
+            self.made += 1
+
+    module = SimpleNamespace(Context=Context)
+    cap_tensorflow(module, TWO)
+    context = Context()
+
+    context.ensure_initialized()
+    context.ensure_initialized()
+
+    assert context.made == 2

@@ -1,0 +1,143 @@
+"""The start-up hook in real interpreters: it comes along, costs nothing, and breaks nothing."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.limits.path import HOOK
+
+MODULES = sorted(Path(HOOK).rglob("*.py"))
+
+IMPORTED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+
+# Stands for PyTorch: what it was told, it prints.
+FAKE_TORCH = """
+class cuda:
+    queue = []
+    _lazy_call = queue.append
+"""
+
+
+@pytest.fixture
+def env(workload_env):
+    return workload_env("8192", devices="16384")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(HOOK)))
+def test_it_is_python_3_8(path):
+    ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(HOOK)))
+def test_it_needs_the_standard_library_only(path):
+    names = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom) and not node.level
+            else []
+        )
+    }
+
+    assert names <= sys.stdlib_module_names | {"runai_limits"}
+
+
+def test_without_a_framework_it_loads_nothing_but_itself(run_python, env):
+    with_hook = set(run_python(IMPORTED, env))
+    without = set(run_python(IMPORTED, {**env, "PYTHONPATH": ""}))
+
+    # Others' .pth files may need the future too.
+    assert with_hook - without - {"__future__"} == {
+        "runai_limits",
+        "runai_limits.after_import",
+        "runai_limits.start",
+        "sitecustomize",
+    }
+
+
+def test_without_a_device_it_does_nothing(run_python, env):
+    program = "import json, sys; print(json.dumps([type(f).__name__ for f in sys.meta_path]))"
+
+    assert "Watch" in run_python(program, env)
+    assert "Watch" not in run_python(program, {**env, "RUNAI_GPU_MEMORY_LIMITS_MIB": ""})
+
+
+def test_the_sitecustomize_that_was_there_still_runs(run_python, env, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "sitecustomize.py").write_text("HERE = 'mine'\n")
+    env["PYTHONPATH"] += f":{mine}"
+    program = "import json, sys, sitecustomize as s; print(json.dumps([s.HERE, s.__file__]))"
+
+    assert ["mine", str(mine / "sitecustomize.py")] == run_python(program, env)
+
+
+def test_a_sitecustomize_that_fails_fails_as_it_would_without_us(run_python, env, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "sitecustomize.py").write_text("raise RuntimeError('mine')\n")
+    env["PYTHONPATH"] += f":{mine}"
+
+    assert run_python("print(1)", env, stderr="Error in sitecustomize") == 1
+
+
+def test_a_child_of_a_script_has_it_too(run_python, env):
+    program = f"""
+import subprocess, sys
+print(subprocess.check_output([sys.executable, "-c", {IMPORTED!r}], text=True))
+"""
+
+    assert "runai_limits.start" in run_python(program, env)
+
+
+def test_a_framework_is_found_imported_and_looks_as_without_us(run_python, env, tmp_path):
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    program = """
+import importlib.util, json
+found = importlib.util.find_spec("torch") is not None   # many only look whether it is there
+import torch
+print(json.dumps([
+    found, len(torch.cuda.queue),
+    type(torch.__loader__).__name__, type(torch.__spec__.loader).__name__,
+]))
+"""
+
+    assert run_python(program, env) == [True, 1, "SourceFileLoader", "SourceFileLoader"]
+
+
+def test_a_framework_that_is_not_there_is_not_there(run_python, env):
+    program = """
+import json
+try:
+    import cupy
+except ModuleNotFoundError as error:
+    print(json.dumps(str(error)))
+"""
+
+    assert run_python(program, env) == "No module named 'cupy'"
+
+
+def test_a_framework_that_is_not_as_we_know_it_is_left_alone(run_python, env, tmp_path):
+    (tmp_path / "torch.py").write_text("cuda = None\n")
+    program = "import torch; print(1)"
+
+    assert run_python(program, env, stderr="runai: torch: AttributeError") == 1
+    assert run_python(program, {**env, "RUNAI_DEBUG": ""}) == 1
+
+
+def test_a_variable_that_is_no_number_stops_nobody(run_python, env, tmp_path):
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    env["RUNAI_GPU_MEMORY_LIMITS_MIB"] = "much"
+
+    assert run_python("import torch; print(1)", env, stderr="runai: torch: ValueError") == 1
+
+
+def test_an_isolated_interpreter_goes_without(run_python, env):
+    assert "runai_limits" not in run_python(IMPORTED, env, options=("-I",))

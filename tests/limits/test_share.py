@@ -1,0 +1,58 @@
+"""How much of each device a process may use, from its environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.limits.hook.runai_limits.share import MIB, Share
+
+HALF_H200 = {
+    "RUNAI_GPU_MEMORY_LIMITS_MIB": "71885",
+    "RUNAI_GPU_DEVICES_MIB": "143771",
+    "RUNAI_GPU_CONTEXT_MIB": "500",
+}
+
+
+def share(limits: str, devices: str, context: int = 500) -> Share:
+    found = Share.of(
+        {
+            "RUNAI_GPU_MEMORY_LIMITS_MIB": limits,
+            "RUNAI_GPU_DEVICES_MIB": devices,
+            "RUNAI_GPU_CONTEXT_MIB": str(context),
+        }
+    )
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("limits", "devices", "usable"),
+    [
+        pytest.param("71885", "143771", [71385], id="the context is inside the limit"),
+        pytest.param("600", "16384", [300], id="a share may be smaller than its context"),
+        pytest.param("143771", "143771", [None], id="a whole device has no limit"),
+        pytest.param("8192,4096", "16384,16384", [7692, 3596], id="each device its own"),
+        pytest.param("16384,4096", "16384,16384", [None, 3596], id="one whole, one shared"),
+        pytest.param("8192", "", [7692], id="nobody said how large the device is"),
+    ],
+)
+def test_what_a_framework_may_allocate(limits, devices, usable):
+    assert usable == [share(limits, devices).usable_mib(i) for i in range(len(usable))]
+
+
+def test_a_device_beyond_the_list_has_no_limit():
+    assert share("8192", "16384").usable_mib(1) is None
+
+
+def test_the_fraction_is_of_the_bytes_that_the_device_reports():
+    half = share("71885", "143771")
+
+    assert half.fraction(0, 143771 * MIB) == 71385 / 143771
+    # Another tier already shrank what it reports: half of it would be a quarter.
+    assert half.fraction(0, 72000 * MIB) == 71385 / 72000
+    assert half.fraction(0, 71885 * MIB // 2) is None
+
+
+def test_outside_a_workload_there_is_no_share():
+    assert Share.of({}) is None
+    assert Share.of(HALF_H200 | {"RUNAI_GPU_MEMORY_LIMITS_MIB": ""}) is None
