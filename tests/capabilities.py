@@ -46,9 +46,14 @@ def _why_no_module(name: str) -> str:
     return "" if importlib.util.find_spec(name) else f"{name} is not installed"
 
 
+def _why_no_compiler() -> str:
+    return "" if shutil.which("cc") else "no C compiler (cc) to make fake drivers' libraries with"
+
+
 # Each says why the capability is missing, or nothing.
 CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "browser": _why_no_browser,
+    "cc": _why_no_compiler,
     "hub": _why_no_hub,
     "tensorflow": partial(_why_no_module, "tensorflow"),
     "torch": partial(_why_no_module, "torch"),

@@ -1,0 +1,181 @@
+"""One control daemon of NVIDIA's Multi-Process Service (MPS) for one device (tier T3).
+
+Knows the daemon's life and what its clients must have in their environment. Whether a device is
+shared by MPS at all, and whether the limit holds there (`canary`), others decide. Calls block.
+Source: docs.nvidia.com/deploy/mps, "Legacy MPS v2 Interface"; no GPU setting is changed by it.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Final, Self
+
+__all__ = ["PROGRAM", "MpsDaemon", "MpsUnavailable"]
+
+PROGRAM: Final = "nvidia-cuda-mps-control"
+PATIENCE_S: Final = 10.0
+_LOOK_EVERY_S: Final = 0.02
+_SOCKET_PATH_MAX: Final = 100
+"""A Unix socket's path may have 107 characters; the daemon makes several in its directory."""
+
+
+class MpsUnavailable(Exception):
+    """MPS cannot be had here; its sentence says why."""
+
+
+class MpsDaemon:
+    """A daemon in the foreground, whose standard input is its life line: it ends when we do."""
+
+    def __init__(
+        self,
+        device: str,
+        directory: Path,
+        *,
+        program: str = PROGRAM,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Name the device (its UUID) and a directory that is this daemon's alone.
+
+        Starting, answering and stopping may each take `patience_s`.
+
+        Raises:
+            MpsUnavailable: the directory's path is too long for the daemon's sockets.
+        """
+        self.device = device
+        self.pipes = directory / "pipe"
+        self.logs = directory / "log"
+        self._program = program
+        self._patience_s = patience_s
+        self._process: subprocess.Popen[str] | None = None
+        self._output: IO[str] | None = None
+        if len(str(self.pipes.absolute())) > _SOCKET_PATH_MAX:
+            raise MpsUnavailable(f"{self.pipes} is too long a path for the sockets of MPS")
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it."""
+        self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether it lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it and wait until it can be asked something; nothing where it runs already.
+
+        Raises:
+            MpsUnavailable: there is no such program, it ended at once, or it does not answer.
+        """
+        if self.is_running:
+            return
+        if shutil.which(self._program) is None:
+            raise MpsUnavailable(f"{self._program} is not installed")
+        for folder in (self.pipes, self.logs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What a daemon that was killed left behind makes the next one refuse to start.
+        with contextlib.suppress(FileNotFoundError):
+            (self.pipes / "control").unlink()
+        self._output = (self.logs / "daemon.log").open("w", encoding="utf-8")
+        self._process = subprocess.Popen(  # noqa: S603  NVIDIA's program
+            [self._program, "-f"],
+            env=self._environment(),
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # an interrupt of the terminal is for us to pass on
+        )
+        deadline = time.monotonic() + self._patience_s
+        while not (self.pipes / "control").exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                why = self._last_words()
+                self.stop()
+                raise MpsUnavailable(f"{self._program} did not start: {why}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def command(self, text: str) -> str:
+        """Give the daemon a command and return its answer, such as the PIDs of its servers.
+
+        Raises:
+            MpsUnavailable: it does not run, does not answer, or refuses.
+        """
+        if not self.is_running:
+            raise MpsUnavailable(f"{self._program} does not run for {self.device}")
+        try:
+            done = subprocess.run(  # noqa: S603  the same
+                [self._program],
+                input=f"{text}\n",
+                env=self._environment(),
+                capture_output=True,
+                text=True,
+                timeout=self._patience_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise MpsUnavailable(f"{self._program} does not answer to {text}") from None
+        if done.returncode:
+            raise MpsUnavailable(
+                f"{self._program} refused {text}: {(done.stderr or done.stdout).strip()}"
+            )
+        return done.stdout.strip()
+
+    def limit_clients(self, memory_mib: int) -> None:
+        """Bound what every client of servers started from now on may allocate of the device.
+
+        A client's own limit may only be tighter.
+
+        Raises:
+            MpsUnavailable: as `command`.
+        """
+        self.command(f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
+
+    def client_environment(
+        self, *, memory_mib: int | None = None, thread_percentage: int | None = None
+    ) -> Mapping[str, str]:
+        """Return what makes a process a client, bounded as given; the limit is per process.
+
+        The device is number 0 as the client sees it, whatever it is for others.
+        """
+        variables = {
+            "CUDA_VISIBLE_DEVICES": self.device,
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipes.absolute()),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.logs.absolute()),
+        }
+        if memory_mib is not None:
+            variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={memory_mib}M"
+        if thread_percentage is not None:
+            variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(thread_percentage)
+        return variables
+
+    def stop(self) -> None:
+        """Ask it to quit, which ends its servers; kill it where it does not. Repeats do nothing."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                # Its life line: it quits at the word, and at the end of its input.
+                process.communicate("quit\n", timeout=self._patience_s)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **self.client_environment()}
+
+    def _last_words(self) -> str:
+        written = (
+            (self.logs / "daemon.log").read_text(encoding="utf-8", errors="replace").split("\n")
+        )
+        lines = [line.strip() for line in written if line.strip()]
+        return lines[-1] if lines else f"no answer within {self._patience_s:g} s"

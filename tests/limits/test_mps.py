@@ -1,0 +1,146 @@
+"""The daemon of one device's MPS, and the canary that tries its limit, without a GPU.
+
+The control program and the CUDA driver are fakes with the real ones' words; what the real ones do
+is measured by `benchmarks/gpu_sharing.py --part 3`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.limits.canary import try_limit
+from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
+
+HERE = Path(__file__).parent
+DEVICE = "GPU-aaaa"
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Return the control program as something to start."""
+    path = tmp_path / "nvidia-cuda-mps-control"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_mps_control.py"} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def daemon(tmp_path, program):
+    """Return a daemon that runs, until the test ends."""
+    with MpsDaemon(DEVICE, tmp_path / "mps", program=program) as started:
+        yield started
+
+
+def test_a_daemon_serves_its_own_device_alone(daemon):
+    assert daemon.command("get_server_list") == DEVICE
+
+
+def test_what_all_clients_may_allocate_is_told_to_the_daemon(daemon):
+    daemon.limit_clients(10_240)
+
+    assert daemon.command("get_default_device_pinned_mem_limit 0") == "10240M"
+
+
+def test_a_client_gets_its_limits_by_its_environment(daemon, tmp_path):
+    given = daemon.client_environment(memory_mib=20_480, thread_percentage=50)
+
+    assert given == {
+        "CUDA_VISIBLE_DEVICES": DEVICE,
+        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "mps" / "pipe"),
+        "CUDA_MPS_LOG_DIRECTORY": str(tmp_path / "mps" / "log"),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+    }
+
+
+def test_a_refused_command_says_what_the_daemon_said(daemon):
+    with pytest.raises(MpsUnavailable, match="refused dance: unknown command dance"):
+        daemon.command("dance")
+
+
+def test_starting_and_stopping_twice_is_the_same_as_once(daemon):
+    daemon.start()
+    daemon.stop()
+    daemon.stop()
+
+    assert not daemon.is_running
+    with pytest.raises(MpsUnavailable, match=f"does not run for {DEVICE}"):
+        daemon.command("get_server_list")
+
+
+def test_what_a_killed_daemon_left_behind_stops_nobody(tmp_path, program):
+    (tmp_path / "mps" / "pipe").mkdir(parents=True)
+    (tmp_path / "mps" / "pipe" / "control").touch()
+
+    with MpsDaemon(DEVICE, tmp_path / "mps", program=program) as daemon:
+        assert daemon.command("get_server_list") == DEVICE
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        pytest.param("broken", "did not start: Cannot find MPS control daemon", id="ends at once"),
+        pytest.param("deaf", "did not start: no answer within", id="is never ready"),
+    ],
+)
+def test_a_daemon_that_does_not_start_is_said_with_its_last_words(
+    tmp_path, program, monkeypatch, mode, sentence
+):
+    monkeypatch.setenv("FAKE_MPS", mode)
+    patience_s = 0.5 if mode == "deaf" else 30.0
+    daemon = MpsDaemon(DEVICE, tmp_path / "mps", program=program, patience_s=patience_s)
+
+    with pytest.raises(MpsUnavailable, match=sentence):
+        daemon.start()
+    assert not daemon.is_running
+
+
+def test_a_daemon_that_does_not_answer_is_given_up(tmp_path, program, monkeypatch):
+    monkeypatch.setenv("FAKE_MPS", "mute")
+    silent = MpsDaemon(DEVICE, tmp_path / "mps", program=program, patience_s=5.0)
+
+    with silent as daemon, pytest.raises(MpsUnavailable, match="not answer to get_server_list"):
+        daemon.command("get_server_list")
+
+
+def test_without_the_program_the_tier_is_not_to_be_had(tmp_path):
+    daemon = MpsDaemon(DEVICE, tmp_path, program="no-such-program")
+
+    with pytest.raises(MpsUnavailable, match="no-such-program is not installed"):
+        daemon.start()
+
+
+def test_a_directory_too_deep_for_sockets_is_refused_before_anything_starts(tmp_path):
+    with pytest.raises(MpsUnavailable, match="too long a path"):
+        MpsDaemon(DEVICE, tmp_path / ("deep" * 30))
+
+
+@pytest.fixture(scope="session")
+def cuda(tmp_path_factory):
+    """Compile the driver that is no driver and return the folder to find it in."""
+    folder = tmp_path_factory.mktemp("cuda")
+    source, library = HERE / "fake_cuda.c", folder / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return str(folder)
+
+
+@pytest.mark.cc
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        pytest.param({}, ("refused", ""), id="a limit that is kept"),
+        pytest.param({"FAKE_CUDA_FORGETS": "1"}, ("allowed", ""), id="a limit that is not"),
+        pytest.param({"FAKE_CUDA_INIT": "100"}, ("unknown", "cuInit answered 100"), id="no device"),
+        pytest.param(
+            {"FAKE_CUDA_INIT": "805"}, ("unknown", "cuInit answered 805"), id="MPS went away"
+        ),
+    ],
+)
+def test_the_canary_tells_whether_a_limit_is_kept(cuda, environment, expected):
+    client = {"LD_LIBRARY_PATH": cuda, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M"}
+
+    assert try_limit(1024, client | environment) == expected
