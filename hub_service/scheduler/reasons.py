@@ -97,6 +97,8 @@ class Reasons:
     def _of_taking(self, loss: Loss, claimant: Item, what: str) -> Reason:
         if loss.rule == "E2":
             text = f"{_label(claimant)} waits for the {what} that it has beyond its request"
+        elif loss.rule == "E1":
+            text = f"{_label(claimant)} waits for the {what} that it has beyond its minimum"
         elif loss.rule == "R1":
             text = (
                 f"{_label(claimant)} goes before it in {claimant.workload.project}"

@@ -142,22 +142,21 @@ class Reclaim:
         is_over = account.allocated + unit.demand > account.fair_share
         if others and is_over:
             self.over_share.add(lane)
-        own = "preempt" in policy.phases
+        own = lent = "preempt" in policy.phases
         if own:
             mine = self._victims.of(account, surplus_only=False)
-            # The lowest priority stands last (R1).
-            own = bool(mine) and (
-                item.is_fixed or mine[-1].is_extra or mine[-1].item.rank < item.rank
-            )
+            # Surplus gives way to any minimum (E1); of the rest the lowest priority stands last.
+            lent = any(v.is_lent for v in self._victims.of(account, surplus_only=True))
+            own = lent or bool(mine and (item.is_fixed or mine[-1].item.rank < item.rank))  # R1
         has_surplus = policy.shrink_first and self._victims.has_surplus
         kinds = (True, False) if has_surplus else (False,)
         for surplus_only in kinds[:-1] if self._surplus_only else kinds:
             if others and not is_over:
-                yield Way(others=True, own=False, surplus_only=surplus_only)
+                yield Way(others=True, own=False, surplus_only=surplus_only, lent=lent)
             if own:
-                yield Way(others=False, own=True, surplus_only=surplus_only)
+                yield Way(others=False, own=True, surplus_only=surplus_only, lent=lent)
             if others and own:
-                yield Way(others=True, own=True, surplus_only=surplus_only)
+                yield Way(others=True, own=True, surplus_only=surplus_only, lent=lent)
 
     def _serve(self, unit: Unit, lane: Lane) -> bool:
         if any(not member.kind.nodes for member in unit.members):

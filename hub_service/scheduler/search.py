@@ -39,6 +39,8 @@ class Way(NamedTuple):
     others: bool
     own: bool
     surplus_only: bool
+    lent: bool
+    """Whether its own project has surplus that only uses what is idle (E1)."""
 
 
 class Taken(NamedTuple):
@@ -150,7 +152,7 @@ class Search:
         if self._way.own:
             victim = self._peek(self._path[0], own=True)
             if victim is not None:
-                return victim, "E2" if victim.is_extra else "R1", self._path[0], -1
+                return victim, self._rule_for(victim), self._path[0], -1
         return None
 
     def _next_of_others(self) -> tuple[Victim, str, Account, int] | None:
@@ -234,15 +236,27 @@ class Search:
         while cursor >= 0:
             self._state.victim_looks += 1
             victim = victims[cursor]
-            is_kept = victim.item.rank >= claimant.rank and not victim.is_extra
-            if own and is_kept and not claimant.is_fixed:
+            may_go = not own or self._goes_before(victim) or victim.is_lent
+            if not may_go and not self._way.lent:
                 cursor = -1  # from here on everybody's priority is as high (R1)
                 break
-            if victim.is_active and victim.item is not claimant and self._is_useful(victim):
+            is_there = may_go and victim.is_active and victim.item is not claimant
+            if is_there and self._is_useful(victim):
                 break
             cursor -= 1
         self._cursors[account] = cursor
         return victims[cursor] if cursor >= 0 else None
+
+    def _goes_before(self, victim: Victim) -> bool:
+        """Tell whether the claimant preempts a victim of its own project (R1)."""
+        claimant = self._unit.item
+        return claimant.is_fixed or victim.item.rank < claimant.rank
+
+    def _rule_for(self, victim: Victim) -> str:
+        """Name the rule by which a victim of the own project gives way."""
+        if victim.is_extra:
+            return "E2"
+        return "R1" if self._goes_before(victim) else "E1"
 
     def _is_useful(self, victim: Victim) -> bool:
         members = victim.workers()

@@ -20,7 +20,7 @@ _key = attrgetter("key")
 class Victim:
     """Workers that are taken together: one surplus worker, or what an item needs to run."""
 
-    __slots__ = ("is_extra", "is_surplus", "item", "key", "member")
+    __slots__ = ("is_extra", "is_lent", "is_surplus", "item", "key", "member")
 
     def __init__(self, item: Item, member: Member, *, is_surplus: bool) -> None:
         self.item = item
@@ -28,7 +28,9 @@ class Victim:
         self.is_surplus = is_surplus
         safe = item.workload.checkpointed
         self.is_extra = is_surplus and item.is_extra(member)
-        """Whether it only uses what is idle: whoever waits in its project may take it (E2)."""
+        """Whether it is beyond what its workload asks for: given back before all else (E2)."""
+        self.is_lent = self.is_extra or (is_surplus and item.sizes is None)
+        """Whether it only uses what is idle: whoever waits in its project may take it (E1, E2)."""
         # R4 (2) to (5), the best victim greatest: what is only lent (E2), lowest priority, surplus,
         # least work lost where that is known (who never told of a checkpoint may lose everything),
         # latest, last by name.

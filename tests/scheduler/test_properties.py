@@ -159,7 +159,7 @@ def test_nobody_stops_without_somebody_who_gains_by_exactly_that(snapshot: Snaps
 
 
 @given(SNAPSHOTS)
-def test_only_who_is_over_quota_is_reclaimed_and_only_lower_priority_preempted(
+def test_only_who_is_over_quota_is_reclaimed_and_only_less_priority_or_surplus_preempted(
     snapshot: Snapshot,
 ) -> None:
     plan, world = looked_at(snapshot)
@@ -173,6 +173,10 @@ def test_only_who_is_over_quota_is_reclaimed_and_only_lower_priority_preempted(
         if stop.reason.rule == "R1":
             assert victim.project == claimant.project
             assert not claimant.is_preemptible or victim.rank < claimant.rank
+        elif stop.reason.rule == "E1":
+            assert victim.project == claimant.project
+            assert world.active_after(victim) >= victim.minimum > 0
+            assert world.active_after(claimant) == claimant.minimum
         else:
             assert stop.reason.rule == "R2"
             assert victim.project != claimant.project

@@ -1,0 +1,112 @@
+"""Workloads of more workers than they need: what is beyond their minimum is only lent (E1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import job, project, reserved, session, settled, snapshot, started, stopped, with_
+from runai.hub_service.scheduler import Snapshot, Stop, Workload, decide
+
+
+def elastic(workers: int, *, on: int, **fields: Any) -> Workload:
+    """Make a job that needs one worker, could use so many, and has some of them on n1."""
+    held = " ".join(f"n1:{device}" for device in range(on))
+    return job("e", workers=workers, min_workers=1, on=held, **fields)
+
+
+GIVEN_BACK = {
+    "to a minimum of equal priority": ("1x2", [elastic(2, on=2)], job("new"), {"e-1"}),
+    "to one of lower priority, since surplus starts after that as well": (
+        "1x2",
+        [elastic(2, on=2, priority=75)],
+        job("new", priority=25),
+        {"e-1"},
+    ),
+    "but its minimum is not": ("1x2", [elastic(2, on=2)], job("new", 2), set()),
+    "the highest workers first, as many as a gang needs": (
+        "1x4",
+        [elastic(4, on=4)],
+        job("new", workers=2),
+        {"e-3", "e-2"},
+    ),
+    "not while enough is idle": ("1x3", [elastic(3, on=2)], job("new"), set()),
+    "to an elastic job's minimum, not to its surplus": (
+        "1x3",
+        [elastic(3, on=3)],
+        job("new", workers=2, min_workers=1),
+        {"e-2"},
+    ),
+    "before anybody of less priority is paused": (
+        "1x3",
+        [elastic(2, on=2), job("low", on="n1:2", priority=25)],
+        job("new"),
+        {"e-1"},
+    ),
+    "together with those of less priority, where a gang needs both": (
+        "1x3",
+        [elastic(2, on=2), job("low", on="n1:2", priority=25)],
+        job("new", workers=2),
+        {"e-1", "low-0"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "there", "new", "expected"), GIVEN_BACK.values(), ids=GIVEN_BACK)
+def test_surplus_is_given_back_in_its_own_project(
+    nodes: str, there: list[Workload], new: Workload, expected: set[str]
+) -> None:
+    world = snapshot(nodes, [project("a", 2)], [*there, new])
+
+    assert stopped(decide(world)) == expected
+
+
+def test_who_gives_surplus_back_is_told_to_whom() -> None:
+    plan = decide(snapshot("1x2", [project("a", 2)], [elastic(2, on=2), job("new")]))
+
+    (stop,) = [d for d in plan.decisions if isinstance(d, Stop)]
+    assert (stop.reason.code, stop.reason.rule, stop.reason.for_) == ("shrunk", "E1", "new")
+    assert stop.reason.text == "new waits for the 1 GPU that it has beyond its minimum"
+    assert reserved(plan) == {"new-0"}
+
+
+def test_own_surplus_goes_before_anothers_job_is_paused() -> None:
+    projects = [project("a", 3), project("b", 0, weight=0)]
+    jobs = [elastic(2, on=2), job("b1", 1, "b", on="n1:2"), job("new")]
+
+    assert stopped(decide(snapshot("1x3", projects, jobs))) == {"e-1"}
+
+
+def test_a_project_at_its_share_still_has_its_own_surplus_to_give() -> None:
+    # Nobody else may be asked (R2): a holds its half of the cluster, and b its own.
+    projects = [project("a", 2), project("b", 2)]
+    jobs = [elastic(2, on=2), session("bo-1", 2, "b", on="n1:2,3"), job("new")]
+
+    assert stopped(decide(snapshot("1x4", projects, jobs))) == {"e-1"}
+
+
+def test_a_limit_is_kept_by_giving_surplus_back() -> None:
+    jobs = [elastic(2, on=2), job("new")]
+
+    plan = decide(snapshot("1x4", [project("a", 2, limit=2)], jobs))
+
+    assert (stopped(plan), started(plan) | reserved(plan)) == ({"e-1"}, {"new-0"})
+
+
+def test_surplus_grows_into_what_no_minimum_waits_for_and_goes_again() -> None:
+    world = settled(snapshot("1x4", [project("a", 2)], [elastic(4, on=1)]))
+    assert holds(world) == {"e": 4}
+
+    world = settled(with_(world, job("x"), job("y", 2)))
+    assert holds(world) == {"e": 1, "x": 1, "y": 2}
+
+    assert decide(world).decisions == ()
+
+
+def holds(world: Snapshot) -> dict[str, int]:
+    """Count the GPUs that each workload has."""
+    return {
+        w.name: sum(len(worker.devices) for worker in w.workers if worker.state == "running")
+        for w in world.workloads
+    }
