@@ -29,6 +29,7 @@ def held_devices(
             record.id,
             uuids.get((worker.node, share.device), ""),
             share.gpus,
+            worker.node,
         )
         for record in workloads
         for worker in record.workers

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from postgres import find_postgres
+
 __all__ = ["CAPABILITIES", "find_chromium", "required"]
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -50,6 +52,19 @@ def _why_no_compiler() -> str:
     return "" if shutil.which("cc") else "no C compiler (cc) to make fake drivers' libraries with"
 
 
+def _why_no_postgresql() -> str:
+    if importlib.util.find_spec("psycopg") is None:
+        return "psycopg is not installed (make test installs it)"
+    if find_postgres() is None:
+        return "no PostgreSQL server found (Debian: apt install postgresql)"
+    return ""
+
+
+def _why_no_prometheus() -> str:
+    missing = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]
+    return f"not found: {', '.join(missing)} (Debian: apt install prometheus)" if missing else ""
+
+
 # Each says why the capability is missing, or nothing.
 CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "browser": _why_no_browser,
@@ -57,6 +72,8 @@ CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "hub": _why_no_hub,
     "tensorflow": partial(_why_no_module, "tensorflow"),
     "torch": partial(_why_no_module, "torch"),
+    "postgresql": _why_no_postgresql,
+    "prometheus": _why_no_prometheus,
 }
 
 

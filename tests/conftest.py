@@ -5,8 +5,9 @@
     eventually_async  the same in async tests: await eventually_async(job_is_running)
     chromium          path of a Chromium; the test needs the marker `browser`
 
-Markers `browser` and `hub` state what a test needs (capabilities.py); `RUNAI_REQUIRE=browser,hub`
-turns their skips into failures. Fixtures of one part live in the conftest.py of its folder.
+Markers such as `browser` and `hub` state what a test needs (capabilities.py); named in
+`RUNAI_REQUIRE` (`browser,hub`) their skips are failures. Fixtures of one part live in the
+conftest.py of its folder.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ class Held(NamedTuple):
     workload: str
     device: str
     milli: int
+    node: str = ""
+    """Where the device is; "" where that is not known."""
 
 
 @dataclass(slots=True)
@@ -197,7 +199,7 @@ class Integration:
         devices: dict[str, Series] = {}
         milli: dict[int, int] = {}
         series: dict[int, Series] = {}
-        for project, user, workload, device, amount in held:
+        for project, user, workload, device, amount, node in held:
             if amount <= 0:
                 continue
             mine = tuple(
@@ -208,7 +210,9 @@ class Integration:
                     Scope("user", user=user),
                     Scope("member", project=project, user=user),
                     Scope("workload", project=project, user=user, workload=workload),
+                    Scope("node", node=node),
                 )
+                if scope.kind != "node" or node
             )
             scopes[workload, device] = mine
             devices[device] = self._series(Scope("device", device=device))
@@ -222,9 +226,10 @@ class Integration:
 
 def _by_workload_and_device(held: Sequence[Held]) -> dict[tuple[str, str], int]:
     amounts: dict[tuple[str, str], int] = {}
-    for _, _, workload, device, milli in held:
-        if milli > 0:
-            amounts[workload, device] = amounts.get((workload, device), 0) + milli
+    for one in held:
+        if one.milli > 0:
+            key = one.workload, one.device
+            amounts[key] = amounts.get(key, 0) + one.milli
     return amounts
 
 

@@ -69,17 +69,17 @@ class Ledger:
         self,
         at: float,
         interval: float,
-        allocated: Sequence[tuple[str, str, str, str, int]],
+        allocated: Sequence[Held],
         report: AgentReport | None = None,
     ) -> None:
         """Note that `allocated` is held from `at` on, and count a report of what was used before.
 
-        `at` is the service's own time. `allocated` has (project, user, workload, device, milli) of
-        everything held in the whole cluster; until `at` what was recorded last counts. `interval`
-        is the report's and says nothing new. Reports may come late, twice, or never.
+        `at` is the service's own time. `allocated` is everything held in the whole cluster; until
+        `at` what was recorded last counts. `interval` is the report's and says nothing new.
+        Reports may come late, twice, or never.
         """
         del interval
-        self._sums.hold(at, [Held(*held) for held in allocated])
+        self._sums.hold(at, allocated)
         if report is not None:
             self._sums.measure(report)
             self._note_latest(report)

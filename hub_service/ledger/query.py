@@ -31,11 +31,12 @@ NOTHING_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class UsageFilter:
-    """Whose usage: a workload's, else that of a project, a user, both, or everybody's."""
+    """Whose usage: a workload's, else a node's, else of a project, a user, both, or everybody."""
 
     workload: str | None = None
     project: str | None = None
     user: str | None = None
+    node: str | None = None
 
     @property
     def scope(self) -> Scope:
@@ -43,6 +44,8 @@ class UsageFilter:
         project, user = self.project or "", self.user or ""
         if self.workload:
             return Scope("workload", project, user, self.workload)
+        if self.node:
+            return Scope("node", node=self.node)
         if project and user:
             return Scope("member", project, user)
         if project:

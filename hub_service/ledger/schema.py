@@ -19,7 +19,7 @@ from sqlalchemy import (
 
 __all__ = ["HEAD", "events", "metadata", "series", "spans", "totals"]
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision in `migrations`; a database that is there already needs no migration."""
 
 metadata = MetaData()
@@ -35,6 +35,7 @@ series = Table(
     Column("device", String(128), nullable=False),
     Column("opened", Double, nullable=False),
     Column("closed", Double),
+    Column("node", String(255), nullable=False, server_default=""),
     Index("series_by_scope", "kind", "project", "user", "workload", "device"),
     Index("series_by_workload", "workload"),
 )

@@ -183,19 +183,13 @@ class Store:
 
     def open_series(self) -> Iterator[Series]:
         """Yield the series that are not closed, with the totals of their last rows."""
-        rows = schema.totals.alias()
-        last = (
-            sa.select(sa.func.max(rows.c.at))
-            .where(rows.c.series_id == schema.series.c.id)
-            .correlate(schema.series)
-            .scalar_subquery()
-        )
         query = (
             sa.select(schema.series, schema.totals)
             .select_from(schema.series)
             .outerjoin(
                 schema.totals,
-                (schema.totals.c.series_id == schema.series.c.id) & (schema.totals.c.at == last),
+                (schema.totals.c.series_id == schema.series.c.id)
+                & (schema.totals.c.at == _last_row_of_series()),
             )
             .where(schema.series.c.closed.is_(None))
             .order_by(schema.series.c.id)
@@ -203,9 +197,7 @@ class Store:
         with self._engine.connect() as connection:
             for row in connection.execute(query).mappings():
                 totals = Totals() if row["at"] is None else _totals(row)
-                scope = Scope(
-                    row["kind"], row["project"], row["user"], row["workload"], row["device"]
-                )
+                scope = Scope(*(row[name] for name in Scope._fields))
                 yield Series(row["id"], scope, row["opened"], totals, row["level"] or 0)
 
     def last_ids(self) -> tuple[int, int, int]:
@@ -223,7 +215,7 @@ class Store:
         A workload is found by its name alone: its id is unique among all projects.
         """
         query = sa.select(schema.series.c.id).where(schema.series.c.kind == scope.kind)
-        for name in ("project", "user", "workload", "device"):
+        for name in ("project", "user", "workload", "device", "node"):
             value = getattr(scope, name)
             if value or scope.kind != "workload":
                 query = query.where(schema.series.c[name] == value)
@@ -274,7 +266,7 @@ class Store:
                 columns.level >= level,
             )
             .group_by((columns.at - 1) // step_s)
-            .order_by((columns.at - 1) // step_s)
+            .order_by(sa.func.max(columns.at))
         )
         with self._engine.connect() as connection:
             return [(row[0], Totals._make(row[1:])) for row in connection.execute(query)]
@@ -312,13 +304,15 @@ class Store:
                 series.project,
                 series.user,
                 series.opened,
-                sa.func.max(totals.held_s).label("held_s"),
-                sa.func.max(totals.allocated_s).label("allocated_s"),
+                totals.held_s,
+                totals.allocated_s,
             )
-            .join_from(schema.series, schema.totals, totals.series_id == series.id)
-            .where(series.kind == "workload")
-            .group_by(series.id)
-            .having(sa.func.max(totals.at) > since)
+            .join_from(
+                schema.series,
+                schema.totals,
+                (totals.series_id == series.id) & (totals.at == _last_row_of_series()),
+            )
+            .where(series.kind == "workload", totals.at > since)
             .order_by(series.opened, series.id)
         )
         told = (
@@ -345,6 +339,17 @@ class Store:
                     )
                 )
             connection.execute(sa.delete(schema.events).where(schema.events.c.at < now - EVENTS_S))
+
+
+def _last_row_of_series() -> "sa.ScalarSelect[int]":
+    """Return when a series' last row was: one look at the end of its rows."""
+    rows = schema.totals.alias()
+    return (
+        sa.select(sa.func.max(rows.c.at))
+        .where(rows.c.series_id == schema.series.c.id)
+        .correlate(schema.series)
+        .scalar_subquery()
+    )
 
 
 def _past(row: Any, life: Sequence[tuple[float, str]]) -> Past:  # noqa: ANN401  a row of the query

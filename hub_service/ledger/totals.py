@@ -55,13 +55,14 @@ class Field(IntEnum):
 
 
 class Scope(NamedTuple):
-    """What a series is about: everything, a project, a user, both, a workload, or a device."""
+    """What a series is about: everything, a project, a user, both, a workload, a node, a device."""
 
-    kind: Literal["all", "project", "user", "member", "workload", "device"]
+    kind: Literal["all", "project", "user", "member", "workload", "node", "device"]
     project: str = ""
     user: str = ""
     workload: str = ""
     device: str = ""
+    node: str = ""
 
 
 class Series:

@@ -1,9 +1,11 @@
 """Fixtures of the ledger's tests.
 
-clock     the ledger's time: clock.now
-database  a file that is migrated already
-ledger    open(): a ledger on that file and clock; opening again is a restart
-report    report(at, interval, {("vision/a", "GPU-0"): 0.5}) -> an agent's report
+clock         the ledger's time: clock.now
+new_database  () -> a database that is migrated already: a SQLite file, and again on PostgreSQL
+database      one of them
+rows          rows(sql) -> what is in `database`
+ledger        open(): a ledger on that database and clock; opening again is a restart
+report        report(at, interval, {("vision/a", "GPU-0"): 0.5}) -> an agent's report
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from postgres import postgres_server
 from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.ledger import Ledger
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import Store, ledger_url
 
 START = 1_700_000_000.0
 """A multiple of ten seconds and of nothing more."""
@@ -37,20 +42,69 @@ def clock() -> Clock:
 
 
 @pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Migrate once: it takes a tenth of a second each time."""
-    path = tmp_path_factory.mktemp("ledger") / "empty.sqlite"
-    Store(path).close()
-    return path
+def postgres() -> Iterator[str]:
+    """Start one server for all tests; a database each keeps them apart."""
+    with postgres_server() as address:
+        yield address
+
+
+NewDatabase = Callable[[], "str | Path"]
+
+
+@pytest.fixture(
+    scope="session",
+    params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)],
+)
+def new_database(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> NewDatabase:
+    """Migrate once, then copy: a migration takes a tenth of a second each time."""
+    if request.param == "postgresql":
+        return _new_on_postgres(request.getfixturevalue("postgres"))
+    folder = tmp_path_factory.mktemp("ledger")
+    empty = folder / "empty.sqlite"
+    Store(empty).close()
+    numbers = count()
+    return lambda: Path(shutil.copy(empty, folder / f"{next(numbers)}.sqlite"))
+
+
+def _new_on_postgres(address: str) -> NewDatabase:
+    engine = sa.create_engine(address.format("postgres"), isolation_level="AUTOCOMMIT")
+    numbers = count()
+
+    def new(template: str = "empty") -> str:
+        name = f"ledger_{next(numbers)}"
+        with engine.connect() as connection:
+            connection.execute(sa.text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        engine.dispose()
+        return address.format(name)
+
+    with engine.connect() as connection:
+        connection.execute(sa.text("CREATE DATABASE empty"))
+    engine.dispose()
+    Store(address.format("empty")).close()
+    return new
 
 
 @pytest.fixture
-def database(empty_database: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(empty_database, tmp_path / "ledger.sqlite"))
+def database(new_database: NewDatabase) -> str | Path:
+    return new_database()
 
 
 @pytest.fixture
-def ledger(database: Path, clock: Clock) -> Iterator[Callable[[], Ledger]]:
+def rows(database: str | Path) -> Callable[[str], list[tuple[object, ...]]]:
+    def ask(sql: str) -> list[tuple[object, ...]]:
+        engine = sa.create_engine(ledger_url(database))
+        with engine.connect() as connection:
+            found = [tuple(row) for row in connection.execute(sa.text(sql))]
+        engine.dispose()
+        return found
+
+    return ask
+
+
+@pytest.fixture
+def ledger(database: str | Path, clock: Clock) -> Iterator[Callable[[], Ledger]]:
     opened: list[Ledger] = []
 
     def open_() -> Ledger:

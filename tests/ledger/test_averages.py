@@ -7,8 +7,6 @@ report (a gap), have it twice or late; the service may be stopped or die between
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,13 +23,13 @@ START = 1_700_000_000.0
 TICK_S = 0.25
 
 HOLDS = [
-    Held("vision", "ana", "vision/a", "GPU-0", 500),
-    Held("vision", "ana", "vision/b", "GPU-0", 250),
-    Held("vision", "bo", "vision/c", "GPU-1", 1000),
-    Held("nlp", "bo", "nlp/d", "GPU-2", 1000),
-    Held("nlp", "bo", "nlp/d", "GPU-3", 1000),
+    Held("vision", "ana", "vision/a", "GPU-0", 500, "n1"),
+    Held("vision", "ana", "vision/b", "GPU-0", 250, "n1"),
+    Held("vision", "bo", "vision/c", "GPU-1", 1000, "n1"),
+    Held("nlp", "bo", "nlp/d", "GPU-2", 1000, "n1"),
+    Held("nlp", "bo", "nlp/d", "GPU-3", 1000, "n2"),
     # Held all the time: an idle ledger writes once a minute, so a crash would cost that much.
-    Held("ops", "eve", "ops/e", "GPU-4", 1000),
+    Held("ops", "eve", "ops/e", "GPU-4", 1000, "n2"),
 ]
 ALWAYS = len(HOLDS) - 1
 WORKLOADS = {held.workload for held in HOLDS}
@@ -40,6 +38,7 @@ FILTERS = {
     "project vision": UsageFilter(project="vision"),
     "user bo": UsageFilter(user="bo"),
     "bo in vision": UsageFilter(project="vision", user="bo"),
+    "node n1": UsageFilter(node="n1"),
     "workload vision/a": UsageFilter(workload="vision/a"),
     "workload nlp/d": UsageFilter(workload="nlp/d"),
 }
@@ -107,7 +106,7 @@ class Sums:
 
 
 def answers(who: UsageFilter, held: Held) -> bool:
-    wanted = {"workload": who.workload, "project": who.project, "user": who.user}
+    wanted = {"workload": who.workload, "project": who.project, "user": who.user, "node": who.node}
     return all(value in {None, getattr(held, name)} for name, value in wanted.items())
 
 
@@ -139,7 +138,7 @@ class Clock:
 class Replay:
     """Plays a trace to a ledger and keeps what is true of it."""
 
-    def __init__(self, database: Path, make_report) -> None:
+    def __init__(self, database: str | Path, make_report) -> None:
         self.clock = Clock()
         self.kept: list[Piece] = []
         self._database = database
@@ -226,29 +225,27 @@ def expected(who: UsageFilter, sums: Sums) -> Mapping[str, float | None]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(trace=traces)
-def test_averages_are_the_exact_integrals_whatever_happens(trace, empty_database, report):
-    asyncio.run(play_and_compare(trace, empty_database, report))
+def test_averages_are_the_exact_integrals_whatever_happens(trace, new_database, report):
+    asyncio.run(play_and_compare(trace, new_database(), report))
 
 
-async def play_and_compare(trace, empty_database, report):
-    with tempfile.TemporaryDirectory() as folder:
-        copied = Path(shutil.copy(empty_database, Path(folder) / "ledger.sqlite"))
-        played = Replay(copied, report)
-        grown: dict[str, Totals] = {}
-        for step in trace:
-            await played.play(step)
-            # A crash may cost what was not written; else nothing ever shrinks.
-            last = {} if step.then == "crash" else grown
-            grown = {workload: played.ledger.totals(workload) for workload in WORKLOADS}
-            for workload, earlier in last.items():
-                assert min(grown[workload].minus(earlier)) >= -1e-9, workload
-        pieces = await played.finish()
-        for name, who in FILTERS.items():
-            series = await played.ledger.usage(who, START, played.clock.now)
-            answer = expected(who, integrate(pieces, who))
-            found = {field: getattr(series, field) for field in answer}
+async def play_and_compare(trace, database, report):
+    played = Replay(database, report)
+    grown: dict[str, Totals] = {}
+    for step in trace:
+        await played.play(step)
+        # A crash may cost what was not written; else nothing ever shrinks.
+        last = {} if step.then == "crash" else grown
+        grown = {workload: played.ledger.totals(workload) for workload in WORKLOADS}
+        for workload, earlier in last.items():
+            assert min(grown[workload].minus(earlier)) >= -1e-9, workload
+    pieces = await played.finish()
+    for name, who in FILTERS.items():
+        series = await played.ledger.usage(who, START, played.clock.now)
+        answer = expected(who, integrate(pieces, who))
+        found = {field: getattr(series, field) for field in answer}
 
-            # 0.1 points of a GPU is 0.001; what is added up in seconds is as exact as floats are.
-            assert found == pytest.approx(dict(answer), abs=1e-6), name
-            assert (series.since, series.until) == (START, played.clock.now)
-        played.ledger.close()
+        # 0.1 points of a GPU is 0.001; what is added up in seconds is as exact as floats are.
+        assert found == pytest.approx(dict(answer), abs=1e-6), name
+        assert (series.since, series.until) == (START, played.clock.now)
+    played.ledger.close()

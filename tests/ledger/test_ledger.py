@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import pytest
+import sqlalchemy as sa
 
 from runai.hub_service.ledger import Held, UsageFilter
+from runai.hub_service.ledger.store import ledger_url
 
 A = Held("vision", "ana", "vision/a", "GPU-0", 500)
 B = Held("nlp", "bo", "nlp/b", "GPU-0", 500)
@@ -268,40 +268,35 @@ async def test_a_crash_costs_what_was_not_written(ledger, clock, report):
 async def test_what_cannot_be_written_is_written_later(ledger, clock, report, database):
     book = ledger()
     go(book, clock, report, 25, [A], BUSY_A)
-    with sqlite3.connect(database) as other:
-        other.execute("PRAGMA journal_mode=WAL")
-        other.execute("ALTER TABLE totals RENAME TO hidden")
-        other.commit()
-        await book.flush()
-        other.execute("ALTER TABLE hidden RENAME TO totals")
-        other.commit()
-    other.close()
+    change(database, "ALTER TABLE totals RENAME TO hidden")
+    await book.flush()
+    change(database, "ALTER TABLE hidden RENAME TO totals")
     go(book, clock, report, 10, [A], BUSY_A)
     await book.flush()
 
     assert ledger().totals("vision/a").held_s == pytest.approx(30)
 
 
-async def test_an_idle_ledger_writes_next_to_nothing(ledger, clock, report, database):
+def change(database, sql):
+    engine = sa.create_engine(ledger_url(database))
+    with engine.begin() as connection:
+        connection.execute(sa.text(sql))
+    engine.dispose()
+
+
+async def test_an_idle_ledger_writes_next_to_nothing(ledger, clock, report, rows):
     book = ledger()
     go(book, clock, report, 60, [A], BUSY_A)
     await book.flush()
     go(book, clock, report, 3600, [], step=10)
     await book.flush()
-    rows = count(database, "totals")
+    stored = rows("SELECT count(*) FROM totals")
     for _ in range(6):
         go(book, clock, report, 10, [], step=10)
         await book.flush()
 
-    assert count(database, "totals") == rows
-    assert count(database, "spans") == 1
-
-
-def count(database, table):
-    with sqlite3.connect(database) as connection:
-        found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-    connection.close()
-    return found
+    assert rows("SELECT count(*) FROM totals") == stored
+    assert rows("SELECT count(*) FROM spans") == [(1,)]
 
 
 # -- names that come again -----------------------------------------------------------------------

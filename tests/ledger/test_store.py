@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
-import sqlite3
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.schema import CreateTable
 
-from runai.hub_service.ledger import Held, UsageFilter, schema
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger import Held, UsageFilter, migrations, schema
+from runai.hub_service.ledger.store import Store, ledger_url
 
 A = Held("vision", "ana", "vision/a", "GPU-0", 500)
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
-def query(database, sql):
-    with sqlite3.connect(database) as connection:
-        rows = connection.execute(sql).fetchall()
-    connection.close()
-    return rows
-
-
-def test_migrations_make_what_the_program_knows(database):
-    with sa.create_engine(f"sqlite:///{database}").connect() as connection:
+def test_migrations_make_what_the_program_knows(database, rows):
+    engine = sa.create_engine(ledger_url(database))
+    with engine.connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), schema.metadata)
+    engine.dispose()
 
     assert differences == []
-    assert query(database, "SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
+    assert rows("SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
 
 
-def test_opening_twice_migrates_once(database):
+def test_opening_twice_migrates_once(database, rows):
     for _ in range(2):
         Store(database).close()
 
-    assert query(database, "SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
+    assert rows("SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
 
 
-@pytest.mark.parametrize("table", schema.metadata.sorted_tables, ids=str)
-def test_the_tables_can_be_made_on_postgresql(table):
-    assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))
+async def test_a_ledger_of_the_first_version_keeps_its_history(database, ledger, clock, report):
+    book = ledger()
+    book.record(clock.now, 0, [A])
+    clock.now += 50
+    book.record(clock.now, 50, [A], report(clock.now, 50, {("vision/a", "GPU-0"): 0.4}))
+    book.close()
+    migrate(database, "0001")
+    book = ledger()
+
+    assert book.totals("vision/a").used_s == pytest.approx(20)
+    assert book.totals("vision/a").allocated_s == pytest.approx(25)
+
+
+def migrate(database, revision):
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    engine = sa.create_engine(ledger_url(database))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+    engine.dispose()
 
 
 def test_a_damaged_file_is_not_taken_for_an_empty_one(tmp_path):
@@ -66,32 +79,31 @@ async def hours_of(book, clock, report, hours, busy_minutes):
 
 
 async def test_rows_are_written_while_something_changes_and_once_on_each_grid_after(
-    ledger, clock, report, database
+    ledger, clock, report, rows
 ):
     clock.now = 1_699_999_200.0  # a whole hour
     start = int(clock.now)
     book = ledger()
     await hours_of(book, clock, report, 3, busy_minutes=1)
-    rows = query(
-        database,
+    found = rows(
         "SELECT at, level FROM totals JOIN series ON id = series_id WHERE kind = 'workload'"
         f" AND at < {start + HOUR + 10} ORDER BY at",
     )
 
     # Ten seconds each, the sixth stands for its minute, and the hour's end for the hour.
-    assert [(at - start, level) for at, level in rows] == [
+    assert [(at - start, level) for at, level in found] == [
         *((second, 10) for second in range(10, 60, 10)),
         (60, 60),
         (3600, 3600),
     ]
 
 
-async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, database):
+async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, rows):
     book = ledger()
     start = clock.now
     await hours_of(book, clock, report, 5, busy_minutes=7)
     before = [await book.usage(who, start, start + 5 * HOUR, HOUR) for who in FILTERS]
-    rows = query(database, "SELECT count(*) FROM totals")
+    stored = rows("SELECT count(*) FROM totals")
     book.close()
     for age, kept_level in [(3 * DAY, 60), (100 * DAY, 3600)]:
         clock.now = start + age
@@ -99,11 +111,11 @@ async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, da
         book._drop_old()
         after = [await book.usage(who, start, start + 5 * HOUR, HOUR) for who in FILTERS]
 
-        assert query(database, f"SELECT count(*) FROM totals WHERE level < {kept_level}") == [(0,)]
+        assert rows(f"SELECT count(*) FROM totals WHERE level < {kept_level}") == [(0,)]
         for was, is_ in zip(before, after, strict=True):
             assert is_.used_gpu_hours == pytest.approx(was.used_gpu_hours)
             assert is_.utilized_average == pytest.approx(was.utilized_average, rel=0.02)
-    assert query(database, "SELECT count(*) FROM totals") < rows
+    assert rows("SELECT count(*) FROM totals") < stored
 
 
 FILTERS = [UsageFilter(), UsageFilter(workload="vision/a"), UsageFilter(project="vision")]

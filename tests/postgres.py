@@ -1,0 +1,113 @@
+"""A PostgreSQL server of the tests' own: in a temporary folder, on a Unix socket, gone afterwards.
+
+Knows where Debian keeps the programs and that the server refuses to run as root. Called by the
+ledger's conftest.py, by `capabilities` and by benchmarks/ledger.py.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["find_postgres", "postgres_server"]
+
+ACCOUNT = "nobody"
+"""Who runs the server where the tests run as root."""
+
+STARTED_WITHIN_S = 60
+
+
+def find_postgres() -> Path | None:
+    """Return the folder of the newest PostgreSQL's programs; None where there is none."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
+    on_path = shutil.which("initdb")
+    folders = [*debian, *([Path(on_path).resolve().parent] if on_path else [])]
+    return next((f for f in folders if (f / "postgres").exists() and (f / "initdb").exists()), None)
+
+
+def _version(folder: Path) -> int:
+    name = folder.parent.name
+    return int(name) if name.isdecimal() else 0
+
+
+@contextmanager
+def postgres_server(*, durable: bool = False) -> Iterator[str]:
+    """Yield the SQLAlchemy address of an empty server, with `{}` for a database's name.
+
+    Not `durable`: without fsync, several times faster, and lost with the machine.
+    """
+    programs = find_postgres()
+    assert programs is not None, "mark the test with @pytest.mark.postgresql"
+    # Not below pytest's folder: a socket's path may have 107 bytes, and root's is closed to others.
+    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        as_account: list[str] = []
+        if os.geteuid() == 0:
+            account = pwd.getpwnam(ACCOUNT)
+            os.chown(folder, account.pw_uid, account.pw_gid)
+            as_account = [
+                "setpriv",
+                f"--reuid={account.pw_uid}",
+                f"--regid={account.pw_gid}",
+                "--clear-groups",
+            ]
+        data = folder / "data"
+        subprocess.run(
+            [
+                *(
+                    *as_account,
+                    programs / "initdb",
+                    "-D",
+                    data,
+                    "-U",
+                    "ledger",
+                    "-A",
+                    "trust",
+                    "-N",
+                ),
+                *("--locale=C.UTF-8", "-E", "UTF8"),
+            ],
+            check=True,
+            capture_output=True,
+            cwd="/",
+        )
+        fast = ["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off"]
+        server = subprocess.Popen(
+            [
+                *(*as_account, programs / "postgres", "-D", data, "-k", folder),
+                *("-c", "listen_addresses=", *([] if durable else fast)),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd="/",
+        )
+        try:
+            _wait(server, folder / ".s.PGSQL.5432")
+            yield f"postgresql+psycopg://ledger@/{{}}?host={folder}"
+        finally:
+            server.send_signal(signal.SIGINT)  # disconnects whoever is still there
+            server.communicate(timeout=STARTED_WITHIN_S)
+
+
+def _wait(server: subprocess.Popen[bytes], socket: Path) -> None:
+    import psycopg
+
+    deadline = time.monotonic() + STARTED_WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            psycopg.connect(host=str(socket.parent), user="ledger", dbname="postgres").close()
+        except psycopg.OperationalError:
+            if server.poll() is not None:
+                break
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError("PostgreSQL did not start")
