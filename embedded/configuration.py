@@ -20,6 +20,8 @@ from runai.embedded.settings import Settings
 __all__ = ["configuration"]
 
 SERVICE = "runai"
+HANDED_ON = ("RUNAI_LEDGER", "RUNAI_LOG_LEVEL")
+"""The service's own variables that whoever starts the platform may set."""
 # What members of projects may do with the service, from the browser, a notebook or the terminal.
 MEMBER_SCOPES = (f"access:services!service={SERVICE}", "custom:runai:submit")
 ADMIN_SCOPE = "custom:runai:admin"
@@ -103,6 +105,7 @@ def _service(c: Any, settings: Settings, url: str, hub_token: str) -> None:  # n
             "display": True,
             "environment": {
                 **settings.environment(),
+                **{name: os.environ[name] for name in HANDED_ON if name in os.environ},
                 "RUNAI_HUB_TOKEN": hub_token,
                 "RUNAI_HUB_PID": str(os.getpid()),
                 "PATH": os.environ.get("PATH", os.defpath),

@@ -118,7 +118,7 @@ async def serve(config: Config) -> None:
         platform = Platform(
             cluster=cluster,
             controller=Controller(cluster, decide, policy=policy, on_cycle=metrics.count),
-            ledger=Ledger(config.data_dir / "ledger.sqlite"),
+            ledger=Ledger(config.ledger or config.data_dir / "ledger.sqlite"),
             authenticator=SharedTokens(config.hub_token, agent_token, users),
             prefix=config.prefix,
             version=version("jupyter-runai"),

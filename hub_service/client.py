@@ -170,12 +170,15 @@ class Client(_Face):
         workload: str | None = None,
         project: str | None = None,
         user: str | None = None,
+        node: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         step_s: int | None = None,
     ) -> UsageSeries:
         """Return allocation and utilization over a range (default: the last hour)."""
-        return self._transport.send(calls.usage(workload, project, user, since, until, step_s))
+        return self._transport.send(
+            calls.usage(workload, project, user, node, since, until, step_s)
+        )
 
     def history(self, since: datetime) -> list[PastWorkload]:
         """Return every workload that held GPUs after a time; for hub admins."""
@@ -306,13 +309,14 @@ class AsyncClient(_Face):
         workload: str | None = None,
         project: str | None = None,
         user: str | None = None,
+        node: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         step_s: int | None = None,
     ) -> UsageSeries:
         """Return allocation and utilization over a range (default: the last hour)."""
         return await self._transport.send(
-            calls.usage(workload, project, user, since, until, step_s)
+            calls.usage(workload, project, user, node, since, until, step_s)
         )
 
     async def history(self, since: datetime) -> list[PastWorkload]:

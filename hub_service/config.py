@@ -56,6 +56,8 @@ class Config:
     """Shared with the hub's process; its bearer is the spawner."""
     hub: HubConfig | None
     """None: no JupyterHub; only the shared token is known."""
+    ledger: str = field(repr=False, default="")
+    """Address of the ledger's database, perhaps with a password; "": a file in `data_dir`."""
     log_level: str = "INFO"
     hub_pid: int | None = None
     """JupyterHub's process, where it is this service's parent: the service leaves with it."""
@@ -90,6 +92,7 @@ class Config:
             projects_file=Path(projects_file).absolute() if projects_file else None,
             policy_file=Path(policy_file).absolute() if policy_file else None,
             system_users=_flag("RUNAI_SYSTEM_USERS", environ),
+            ledger=_database("RUNAI_LEDGER", environ),
             hub_token=_required("RUNAI_HUB_TOKEN", environ),
             hub=_hub(environ) if environ.get("JUPYTERHUB_API_URL") else None,
             log_level=_log_level(environ),
@@ -130,6 +133,20 @@ def _count(name: str, environ: Mapping[str, str], most: int = 1024) -> int:
     if not (value.isascii() and value.isdecimal() and int(value) <= most):
         raise _wrong(name, environ, f"a whole number from 0 to {most}")
     return int(value)
+
+
+def _database(name: str, environ: Mapping[str, str]) -> str:
+    """Return SQLAlchemy's address of a PostgreSQL database; "" where none is given."""
+    value = environ.get(name, "")
+    if value.startswith("postgresql://"):
+        value = value.replace("postgresql://", "postgresql+psycopg://", 1)
+    if value and not value.startswith("postgresql+psycopg://"):
+        # Not `_wrong`: what was meant as an address may have a password in it.
+        raise InvalidRequest(
+            f"{name} is no address of a PostgreSQL database.",
+            hint="It looks like postgresql://USER:PASSWORD@HOST/DATABASE; unset, a file is used.",
+        )
+    return value
 
 
 def _flag(name: str, environ: Mapping[str, str]) -> bool:

@@ -33,17 +33,22 @@ async def usage(
     workload: str | None = None,
     project: str | None = None,
     user: str | None = None,
+    node: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     step_s: Annotated[int | None, Query(ge=1, le=86400)] = None,
 ) -> UsageSeries:
     """Show allocated against utilized GPUs; by default of everything, over the last hour."""
     await _authorise(on, caller, workload, project, user)
+    if node is not None and (workload or project or user):
+        raise InvalidRequest(
+            "node is asked for together with something else.", hint="Ask for the node alone."
+        )
     end = _seconds(until) if until else on.clock()
     start = _seconds(since) if since else end - DEFAULT_RANGE.total_seconds()
     if start >= end:
         raise InvalidRequest("The range ends before it begins.", hint="Give since before until.")
-    found = await on.ledger.usage(UsageFilter(workload, project, user), start, end, step_s)
+    found = await on.ledger.usage(UsageFilter(workload, project, user, node), start, end, step_s)
     return await _series(on, found)
 
 

@@ -51,8 +51,23 @@ def test_the_hub_says_where_to_listen_and_who_we_are():
     assert config.hub.callback_url == "/jupyter/services/runai/oauth_callback"
 
 
+def test_the_ledger_may_be_on_a_postgresql_server():
+    given = Config.from_environment({**LEAST, "RUNAI_LEDGER": "postgresql://runai@db/ledger"})
+
+    assert given.ledger == "postgresql+psycopg://runai@db/ledger"
+    assert Config.from_environment(LEAST).ledger == ""
+
+
+def test_an_address_that_is_none_is_refused_without_showing_its_password():
+    with pytest.raises(InvalidRequest, match="RUNAI_LEDGER is no address") as refused:
+        Config.from_environment({**LEAST, "RUNAI_LEDGER": "mysql://runai:secret@db/ledger"})
+
+    assert "secret" not in f"{refused.value} {refused.value.hint}"
+
+
 def test_no_secret_is_shown_when_a_configuration_is_printed():
-    shown = repr(Config.from_environment({**LEAST, **HUB}))
+    ledger = {"RUNAI_LEDGER": "postgresql://runai:secret@db/ledger"}
+    shown = repr(Config.from_environment({**LEAST, **HUB, **ledger}))
 
     assert "secret" not in shown
 
