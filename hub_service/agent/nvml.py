@@ -1,43 +1,32 @@
 """Real devices, through NVIDIA's management library (package nvidia-ml-py, imported as `pynvml`).
 
-Knows the library's habits: ring buffers that repeat samples, sentinels for "not available", lists
-of processes that overlap, errors that mean idle. Works in the PID namespace of the machine only.
-The same protocol and tests as `simulated`.
+Puts a poll together from what there is (`nvml_hardware`), who uses it (`nvml_processes`, `owners`)
+and what is broken (`nvml_health`). Works where the machine's own process numbers are seen. The same
+protocol and tests as `simulated`.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pynvml
 
 from runai.hub_service.agent.devices import Device, DeviceReading, Poll, ProcessReading
+from runai.hub_service.agent.nvml_hardware import (
+    Gpu,
+    NvmlMissing,
+    Part,
+    known,
+    open_gpus,
+    used_mib,
+)
+from runai.hub_service.agent.nvml_health import Health, lost
+from runai.hub_service.agent.nvml_processes import busy_by_process, memory_by_process
 from runai.hub_service.agent.owners import Owners, Whose
 from runai.hub_service.api.reports import AgentAllocation
 
 __all__ = ["NvmlDevices", "NvmlMissing"]
-
-MIB = 1 << 20
-
-_UNKNOWN = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-"""The device or the driver has no such figure: unknown, while everything else goes on."""
-
-_IDLE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
-"""No process was busy; some libraries answer success without samples, which the binding raises."""
-
-
-class NvmlMissing(Exception):
-    """No driver, or fewer devices than were asked for; its half sentence says which."""
-
-
-@dataclass(slots=True)
-class _Gpu:
-    handle: Any
-    device: Device
-    last_sample: int = 0
-    """Driver's time stamp (µs) of the newest sample that was counted."""
 
 
 class NvmlDevices:
@@ -56,8 +45,10 @@ class NvmlDevices:
         self._open = True
         self._owners = Owners()
         self._before = time.monotonic()
+        self._health: Health | None = None
         try:
-            self._gpus = _open_gpus(number)
+            self._gpus = open_gpus(number)
+            self._health = Health(self._gpus)
         except NvmlMissing:
             self.close()
             raise
@@ -66,156 +57,103 @@ class NvmlDevices:
             raise NvmlMissing(f"NVML says: {error}") from error
         for gpu in self._gpus:
             # What ran before we came is not this interval's: skip the samples that are there.
-            with contextlib.suppress(pynvml.NVMLError):
-                _busy_by_process(gpu)
+            if gpu.handle is not None:
+                with contextlib.suppress(pynvml.NVMLError):
+                    busy_by_process(gpu)
 
     def devices(self) -> list[Device]:
         """Return the devices with the memory that the driver does not keep for itself."""
-        return [gpu.device for gpu in self._gpus]
+        assert self._health is not None
+        faults = self._health.faults()
+        return [
+            replace(part.device, fault=faults.get(part.device.uuid, part.device.fault))
+            for gpu in self._gpus
+            for part in gpu.parts
+        ]
 
     def close(self) -> None:
         """Let go of the library."""
         if self._open:
             self._open = False
+            if self._health is not None:
+                self._health.close()
             pynvml.nvmlShutdown()
 
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
         """Read every device; one that does not answer fails alone."""
+        assert self._health is not None
         self._owners.learn(allocations)
-        devices: list[DeviceReading] = []
-        processes: list[ProcessReading] = []
-        failed: set[str] = set()
-        for gpu in self._gpus:
-            try:
-                mine = self._processes(gpu)
-                devices.append(_total(gpu))
-            except pynvml.NVMLError as error:
-                failed.add(gpu.device.uuid)
-                lost = error.value in {
-                    pynvml.NVML_ERROR_GPU_IS_LOST,
-                    pynvml.NVML_ERROR_RESET_REQUIRED,
-                }
-                fault = f"NVML says: {error}" if lost else ""
-                devices.append(DeviceReading(gpu.device.uuid, None, None, fault))
-            else:
-                processes.extend(_alone(mine, devices[-1]))
+        faults = self._health.faults()
+        read = [one for gpu in self._gpus for one in self._read(gpu, faults)]
+        processes = [process for _, found in read for process in found or ()]
         self._owners.retain({p.pid for p in processes})
         moment = time.monotonic()
         interval, self._before = moment - self._before, moment
-        return Poll(time.time(), interval, tuple(devices), tuple(processes), frozenset(failed))
+        return Poll(
+            at=time.time(),
+            interval=interval,
+            devices=tuple(total for total, _ in read),
+            processes=tuple(processes),
+            failed=frozenset(total.device for total, found in read if found is None),
+        )
 
-    def _processes(self, gpu: _Gpu) -> list[ProcessReading]:
-        memory = _memory_by_process(gpu.handle)
-        busy = _busy_by_process(gpu)
-        return [
+    def _read(
+        self, gpu: Gpu, faults: Mapping[str, str]
+    ) -> Iterator[tuple[DeviceReading, list[ProcessReading] | None]]:
+        """Yield each device of a GPU and its processes; None for what does not answer."""
+        failure: pynvml.NVMLError | None = None
+        busy: dict[int, float] | None = None
+        if gpu.handle is not None:
+            try:
+                busy = busy_by_process(gpu)
+            except pynvml.NVMLError as error:
+                failure = error
+        for part in gpu.parts:
+            fault = faults.get(part.device.uuid, part.device.fault)
+            if gpu.handle is not None and failure is None:
+                try:
+                    total = _total(part, fault)
+                    yield total, self._processes(part, busy, total)
+                except pynvml.NVMLError as error:
+                    yield _gap(part, lost(error) or fault), None
+            else:
+                yield _gap(part, (lost(failure) if failure else "") or fault), None
+
+    def _processes(
+        self, part: Part, busy: dict[int, float] | None, total: DeviceReading
+    ) -> list[ProcessReading]:
+        memory = memory_by_process(part)
+        # Loads are told of whole GPUs only, so those of other instances are not in `busy`.
+        pids = sorted(memory.keys() | (busy or {}).keys())
+        readings = [
             _reading(
-                gpu.device.uuid,
+                part.device.uuid,
                 pid,
                 self._owners.whose(pid),
                 None if busy is None else busy.get(pid, 0.0),
                 memory.get(pid),
             )
-            for pid in sorted(memory.keys() | (busy or {}).keys())
+            for pid in pids
         ]
+        if len(readings) == 1 and busy is None:
+            # The device's load is a lone process's, where none is told by process.
+            return [replace(readings[0], utilization=total.utilization)]
+        return readings
 
 
-def _open_gpus(number: int | None) -> list[_Gpu]:
-    found = pynvml.nvmlDeviceGetCount()
-    if found == 0 or (number is not None and found < number):
-        raise NvmlMissing(f"NVML finds {found}")
-    return [_gpu(index) for index in range(found if number is None else number)]
+def _gap(part: Part, fault: str) -> DeviceReading:
+    return DeviceReading(part.device.uuid, None, None, fault)
 
 
-def _gpu(index: int) -> _Gpu:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    total, reserved, _ = _memory(handle)
-    return _Gpu(
-        handle,
-        Device(
-            index,
-            _text(pynvml.nvmlDeviceGetUUID(handle)),
-            _text(pynvml.nvmlDeviceGetName(handle)),
-            # Two halves must fit: the driver's own part is not for workloads.
-            memory_mib=(total - reserved) // MIB,
-            simulated=False,
-        ),
-    )
-
-
-def _text(value: str | bytes) -> str:
-    # Older bindings return bytes.
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _memory(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401  an opaque pointer of the library
-    """Return total, reserved and used bytes."""
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError as error:
-        if error.value not in _UNKNOWN:
-            raise
-        # Before driver 510: what is reserved counts as used.
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        return int(memory.total), 0, int(memory.used)
-    return int(memory.total), int(memory.reserved), int(memory.used)
-
-
-def _total(gpu: _Gpu) -> DeviceReading:
-    used = _memory(gpu.handle)[2]
-    # A MIG parent has no utilization of its own: unknown.
-    rates = _known(pynvml.nvmlDeviceGetUtilizationRates, gpu.handle)
+def _total(part: Part, fault: str) -> DeviceReading:
+    # An instance has no utilization that NVML could tell: unknown.
+    rates = known(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
     return DeviceReading(
-        gpu.device.uuid,
+        part.device.uuid,
         None if rates is None or rates.gpu > 100 else rates.gpu / 100,
-        used // MIB,
+        used_mib(part.handle),
+        fault,
     )
-
-
-def _known(call: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401  the library's structures
-    """Call the library; None where the device or the driver has no such figure."""
-    try:
-        return call(*arguments)
-    except pynvml.NVMLError as error:
-        if error.value in _UNKNOWN:
-            return None
-        raise
-
-
-def _memory_by_process(handle: Any) -> dict[int, int | None]:  # noqa: ANN401  an opaque pointer of the library
-    """Merge the lists of compute, graphics and MPS processes: one process may be on several."""
-    memory: dict[int, int | None] = {}
-    for listing in (
-        pynvml.nvmlDeviceGetComputeRunningProcesses,
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
-    ):
-        for process in _known(listing, handle) or ():
-            used = process.usedGpuMemory
-            told = None if used is None else int(used) // MIB
-            memory[process.pid] = max(
-                (m for m in (memory.get(process.pid), told) if m is not None), default=None
-            )
-    return memory
-
-
-def _busy_by_process(gpu: _Gpu) -> dict[int, float] | None:
-    """Average each process's new samples; absent is idle, None is that the driver does not tell."""
-    try:
-        samples = pynvml.nvmlDeviceGetProcessUtilization(gpu.handle, gpu.last_sample)
-    except pynvml.NVMLError as error:
-        if error.value in _IDLE:
-            return {}
-        if error.value in _UNKNOWN:
-            return None
-        raise
-    # The ring buffer repeats old samples and fills with sentinels; KAI's metrics daemon has the
-    # same three filters (shouldSkipProcessUtilizationSample).
-    new = [s for s in samples if s.pid and s.smUtil <= 100 and s.timeStamp > gpu.last_sample]
-    gpu.last_sample = max((s.timeStamp for s in new), default=gpu.last_sample)
-    by_process: dict[int, list[int]] = {}
-    for sample in new:
-        by_process.setdefault(sample.pid, []).append(sample.smUtil)
-    return {pid: sum(busy) / len(busy) / 100 for pid, busy in by_process.items()}
 
 
 def _reading(
@@ -232,10 +170,3 @@ def _reading(
         name=whose.name,
         created=whose.created,
     )
-
-
-def _alone(processes: Sequence[ProcessReading], total: DeviceReading) -> Sequence[ProcessReading]:
-    """Give a lone process the whole device's figure where the driver tells none by process."""
-    if len(processes) != 1 or processes[0].utilization is not None:
-        return processes
-    return [replace(processes[0], utilization=total.utilization)]

@@ -124,7 +124,11 @@ class FakeNvml:
     clock_us: int = 1_000_000_000
 
     def write(self, *lines: str) -> None:
-        self.path.write_text("\n".join(lines) + "\n")
+        """Say what the library is to tell from now on."""
+        # Another file each time, as the library looks for: times of change are too coarse.
+        new = self.path.with_suffix(".new")
+        new.write_text("\n".join(lines) + "\n")
+        new.rename(self.path)
 
     def next_us(self) -> int:
         """Return a time stamp newer than all before."""

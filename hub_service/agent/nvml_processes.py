@@ -1,0 +1,67 @@
+"""Read from NVML which processes use a GPU: memory from three lists, load from a ring of samples.
+
+Knows the driver's habits: lists that overlap, sentinels for "not available", samples that are
+repeated, errors that mean idle. Keeps nothing but the time of the newest sample. Called by `nvml`.
+"""
+
+import pynvml
+
+from runai.hub_service.agent.nvml_hardware import MIB, UNKNOWN, Gpu, Part, known
+
+__all__ = ["busy_by_process", "memory_by_process"]
+
+_IDLE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
+"""No process was busy; some libraries answer success without samples, which the binding raises."""
+
+_NO_INSTANCE = 0xFFFFFFFF
+
+
+def memory_by_process(part: Part) -> dict[int, int | None]:
+    """Merge the lists of compute, graphics and MPS processes, in MiB: one may be on several.
+
+    Raises:
+        NVMLError: the device does not answer.
+    """
+    memory: dict[int, int | None] = {}
+    for listing in (
+        pynvml.nvmlDeviceGetComputeRunningProcesses,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+    ):
+        for process in known(listing, part.handle) or ():
+            ids = (process.gpuInstanceId, process.computeInstanceId)
+            if part.instance is not None and ids not in {
+                part.instance,
+                (_NO_INSTANCE, _NO_INSTANCE),
+            }:
+                continue
+            used = process.usedGpuMemory
+            told = None if used is None else int(used) // MIB
+            memory[process.pid] = max(
+                (m for m in (memory.get(process.pid), told) if m is not None), default=None
+            )
+    return memory
+
+
+def busy_by_process(gpu: Gpu) -> dict[int, float] | None:
+    """Average each process's new samples, 0..1; absent is idle, None: the driver does not tell.
+
+    Raises:
+        NVMLError: the device does not answer.
+    """
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(gpu.handle, gpu.last_sample)
+    except pynvml.NVMLError as error:
+        if error.value in _IDLE:
+            return {}
+        if error.value in UNKNOWN:
+            return None
+        raise
+    # The ring buffer repeats old samples and fills with sentinels; KAI's metrics daemon has the
+    # same three filters (shouldSkipProcessUtilizationSample).
+    new = [s for s in samples if s.pid and s.smUtil <= 100 and s.timeStamp > gpu.last_sample]
+    gpu.last_sample = max((s.timeStamp for s in new), default=gpu.last_sample)
+    by_process: dict[int, list[int]] = {}
+    for sample in new:
+        by_process.setdefault(sample.pid, []).append(sample.smUtil)
+    return {pid: sum(busy) / len(busy) / 100 for pid, busy in by_process.items()}

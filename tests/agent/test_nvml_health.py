@@ -1,0 +1,165 @@
+"""Which GPUs are broken: what the fake library tells of XIDs, recovery, rows and lost devices."""
+
+from __future__ import annotations
+
+import pynvml
+import pytest
+
+from runai.hub_service.agent.devices import open_devices
+from runai.hub_service.agent.nvml import NvmlDevices
+from runai.hub_service.agent.nvml_hardware import open_gpus
+from runai.hub_service.agent.nvml_health import CRITICAL_XIDS, LOOK_AGAIN_S, Health
+
+GPU_IS_LOST, RESET_REQUIRED, NOT_SUPPORTED, TIMEOUT_ERROR, UNKNOWN = 15, 16, 3, 10, 999
+NONE, RESET, REBOOT = 0, 1, 2
+
+TWO = ("gpu GPU-0 1000 100 0 0 H200", "gpu GPU-1 1000 100 0 0 H200")
+NO_RECOVERY = f"fault -1 nvmlDeviceGetFieldValues {NOT_SUPPORTED}"
+
+
+@pytest.fixture
+def faults(nvml):
+    """Open the devices of a healthy state, then tell the faults of another one."""
+    nvml.write(*TWO)
+    source = NvmlDevices()
+
+    def tell(*lines: str) -> dict[str, str]:
+        nvml.write(*TWO, *lines)
+        return {d.device: d.fault for d in source.poll([]).devices if d.fault}
+
+    yield tell
+    source.close()
+
+
+def test_healthy_gpus_have_no_fault(faults):
+    assert faults() == {}
+
+
+@pytest.mark.parametrize("code", sorted(CRITICAL_XIDS))
+def test_an_xid_after_which_a_gpu_must_be_reset_takes_it_out(faults, code):
+    assert faults(f"xid 1 1 {code}") == {"GPU-1": f"XID {code}: {CRITICAL_XIDS[code]}"}
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45, 63, 68, 92, 94, 109])
+def test_a_programs_own_mistake_or_a_corrected_error_does_not(faults, code):
+    assert faults(f"xid 1 1 {code}") == {}
+
+
+def test_what_was_told_once_stays(faults):
+    assert faults("xid 0 1 79")
+    assert faults("xid 0 1 79") == {"GPU-0": "XID 79: GPU has fallen off the bus"}
+
+
+def test_an_xid_before_the_agent_came_is_known_by_what_the_driver_asks_for(nvml):
+    nvml.write(*TWO, "xid 0 1 79", f"recovery 0 {REBOOT}")
+    source = NvmlDevices()
+
+    assert [d.fault for d in source.devices()] == ["the driver asks for a reboot of the node", ""]
+    source.close()
+
+
+def test_several_events_of_one_second_are_all_told(faults):
+    assert set(faults("xid 0 1 13", "xid 1 2 48", "xid 0 3 95")) == {"GPU-0", "GPU-1"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        pytest.param([f"recovery 0 {RESET}"], "the driver asks for a reset of the GPU", id="reset"),
+        pytest.param([f"recovery 0 {NONE}"], "", id="nothing asked for"),
+        pytest.param(["rows 0"], "memory rows could not be remapped", id="rows"),
+        pytest.param([f"fault 0 * {GPU_IS_LOST}"], "the driver has lost it", id="lost"),
+        pytest.param([f"fault 0 * {RESET_REQUIRED}"], "it must be reset", id="to be reset"),
+        pytest.param([f"fault 0 * {UNKNOWN}"], "", id="an error that tells nothing"),
+    ],
+)
+def test_the_state_of_a_gpu_is_asked_for(nvml, lines, fault):
+    nvml.write(*TWO)
+    health = Health(open_gpus(None))
+    source = NvmlDevices()
+    nvml.write(*TWO, *lines)
+
+    told = {d.device: d.fault for d in source.poll([]).devices if d.fault}
+
+    assert health.faults().get("GPU-0", "") == fault
+    # The source asked when it was opened and asks again in a minute; what is lost it finds itself.
+    assert told.get("GPU-0", "") in {fault, ""}
+    health.close()
+    source.close()
+
+
+@pytest.fixture
+def clocked(nvml):
+    """Give a Health with a clock of its own."""
+    nvml.write(*TWO)
+    times = [1000.0]
+    health = Health(open_gpus(None), clock=lambda: times[0])
+    yield health, times
+    health.close()
+
+
+def test_a_gpu_is_used_again_when_the_driver_asks_for_nothing_any_more(nvml, clocked):
+    health, times = clocked
+    nvml.write(*TWO, "xid 0 1 95", f"recovery 0 {RESET}")
+    assert health.faults() == {"GPU-0": "XID 95: uncontained memory error"}
+
+    times[0] += LOOK_AGAIN_S
+    assert set(health.faults()) == {"GPU-0"}
+
+    nvml.write(*TWO, "xid 0 1 95", f"recovery 0 {NONE}")
+    times[0] += LOOK_AGAIN_S
+    assert health.faults() == {}
+
+
+def test_an_xid_counts_for_a_minute_even_where_the_driver_asks_for_nothing(nvml, clocked):
+    health, times = clocked
+    nvml.write(*TWO, "xid 0 1 95", f"recovery 0 {NONE}")
+    health.faults()
+
+    times[0] += LOOK_AGAIN_S - 1
+    assert set(health.faults()) == {"GPU-0"}
+
+
+def test_where_the_driver_does_not_say_when_an_xid_is_over_it_stays(nvml, clocked):
+    health, times = clocked
+    nvml.write(*TWO, "xid 0 1 95", NO_RECOVERY)
+    health.faults()
+
+    times[0] += 100 * LOOK_AGAIN_S
+    assert set(health.faults()) == {"GPU-0"}
+
+
+def test_a_lost_gpu_that_answers_again_is_healthy(nvml, clocked):
+    health, times = clocked
+    nvml.write(*TWO, f"fault 1 * {GPU_IS_LOST}")
+    assert health.faults() == {"GPU-1": "the driver has lost it"}
+
+    nvml.write(*TWO)
+    times[0] += LOOK_AGAIN_S
+    assert health.faults() == {}
+
+
+def test_a_driver_without_events_tells_by_the_state_alone(nvml):
+    nvml.write(*TWO, f"fault -1 nvmlEventSetCreate {NOT_SUPPORTED}", "xid 0 1 79", "rows 1")
+    health = Health(open_gpus(None))
+
+    assert health.faults() == {"GPU-1": "memory rows could not be remapped"}
+    health.close()
+
+
+def test_a_gpu_that_does_not_answer_at_the_start_keeps_its_number(nvml):
+    nvml.write(*TWO, f"fault 0 * {GPU_IS_LOST}")
+    source = open_devices()
+    first, second = source.devices()
+    poll = source.poll([])
+
+    assert (first.index, second.index, second.uuid) == (0, 1, "GPU-1")
+    assert first.fault.startswith("NVML says: ")
+    assert poll.failed == {first.uuid}
+    assert [bool(d.fault) for d in poll.devices] == [True, False]
+    source.close()
+
+
+def test_the_numbers_are_those_of_the_binding():
+    assert pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET == RESET
+    assert pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION == 230

@@ -1,0 +1,121 @@
+"""A GPU that is cut into instances: each is a device of its own, the GPU is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.agent import usage
+from runai.hub_service.agent.devices import open_devices
+from runai.hub_service.agent.nvml import NvmlDevices
+
+LAYOUT = (
+    "gpu GPU-0 143771 600 0 -1 H200",
+    "mig 0 MIG-a 1 0 71424 12 100 H200 MIG 3g.71gb",
+    "mig 0 MIG-b 2 0 35712 12 200 H200 MIG 2g.35gb",
+    "gpu GPU-1 143771 600 50 30 H200",
+)
+
+
+@pytest.fixture
+def poll(nvml, hold, start):
+    """Poll a state; "PID" and "OTHER" in it are holders' processes."""
+    processes = {"PID": start(), "OTHER": start()}
+    opened = []
+
+    def run(*lines):
+        nvml.write(*LAYOUT)
+        source = NvmlDevices()
+        opened.append(source)
+        told = []
+        for line in lines:
+            for word, process in processes.items():
+                line = line.replace(word, str(process.pid))  # noqa: PLW2901
+            told.append(line)
+        nvml.write(*LAYOUT, *told)
+        allocations = [
+            hold("vision/a", "MIG-a", process=processes["PID"]),
+            hold("nlp/b", "MIG-b", process=processes["OTHER"]),
+        ]
+        return usage.report("here", source.poll(allocations), allocations)
+
+    yield run
+    for source in opened:
+        source.close()
+
+
+def test_instances_stand_for_their_gpu(nvml):
+    nvml.write(*LAYOUT)
+    source = NvmlDevices()
+
+    assert [(d.index, d.uuid, d.name, d.memory_mib) for d in source.devices()] == [
+        (0, "MIG-a", "H200 MIG 3g.71gb", 71412),
+        (1, "MIG-b", "H200 MIG 2g.35gb", 35700),
+        (2, "GPU-1", "H200", 143171),
+    ]
+    source.close()
+
+
+@pytest.mark.parametrize(("number", "uuids"), [(1, ["MIG-a"]), (3, ["MIG-a", "MIG-b", "GPU-1"])])
+def test_a_number_of_gpus_counts_instances(nvml, number, uuids):
+    nvml.write(*LAYOUT)
+    source = open_devices(number)
+
+    assert [d.uuid for d in source.devices()] == uuids
+    assert [d.device for d in source.poll([]).devices] == uuids
+    source.close()
+
+
+def test_memory_is_told_for_each_instance_and_utilization_is_unknown(poll):
+    report = poll("proc 0 PID 90 C 1 0", "proc 0 OTHER 150 C 2 0")
+
+    assert [(d.device, d.utilization, d.memory_mib) for d in report.devices] == [
+        ("MIG-a", None, 100), ("MIG-b", None, 200), ("GPU-1", 0.3, 50),
+    ]  # fmt: skip
+    assert {(s.workload, s.device): (s.utilization, s.memory_mib) for s in report.samples} == {
+        ("vision/a", "MIG-a"): (None, 90),
+        ("nlp/b", "MIG-b"): (None, 150),
+    }
+
+
+def test_a_process_that_uses_anothers_instance_is_told_there(poll):
+    report = poll("proc 0 PID 90 C 2 0")
+
+    assert [(p.workload, p.device) for p in report.processes] == [("vision/a", "MIG-b")]
+
+
+def test_an_instance_without_a_process_is_idle(poll):
+    report = poll()
+
+    assert {s.device: s.utilization for s in report.samples} == {"MIG-a": 0.0, "MIG-b": 0.0}
+
+
+def test_an_xid_of_one_instance_leaves_the_others(poll):
+    report = poll("xid 0 1 95 2 0")
+
+    assert {d.device for d in report.devices if d.fault} == {"MIG-b"}
+
+
+def test_an_xid_of_the_gpu_is_all_instances_fault(poll):
+    report = poll("xid 0 1 79")
+
+    assert {d.device for d in report.devices if d.fault} == {"MIG-a", "MIG-b"}
+
+
+def test_an_instance_that_is_gone_is_a_gap_and_costs_no_other(nvml):
+    nvml.write(*LAYOUT)
+    source = NvmlDevices()
+    nvml.write(*(line for line in LAYOUT if "MIG-b" not in line))
+
+    poll = source.poll([])
+
+    assert poll.failed == {"MIG-b"}
+    assert [d.memory_mib for d in poll.devices] == [100, None, 50]
+    source.close()
+
+
+def test_a_gpu_in_mig_mode_without_instances_offers_nothing(nvml):
+    nvml.write("gpu GPU-0 1000 0 0 0 A", "gpu GPU-1 1000 0 0 0 B", "empty 0")
+    source = NvmlDevices()
+
+    assert [(d.index, d.uuid) for d in source.devices()] == [(0, "GPU-1")]
+    source.close()
