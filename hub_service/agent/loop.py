@@ -14,6 +14,7 @@ from typing import Protocol
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices import DeviceSource
+from runai.hub_service.agent.keeping import Keeper
 from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
 from runai.hub_service.errors import RunaiError, Unavailable
 
@@ -56,13 +57,15 @@ class Agent:
         wanted: Callable[[], bool] = lambda: True,
         busy_s: float = BUSY_S,
         idle_s: float = IDLE_S,
+        keeper: Keeper | None = None,
     ) -> None:
-        """Measure `source` and tell `reporter`, while `wanted` says so."""
+        """Measure `source` and tell `reporter`, while `wanted` says so; `keeper` acts on it."""
         self._node = node
         self._source = source
         self._reporter = reporter
         self._wanted = wanted
         self._busy_s, self._idle_s = busy_s, idle_s
+        self._keeper = keeper or Keeper()
         self._allocations: list[AgentAllocation] = []
         self._waiting: deque[AgentReport] = deque(maxlen=KEPT_REPORTS)
         self._to_send = asyncio.Event()
@@ -100,9 +103,19 @@ class Agent:
     async def _poll(self) -> None:
         allocations = self._allocations
         # A thread: a driver that hangs must not stop the reports.
-        poll = await asyncio.to_thread(self._source.poll, allocations)
-        self._waiting.append(usage.report(self._node, poll, allocations))
+        self._waiting.append(await asyncio.to_thread(self._report, allocations))
         self._to_send.set()
+
+    def _report(self, allocations: list[AgentAllocation]) -> AgentReport:
+        poll = self._source.poll(allocations)
+        report = usage.report(self._node, poll, allocations)
+        # What was measured is worth telling even where nothing could be done about it.
+        try:
+            notices = self._keeper.keep(poll, allocations)
+        except Exception:
+            log.exception("the memory limits could not be looked after")
+            return report
+        return report.model_copy(update={"notices": notices}) if notices else report
 
     async def _send(self) -> None:
         failures = 0

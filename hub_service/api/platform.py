@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 
 from runai.hub_service.api.auth import Authenticator
 from runai.hub_service.api.permissions import Action, Actor, authorise, no_such_workload
+from runai.hub_service.api.present import Present
 from runai.hub_service.api.views import Viewer, World
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
@@ -40,6 +41,7 @@ class Platform:
     workdir_exists: Callable[[str], bool]
     """Whether jobs could begin in a directory; always true where only their user could tell."""
     clock: Callable[[], float] = time.time
+    present: Present = field(default_factory=Present)
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the service is about to end: who waits is answered with what is, streams end."""
     questions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
@@ -56,6 +58,7 @@ class Platform:
             devices=await self.cluster.devices(),
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
+            present=self.present,
         )
 
     async def shared_world(self) -> World:

@@ -4,6 +4,10 @@ Knows the messages only. An agent measures (`runai.hub_service.agent`), the ledg
 reports.
 """
 
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
 from runai.hub_service.api.schemas import DeviceShareView, Wire
 
 __all__ = [
@@ -11,6 +15,7 @@ __all__ = [
     "AgentReply",
     "AgentReport",
     "DeviceSample",
+    "Notice",
     "ProcessSample",
     "UsageSample",
 ]
@@ -43,6 +48,8 @@ class ProcessSample(Wire):
     """The Unix account that it runs under; "" where that is not to be seen."""
     name: str
     """The program's name, e.g. `python3`."""
+    notebook: str = ""
+    """The notebook whose kernel it is, without its folders."""
     utilization: float | None
     memory_mib: int | None
 
@@ -55,6 +62,18 @@ class DeviceSample(Wire):
     memory_mib: int | None
     fault: str = ""
     """Why nothing new may be placed on it, as half a sentence; "" while it is healthy."""
+
+
+class Notice(Wire):
+    """What was done about a workload that is over its memory on a device, for its owner to read."""
+
+    workload: str
+    device: str
+    """UUID."""
+    at: float
+    rung: Literal["notice", "interrupt", "terminate", "kill", "back"]
+    text: Annotated[str, StringConstraints(max_length=500)]
+    """What follows the workload's name in a sentence."""
 
 
 class AgentReport(Wire):
@@ -70,6 +89,9 @@ class AgentReport(Wire):
     devices: list[DeviceSample]
     samples: list[UsageSample]
     processes: tuple[ProcessSample, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    tiers: dict[str, Literal["frameworks", "mps", "driver"]] = Field(default_factory=dict)
+    """What keeps each workload within its share; who is not named: the frameworks."""
 
 
 class AgentAllocation(Wire):
@@ -82,6 +104,10 @@ class AgentAllocation(Wire):
     shares: list[DeviceShareView]
     pid: int | None
     created: float | None
+    limits_mib: dict[str, int] = Field(default_factory=dict)
+    """What it may use of each device (UUID) that it shares; a whole device has no limit."""
+    is_server: bool = False
+    """Whether its process is a notebook server, which is to outlive its kernels."""
     cgroup: str = ""
     """Its own control group: a pod's UID, or a path below the version 2 root; "" if it has none."""
 

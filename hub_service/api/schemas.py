@@ -6,12 +6,22 @@ Unknown fields are errors. Known by `client` and `api` only; the cluster speaks 
 """
 
 from datetime import datetime
-from decimal import Decimal
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from runai.hub_service.api.durations import Seconds
+from runai.hub_service.api.limits import LimitView, ProcessView
+from runai.hub_service.api.wire import (
+    EnvName,
+    Gpus,
+    PositiveInt,
+    Problem,
+    ProjectName,
+    UserName,
+    Wire,
+    WorkloadName,
+)
 
 __all__ = [
     "AllocationView",
@@ -20,12 +30,14 @@ __all__ = [
     "EnvironmentView",
     "Gpus",
     "HistoryView",
+    "LimitView",
     "LogLine",
     "NodeView",
     "Overview",
     "PastWorkload",
     "Problem",
     "ProcessReport",
+    "ProcessView",
     "ProjectName",
     "ProjectPut",
     "ProjectView",
@@ -41,44 +53,6 @@ __all__ = [
     "WorkloadStateName",
     "WorkloadView",
 ]
-
-ProjectName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?$", max_length=24)
-]
-"""A DNS label of at most 24 characters: `<project>-<name>` must fit a Kubernetes name of 63."""
-
-WorkloadName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?$", max_length=38)
-]
-
-UserName = Annotated[
-    str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$")
-]
-
-Gpus = Annotated[Decimal, Field(ge=0, le=100_000, decimal_places=3, allow_inf_nan=False)]
-"""GPUs of one worker or of a project; whole, or below 1 a fraction (the service checks which)."""
-
-PositiveInt = Annotated[int, Field(ge=1)]
-
-EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
-
-
-class Wire(BaseModel):
-    """What every message has in common: no unknown fields, no changes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Problem(Wire):
-    """An error as RFC 9457 problem details; `detail` is the sentence, `hint` the way out."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str
-    code: str
-    hint: str = ""
-
 
 # -- workloads -----------------------------------------------------------------------------------
 
@@ -184,6 +158,10 @@ class WorkloadView(Wire):
     utilized_average: float | None = None
     """The same, averaged over the time it was allocated anything, zeros included."""
     memory_used_mib: int | None = None
+    limit: LimitView | None = None
+    """None: it shares no device."""
+    notice: str = ""
+    """What was done lately because it used more memory than its share; follows its name."""
     simulated: bool = False
     mine: bool = False
     """Whether the caller may pause, resume and stop it."""
@@ -211,6 +189,8 @@ class WorkloadDetail(WorkloadView):
     array_index: int | None = None
     checkpoint_dir: str = ""
     log_dir: str = ""
+    processes: list[ProcessView] = []
+    """Those that use its devices now, the largest first."""
     history: list[HistoryView] = []
 
 

@@ -1,5 +1,6 @@
 """Routes of measurements: what was used over a range, and the agents' samples."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -81,10 +82,12 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
     held = held_devices(await on.cluster.workloads(), devices)
     on.ledger.record(on.clock(), report.interval, held, report)
+    allocations = await on.cluster.allocations(node)
+    for notice in on.present.learn(on.clock(), report, {a.workload for a in allocations}):
+        with suppress(NotFound):  # deleted since
+            await on.cluster.note(notice.workload, notice.text)
     uuids = {device.index: device.uuid for device in devices[node]}
-    return AgentReply(
-        allocations=[_allocation(a, uuids) for a in await on.cluster.allocations(node)]
-    )
+    return AgentReply(allocations=[_allocation(a, uuids) for a in allocations])
 
 
 async def _authorise(
@@ -141,6 +144,12 @@ def _allocation(held: Allocation, uuids: dict[int, str]) -> AgentAllocation:
         ],
         pid=held.process.pid if held.process else None,
         created=held.process.created if held.process else None,
+        limits_mib={
+            uuids[share.device]: limit
+            for share, limit in zip(held.shares, held.limits_mib, strict=False)
+            if limit is not None and share.device in uuids
+        },
+        is_server=held.is_server,
     )
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Protocol
 
 from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.limit_views import limit_view, process_views
 from runai.hub_service.api.permissions import (
     Action,
     Actor,
@@ -19,6 +20,7 @@ from runai.hub_service.api.permissions import (
     is_project_admin,
     may,
 )
+from runai.hub_service.api.present import Present
 from runai.hub_service.api.schemas import (
     AllocationView,
     DeviceShareView,
@@ -74,6 +76,7 @@ class World:
     devices: Mapping[str, Sequence[Device]]
     shares: Mapping[str, ProjectShare]
     meter: Meter
+    present: Present
 
     def spec(self, project: str) -> ProjectSpec | None:
         """Return a project, if it still exists."""
@@ -149,6 +152,7 @@ class Viewer:
             array_index=spec.array_index,
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,
+            processes=process_views(record, self.world.present, self.world.at),
             history=[HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
         )
 
@@ -180,6 +184,8 @@ class Viewer:
             "utilized": measured[0] if measured else None,
             "utilized_average": world.meter.average(record.id),
             "memory_used_mib": measured[1] if measured else None,
+            "limit": limit_view(record, world.devices, world.present),
+            "notice": world.present.notice(world.at, record.id),
             "simulated": world.simulated,
             "mine": may(self.actor, Action.CHANGE_WORKLOAD, world.spec(spec.project), spec),
             "version": version_of(record),

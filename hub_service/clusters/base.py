@@ -151,6 +151,9 @@ class Cluster(Protocol):
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""
 
+    async def note(self, workload: WorkloadId, text: str) -> None:
+        """Write a warning into a workload's history: something was done about it."""
+
     async def projects(self) -> Sequence[ProjectRecord]:
         """Return all projects, oldest first."""
 

@@ -1,4 +1,4 @@
-"""Build the environment that tells a worker who it is and hands it its devices.
+"""Build the environment that tells a worker who it is, and what its node's agent is told of it.
 
 Knows the names on the wire and what the frameworks need to stay within a share. Pure; leaves the
 user's account (HOME, PATH) to the cluster. The same on every cluster; called by `local` and
@@ -9,13 +9,18 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.records import WorkerRecord, WorkloadSpec
+from runai.hub_service.clusters.records import (
+    Allocation,
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadSpec,
+)
 from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.limits.path import with_hook
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import memory_of_fraction
 
-__all__ = ["CONTEXT_MIB", "memory_limits", "worker_environment"]
+__all__ = ["CONTEXT_MIB", "allocation", "memory_limits", "worker_environment"]
 
 CONTEXT_MIB = 500
 """Device memory of a process's CUDA context, counted inside its share (a first guess)."""
@@ -66,6 +71,27 @@ def memory_limits(
         spec.gpu_memory_mib or memory_of_fraction(share.gpus, devices[share.device].memory_mib)
         for share in shares
     ]
+
+
+def allocation(
+    record: WorkloadRecord, worker: WorkerRecord, devices: Sequence[Device]
+) -> Allocation:
+    """Return what the agent of a worker's node is to know; `devices` are the node's."""
+    spec = record.spec
+    limits = memory_limits(spec, worker.devices, devices)
+    return Allocation(
+        record.id,
+        worker.name,
+        spec.project,
+        spec.user,
+        worker.devices,
+        process=worker.process,
+        limits_mib=tuple(
+            None if limit >= devices[share.device].memory_mib else limit
+            for limit, share in zip(limits, worker.devices, strict=True)
+        ),
+        is_server=spec.kind == "session" and spec.command is None,
+    )
 
 
 def _hook(spec: WorkloadSpec, granted: Sequence[Device]) -> Mapping[str, str]:

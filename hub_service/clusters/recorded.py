@@ -14,7 +14,7 @@ from typing import Protocol
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, picture, wishes
 from runai.hub_service.clusters.base import Refused
-from runai.hub_service.clusters.environment import worker_environment
+from runai.hub_service.clusters.environment import allocation, worker_environment
 from runai.hub_service.clusters.plans import PlanSteps
 from runai.hub_service.clusters.project_tree import check_deletion, check_parent
 from runai.hub_service.clusters.records import (
@@ -232,13 +232,15 @@ class RecordedCluster:
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""
         return [
-            Allocation(
-                row.id, w.name, row.spec.project, row.spec.user, w.devices, process=w.process
-            )
+            allocation(row.record, w, self._nodes[node])
             for row in self._rows.values()
             for w in row.active
             if w.node == node
         ]
+
+    async def note(self, workload: WorkloadId, text: str) -> None:
+        """Write a warning into a workload's history."""
+        self._keep({workload: Step(self._row(workload), (("warning", text),))}, quietly=True)
 
     async def projects(self) -> Sequence[ProjectRecord]:
         """Return all projects, oldest first."""

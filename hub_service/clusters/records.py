@@ -155,6 +155,10 @@ class Allocation:
     user: str
     shares: tuple[DeviceShare, ...]
     process: Process | None = None
+    limits_mib: tuple[int | None, ...] = ()
+    """What it may use of each of them; None: a whole device has no limit."""
+    is_server: bool = False
+    """Whether the process is a notebook server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ def hold() -> Callable[..., AgentAllocation]:
         process: psutil.Process | None = None,
         gpus: float = 1.0,
         worker: int = 0,
+        **more: Any,
     ) -> AgentAllocation:
         return AgentAllocation(
             workload=workload,
@@ -118,6 +119,7 @@ def hold() -> Callable[..., AgentAllocation]:
             shares=[DeviceShareView(device=0, uuid=uuid, gpus=gpus) for uuid in devices],
             pid=process.pid if process else None,
             created=process.create_time() if process else None,
+            **more,
         )
 
     return make

@@ -65,3 +65,24 @@ async def test_the_agent_is_told_who_holds_what(lab):
     )
     assert (DeviceShare(0, MilliGpu(1000)),) == first.shares
     assert list(await lab.cluster.allocations("elsewhere")) == []
+
+
+async def test_the_agent_is_told_the_limit_of_a_share_and_none_of_a_whole_device(lab):
+    shared, whole = lab.job("shared", gpus=0.25), lab.job("whole")
+    await lab.started(shared, share=0.25)
+    await lab.started(whole)
+
+    limits = {a.workload: a.limits_mib for a in await lab.cluster.allocations(NODE)}
+
+    assert limits == {shared.id: (4000,), whole.id: (None,)}
+
+
+async def test_a_note_stands_in_the_history_and_wakes_no_cycle(lab):
+    spec = lab.job()
+    await lab.started(spec)
+    await lab.cluster.observe()
+
+    await lab.cluster.note(spec.id, "uses too much")
+
+    assert (await lab.cluster.history(spec.id))[-1].kind == "warning"
+    assert (await lab.cluster.history(spec.id))[-1].text == "uses too much"

@@ -1,0 +1,82 @@
+"""Keep workloads within their device memory: each poll is shown to the watchdog, which is obeyed.
+
+Knows what of a poll and an allocation the ladder needs (`limits.watchdog` decides), and passes on
+in the report what was done, for the owner to read. Called by the loop after each poll, in its
+thread.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from signal import Signals
+
+from runai.hub_service.agent.devices import Poll
+from runai.hub_service.api.reports import AgentAllocation, Notice
+from runai.hub_service.limits import signalling
+from runai.hub_service.limits.watchdog import Holding, Member, Step, Watchdog
+
+__all__ = ["Keeper", "holdings"]
+
+log = logging.getLogger(__name__)
+
+
+def holdings(poll: Poll, allocations: Sequence[AgentAllocation]) -> list[Holding]:
+    """Return what each workload uses of each device that it shares.
+
+    A whole device has no limit: who fills it harms nobody.
+    """
+    limits: dict[tuple[str, str], int] = {}
+    for allocation in allocations:
+        for device, limit in allocation.limits_mib.items():
+            key = (allocation.workload, device)
+            limits[key] = limits.get(key, 0) + limit
+    servers = {a.pid for a in allocations if a.pid is not None and a.is_server}
+    members: dict[tuple[str, str], list[Member]] = {key: [] for key in limits}
+    for p in poll.processes:
+        if (p.workload, p.device) in members and p.memory_mib is not None and p.created:
+            member = Member(p.pid, p.created, p.memory_mib, p.name, spared=p.pid in servers)
+            members[p.workload, p.device].append(member)
+    return [
+        Holding(workload, device, limit, tuple(members[workload, device]))
+        for (workload, device), limit in limits.items()
+    ]
+
+
+class Keeper:
+    """Carries out what the watchdog decides."""
+
+    def __init__(
+        self,
+        send: Callable[[int, float, Signals], bool] = signalling.send,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Signal by `send`, which must not hit anybody else."""
+        self._send = send
+        self._clock = clock
+        self._watchdog = Watchdog()
+
+    def keep(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> tuple[Notice, ...]:
+        """Act upon a poll; return what is to be told."""
+        steps = self._watchdog.look(self._clock(), holdings(poll, allocations), poll.failed)
+        return tuple(
+            Notice(
+                workload=step.workload,
+                device=step.device,
+                at=poll.at,
+                rung=step.rung.value,
+                text=step.sentence() + self._act(step),
+            )
+            for step in steps
+        )
+
+    def _act(self, step: Step) -> str:
+        """Send the signal, if there is one; return what is to be added to the sentence."""
+        if step.target is None or step.rung.signal is None:
+            return ""
+        try:
+            sent = self._send(step.target.pid, step.target.created, step.rung.signal)
+        except PermissionError:
+            log.warning("%s: no right to signal process %d", step.workload, step.target.pid)
+            return ", but the platform's account has no right to"
+        log.warning("%s %s", step.workload, step.sentence())
+        return "" if sent else ", but it had ended by itself"

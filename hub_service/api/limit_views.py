@@ -1,0 +1,46 @@
+"""Show how much memory a workload may use, how strictly that is kept, and by whom it is used.
+
+Pure; called by `views`, which has decided who may see it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.limits import LimitView, ProcessView
+from runai.hub_service.api.present import Present
+from runai.hub_service.clusters.environment import allocation
+from runai.hub_service.clusters.records import WorkloadRecord
+
+__all__ = ["limit_view", "process_views"]
+
+
+def limit_view(
+    record: WorkloadRecord, devices: Mapping[str, Sequence[Device]], present: Present
+) -> LimitView | None:
+    """Return the limit on the devices that it shares; None: a whole device has none."""
+    limits = [
+        mib
+        for worker in record.workers
+        if worker.node in devices
+        for mib in allocation(record, worker, devices[worker.node]).limits_mib
+        if mib is not None
+    ]
+    if not limits:
+        return None
+    tier = present.tier(record.id)
+    return LimitView(memory_mib=min(limits), tier=tier.value, badge=tier.badge, why=tier.why)
+
+
+def process_views(record: WorkloadRecord, present: Present, now: float) -> list[ProcessView]:
+    """Return its processes on devices, the largest first."""
+    return [
+        ProcessView(
+            pid=p.pid,
+            worker=p.worker,
+            device=p.device,
+            name=p.notebook or p.name,
+            utilized=p.utilization,
+            memory_mib=p.memory_mib,
+        )
+        for p in present.processes(now, record.id)
+    ]

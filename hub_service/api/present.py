@@ -1,0 +1,66 @@
+"""What the agents told last and the ledger does not keep: processes, and notices about memory.
+
+In memory only: after a restart the next report tells it anew, and notices are in the workload's
+history. Fed by the route of the samples, shown by `views`.
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from runai.hub_service.api.reports import AgentReport, Notice, ProcessSample
+from runai.hub_service.clusters.records import WorkloadId
+from runai.hub_service.limits.tiers import Tier
+
+__all__ = ["Present"]
+
+RECENT_S = 10.0
+"""Older processes are not the present."""
+
+NOTICE_FOR_S = 600.0
+"""How long people are shown what was done about their memory."""
+
+
+@dataclass
+class Present:
+    """The last report of each node, and who was told something lately."""
+
+    _reports: dict[str, tuple[float, AgentReport]] = field(default_factory=dict)
+    _notices: dict[WorkloadId, tuple[float, Notice]] = field(default_factory=dict)
+
+    def learn(self, now: float, report: AgentReport, held: AbstractSet[WorkloadId]) -> list[Notice]:
+        """Take a report; return its notices about workloads that hold devices of its node.
+
+        Of others a node's agent has nothing to tell.
+        """
+        before = self._reports.get(report.node)
+        if before is None or report.at >= before[1].at:  # reports that waited come late
+            self._reports[report.node] = now, report
+        news = [notice for notice in report.notices if notice.workload in held]
+        self._notices |= {notice.workload: (now, notice) for notice in news}
+        self._notices = {
+            workload: (at, notice)
+            for workload, (at, notice) in self._notices.items()
+            if now - at < NOTICE_FOR_S
+        }
+        return news
+
+    def notice(self, now: float, workload: WorkloadId) -> str:
+        """Return what was done lately about a workload's memory, "" if nothing."""
+        at, notice = self._notices.get(workload, (0.0, None))
+        return "" if notice is None or now - at >= NOTICE_FOR_S else notice.text
+
+    def tier(self, workload: WorkloadId) -> Tier:
+        """Return what keeps a workload within its share, as its agent says."""
+        told = (report.tiers.get(workload) for _, report in self._reports.values())
+        return Tier(next(filter(None, told), Tier.FRAMEWORKS))
+
+    def processes(self, now: float, workload: WorkloadId) -> list[ProcessSample]:
+        """Return a workload's processes on devices, those with most memory first."""
+        mine = (
+            process
+            for at, report in self._reports.values()
+            if now - at < RECENT_S
+            for process in report.processes
+            if process.workload == workload
+        )
+        return sorted(mine, key=lambda p: (-(p.memory_mib or 0), p.pid))

@@ -1,0 +1,200 @@
+"""Real processes on both kinds of devices: one goes over its memory, its neighbour goes on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import pytest
+
+from runai.hub_service.agent.devices import Poll, ProcessReading
+from runai.hub_service.agent.keeping import Keeper, holdings
+from runai.hub_service.limits import signalling
+
+LIMIT = 64
+OVER = 700  # the limit, the slack of 512 MiB, and what an interpreter needs by itself
+SECONDS = 11
+
+STUBBORN = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: os.write(1, b"%d\\n" % number))
+ballast = b"x" * (int(sys.argv[1]) << 20)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+FINISHES = """
+import sys
+ballast = b"x" * (int(sys.argv[1]) << 20)
+print("ready", flush=True)
+sys.stdin.read()
+print("finished", flush=True)
+"""
+
+
+@dataclass
+class Runs:
+    """Programs of the test; all of them end with it."""
+
+    world: Any
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def run(
+        self, program: str, mib: int, device: int = 0
+    ) -> tuple[subprocess.Popen[str], psutil.Process]:
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, str(mib)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        process = psutil.Process(child.pid)
+        self.world.users.append((process, device, False, mib))
+        return child, process
+
+
+@pytest.fixture
+def runs(world) -> Iterator[Runs]:
+    made = Runs(world)
+    yield made
+    for child in made.started:
+        child.kill()
+        child.communicate()
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_job_that_is_over_is_told_and_gone_within_ten_seconds_and_nobody_else(world, hold, runs):
+    offender, offending = runs.run(STUBBORN, OVER)
+    neighbour, neighbouring = runs.run(FINISHES, 10)
+    outsider, _ = runs.run(FINISHES, OVER)
+    gpu = world.uuids[0]
+    allocations = [
+        hold("vision/a", gpu, process=offending, gpus=0.5, limits_mib={gpu: LIMIT}),
+        hold("nlp/b", gpu, process=neighbouring, gpus=0.5, limits_mib={gpu: LIMIT}),
+    ]
+    clock, told = Clock(), []
+    keeper = Keeper(clock=clock)
+    world.poll(allocations)  # the first one may only take note
+
+    while clock.now < SECONDS and offender.poll() is None:
+        notices = keeper.keep(world.poll(allocations), allocations)
+        told += [(clock.now, n.workload, n.device, n.rung) for n in notices]
+        if notices and notices[-1].rung == "kill":
+            offender.wait()
+        clock.now += 1
+
+    assert told == [
+        (2, "vision/a", gpu, "notice"),
+        (5, "vision/a", gpu, "interrupt"),
+        (7, "vision/a", gpu, "terminate"),
+        (9, "vision/a", gpu, "kill"),
+    ]
+    output, _ = offender.communicate()
+    assert (offender.returncode, output.split()) == (
+        -signal.SIGKILL,
+        [str(int(signal.SIGINT)), str(int(signal.SIGTERM))],
+    )
+    assert [child.communicate()[0] for child in (neighbour, outsider)] == ["finished\n"] * 2
+    assert [child.returncode for child in (neighbour, outsider)] == [0, 0]
+
+
+def test_a_job_that_gives_its_memory_back_is_let_go(world, hold, runs):
+    _, first = runs.run(FINISHES, 10)
+    ends, second = runs.run(FINISHES, OVER)
+    gpu = world.uuids[0]
+    limits = {gpu: LIMIT}
+    allocations = [
+        hold("vision/a", gpu, process=process, gpus=0.1, worker=n, limits_mib=limits)
+        for n, process in enumerate((first, second))
+    ]
+    clock, told = Clock(), []
+    keeper = Keeper(clock=clock)
+    world.poll(allocations)
+
+    for _ in range(3):
+        told += keeper.keep(world.poll(allocations), allocations)
+        clock.now += 1
+    ends.communicate()
+    told += keeper.keep(world.poll(allocations), allocations)
+
+    assert [notice.rung for notice in told] == ["notice", "back"]
+
+
+def test_limits_of_the_workers_of_a_workload_add_up_on_a_device(hold):
+    allocations = [
+        hold("vision/a", "GPU-0", gpus=0.25, worker=n, limits_mib={"GPU-0": 4096}) for n in range(2)
+    ]
+
+    (found,) = holdings(Poll(0.0, 1.0, (), ()), allocations)
+
+    assert (found.workload, found.limit_mib, found.members) == ("vision/a", 8192, ())
+
+
+def test_a_whole_device_has_no_limit_and_a_process_without_a_name_is_not_judged(hold):
+    def reading(pid: int, created: float, mib: int | None = 9000) -> ProcessReading:
+        return ProcessReading("GPU-0", pid, "vision/a", 0.0, mib, created=created)
+
+    poll = Poll(0.0, 1.0, (), (reading(7, 1.0), reading(8, 0.0), reading(9, 1.0, None)))
+
+    assert holdings(poll, [hold("vision/a", "GPU-0")]) == []
+    (found,) = holdings(poll, [hold("vision/a", "GPU-0", limits_mib={"GPU-0": 4096})])
+    assert [member.pid for member in found.members] == [7]
+
+
+def test_a_notebook_server_is_known_as_one(hold, start):
+    server = start()
+    allocation = hold(
+        "vision/lab", "GPU-0", process=server, limits_mib={"GPU-0": 1}, is_server=True
+    )
+    readings = tuple(
+        ProcessReading("GPU-0", pid, "vision/lab", 0.0, 100, created=1.0) for pid in (server.pid, 9)
+    )
+
+    (found,) = holdings(Poll(0.0, 1.0, (), readings), [allocation])
+
+    assert [member.spared for member in found.members] == [True, False]
+
+
+def test_a_process_that_took_the_number_of_another_is_not_signalled(start):
+    process = start()
+
+    assert not signalling.send(process.pid, process.create_time() - 1.0, signal.SIGKILL)
+    assert process.is_running()
+    assert signalling.send(process.pid, process.create_time(), signal.SIGKILL)
+    process.wait()
+    assert not signalling.send(process.pid, process.create_time(), signal.SIGKILL)
+
+
+def test_a_process_that_may_not_be_signalled_is_told_of(hold, runs, world):
+    _, process = runs.run(FINISHES, OVER)
+    gpu = world.uuids[0]
+    allocations = [hold("vision/a", gpu, process=process, gpus=0.5, limits_mib={gpu: LIMIT})]
+
+    def refuse(_pid: int, _created: float, _number: signal.Signals) -> bool:
+        raise PermissionError
+
+    clock, told = Clock(), []
+    keeper = Keeper(refuse, clock)
+    world.poll(allocations)
+    for _ in range(6):
+        told += keeper.keep(world.poll(allocations), allocations)
+        clock.now += 1
+
+    assert told[-1].text.endswith("is interrupted, but the platform's account has no right to")

@@ -1,0 +1,246 @@
+"""The watchdog's ladder: who is told, who is signalled, when, and who never is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.limits.watchdog import Holding, Member, Rung, Step, Watchdog
+
+GPU = "GPU-0"
+LIMIT = 8192
+OVER = LIMIT + 1000
+
+
+def holding(
+    *sizes: int, workload: str = "vision/a", device: str = GPU, limit: int = LIMIT, pid=100
+):
+    members = tuple(Member(pid + n, float(pid + n), mib) for n, mib in enumerate(sizes))
+    return Holding(workload, device, limit, members)
+
+
+def play(*samples: Sequence[Holding], every: float = 1.0) -> list[tuple[float, Rung, int | None]]:
+    """Look once a second; return when which process got what."""
+    watchdog = Watchdog()
+    return [
+        (step.at, step.rung, step.target and step.target.pid)
+        for second, holdings in enumerate(samples)
+        for step in watchdog.look(second * every, holdings)
+    ]
+
+
+# -- the ladder ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [1.0, 0.99, 1.02], ids=["on time", "early", "late"])
+def test_it_is_told_then_interrupted_then_ended_then_killed_within_ten_seconds(every):
+    steps = play(*[[holding(OVER)]] * 11, every=every)
+
+    assert [(round(at / every), rung) for at, rung, _ in steps] == [
+        (2, Rung.NOTICE),
+        (5, Rung.INTERRUPT),
+        (7, Rung.TERMINATE),
+        (9, Rung.KILL),
+    ]
+    assert steps[-1][0] <= 10
+
+
+@pytest.mark.parametrize(
+    ("used", "is_over"),
+    [
+        pytest.param([LIMIT], False, id="all of it"),
+        pytest.param([LIMIT + 512], False, id="the slack of 512 MiB"),
+        pytest.param([LIMIT + 513], True, id="one more"),
+        pytest.param([LIMIT // 2, LIMIT // 2 + 513], True, id="only together"),
+    ],
+)
+def test_what_is_over(used, is_over):
+    assert bool(play(*[[holding(*used)]] * 3)) is is_over
+
+
+def test_of_a_large_share_two_percent_are_slack():
+    assert not play(*[[holding(102_000, limit=100_000)]] * 3)
+    assert play(*[[holding(102_001, limit=100_000)]] * 3)
+
+
+def test_a_peak_of_two_samples_is_nobodys_trouble():
+    over, within = [holding(OVER)], [holding(LIMIT)]
+
+    assert play(over, over, within, over, over, within) == []
+
+
+def test_it_lets_go_as_soon_as_the_workload_is_within_again():
+    over, within = [holding(OVER)], [holding(LIMIT)]
+
+    steps = play(*[over] * 7, within, *[over] * 3)
+
+    assert [(at, rung) for at, rung, _ in steps] == [
+        (2, Rung.NOTICE),
+        (5, Rung.INTERRUPT),
+        (7, Rung.BACK),
+        (10, Rung.NOTICE),
+    ]
+
+
+def test_the_largest_process_is_the_one():
+    steps = play(*[[holding(1000, 7000, 1900)]] * 10)
+
+    assert {pid for _, rung, pid in steps if rung.signal} == {101}
+
+
+def test_a_notebook_server_is_spared_while_there_is_a_kernel():
+    server, kernel = Member(1, 1.0, 9000, spared=True), Member(2, 2.0, 10)
+    both = Holding("vision/lab", GPU, LIMIT, (server, kernel))
+    alone = Holding("vision/lab", GPU, LIMIT, (server,))
+
+    steps = play(*[[both]] * 10, *[[alone]] * 2)
+
+    assert [(rung, pid) for _, rung, pid in steps if pid] == [
+        (Rung.INTERRUPT, 2),
+        (Rung.TERMINATE, 2),
+        (Rung.KILL, 2),
+        (Rung.INTERRUPT, 1),
+    ]
+
+
+def test_a_process_that_took_the_number_of_the_last_one_begins_at_the_first_rung():
+    first = Holding("vision/a", GPU, LIMIT, (Member(7, 1.0, OVER),))
+    second = Holding("vision/a", GPU, LIMIT, (Member(7, 99.0, OVER),))
+
+    steps = play(*[[first]] * 8, *[[second]] * 3)
+
+    assert [(at, rung) for at, rung, _ in steps] == [
+        (2, Rung.NOTICE),
+        (5, Rung.INTERRUPT),
+        (7, Rung.TERMINATE),
+        (8, Rung.INTERRUPT),
+        (10, Rung.TERMINATE),
+    ]
+
+
+def test_a_device_that_could_not_be_measured_is_neither_judged_nor_forgotten():
+    watchdog = Watchdog()
+    for second in range(3):
+        watchdog.look(second, [holding(OVER)])
+
+    assert watchdog.look(6, [holding(OVER)], unknown={GPU}) == []
+    assert watchdog.look(7, [], unknown={GPU}) == []
+    assert [step.rung for step in watchdog.look(8, [holding(OVER)])] == [Rung.INTERRUPT]
+
+
+def test_whoever_gave_its_device_back_is_forgotten():
+    watchdog = Watchdog()
+    for second in range(3):
+        watchdog.look(second, [holding(OVER)])
+
+    assert watchdog.look(3, []) == []
+    assert watchdog.look(9, [holding(OVER)]) == []
+
+
+def test_its_sentences_name_the_amounts_and_the_process():
+    target = Member(4711, 1.0, 6246, "python3")
+    told = Step(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
+    interrupted = Step(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, target)
+    share = "uses 9.0 GiB of device memory, and its share is 8.0 GiB"
+    back = Step(0.0, Rung.BACK, "vision/a", GPU, 8192, 4096)
+
+    assert [s.sentence() for s in (told, interrupted, back)] == [
+        f"{share}: in 3 s its largest process is interrupted",
+        f"{share}: python3 (4711) with 6.1 GiB is interrupted",
+        "is within its share of device memory again (4.0 GiB)",
+    ]
+
+
+# -- always --------------------------------------------------------------------------------------
+
+WORKLOADS = ["vision/a", "vision/b", "nlp/c"]
+
+members = st.builds(
+    Member,
+    pid=st.integers(2, 9),  # few, so that numbers are used again
+    created=st.integers(0, 2).map(float),
+    memory_mib=st.integers(0, 12_000),
+    spared=st.booleans(),
+)
+
+
+@st.composite
+def a_sample(draw) -> list[Holding]:
+    """Who holds a device and by which processes; a process is of one workload at a time."""
+    processes = draw(st.lists(members, unique_by=lambda m: m.pid, max_size=6))
+    owner = {m.pid: draw(st.sampled_from(WORKLOADS)) for m in processes}
+    return [
+        Holding(w, GPU, LIMIT, tuple(m for m in processes if owner[m.pid] == w))
+        for w in draw(st.sets(st.sampled_from(WORKLOADS)))
+    ]
+
+
+intervals = st.sampled_from([0.9, 1.0, 1.1, 4.0])
+# Mostly the same again: a ladder needs samples that stay.
+histories = st.lists(
+    st.tuples(a_sample(), st.integers(1, 12), intervals, st.booleans()), min_size=1, max_size=6
+)
+
+
+class Witness:
+    """Checks each look of a watchdog by what was seen so far."""
+
+    def __init__(self) -> None:
+        self.watchdog = Watchdog()
+        self.now = 0.0
+        self.over: dict[str, int] = {}
+        self.told: dict[str, float] = {}
+        self.signalled: dict[tuple[str, int, float], tuple[Rung, float]] = {}
+
+    def look(self, holdings: list[Holding], interval: float, *, gap: bool) -> None:
+        self.now += interval
+        steps = self.watchdog.look(self.now, holdings, {GPU} if gap else set())
+        if gap:
+            assert steps == []
+            return
+        here = {h.workload: h for h in holdings}
+        self.over = {w: self.over.get(w, 0) + 1 for w, h in here.items() if h.is_over}
+        self.told = {w: at for w, at in self.told.items() if w in self.over}
+        assert len({step.workload for step in steps}) == len(steps)
+        for step in steps:
+            assert step.rung is Rung.BACK or self.over[step.workload] >= 3
+            if step.target is None:
+                self.check_words(step)
+            else:
+                self.check_signal(step, step.target, here[step.workload])
+
+    def check_words(self, step: Step) -> None:
+        if step.rung is Rung.NOTICE:
+            assert step.workload not in self.told
+            self.told[step.workload] = self.now
+        else:
+            assert (step.rung, step.workload in self.over) == (Rung.BACK, False)
+
+    def check_signal(self, step: Step, target: Member, holding: Holding) -> None:
+        assert target in holding.members
+        assert not target.spared or all(m.spared for m in holding.members)
+        assert self.now - self.told[step.workload] >= 2.75
+        key = (step.workload, target.pid, target.created)
+        if step.rung is not Rung.INTERRUPT:
+            before, at = self.signalled[key]
+            assert (before, step.rung) in FOLLOWS
+            assert self.now - at >= 1.75
+        self.signalled[key] = (step.rung, self.now)
+
+
+FOLLOWS = {
+    (Rung.INTERRUPT, Rung.TERMINATE),
+    (Rung.TERMINATE, Rung.KILL),
+    (Rung.KILL, Rung.KILL),  # stuck in a driver
+}
+
+
+@given(histories)
+def test_nobody_is_signalled_but_a_process_of_a_workload_that_is_over_and_was_told(history):
+    witness = Witness()
+    for holdings, times, interval, gap in history:
+        for _ in range(times):
+            witness.look(holdings, interval, gap=gap)

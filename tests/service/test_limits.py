@@ -1,0 +1,116 @@
+"""What the API tells of memory limits: how much, how strictly, who uses it, what was done."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.api.present import NOTICE_FOR_S, RECENT_S, Present
+from runai.hub_service.api.reports import AgentReport, Notice, ProcessSample
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.limits.tiers import Tier
+
+
+def job(name: str, **asked) -> SubmitRequest:
+    return SubmitRequest(name=name, project="vision", command=["true"], **asked)
+
+
+def notice(workload: str, text: str = "uses too much") -> Notice:
+    return Notice(workload=workload, device="GPU-0", at=1.0, rung="notice", text=text)
+
+
+def process(pid: int, mib: int | None, **more) -> ProcessSample:
+    told = {"workload": "vision/exp1", "worker": "vision/exp1-0", "name": "python3", **more}
+    return ProcessSample(
+        device="GPU-0", pid=pid, account="ana", utilization=0.1, memory_mib=mib, **told
+    )
+
+
+def report(at: float = 1.0, **told) -> AgentReport:
+    return AgentReport(node="lab", at=at, interval=1.0, devices=[], samples=[], **told)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit_mib"),
+    [
+        pytest.param({"gpus": "0.5"}, 8192, id="a fraction"),
+        pytest.param({"gpu_memory_mib": 4000}, 4000, id="an amount of memory"),
+        pytest.param({"gpus": "1"}, None, id="a whole device has no limit"),
+        pytest.param({}, None, id="no device has none"),
+    ],
+)
+async def test_a_workload_shows_its_limit_and_the_agent_is_told_it(simulated, asked, limit_mib):
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp1", **asked))
+    shown = (await ana.workloads())[0]
+    told = (await agent.report(report())).allocations
+
+    if limit_mib is None:
+        assert shown.limit is None
+    else:
+        assert shown.limit is not None
+        assert (shown.limit.memory_mib, shown.limit.badge) == (limit_mib, "soft limit")
+        assert "ended within ten seconds" in shown.limit.why
+    assert [list(a.limits_mib.values()) for a in told] == ([[limit_mib]] if limit_mib else [[]])
+    assert [a.is_server for a in told] == [False]
+
+
+async def test_the_strictest_tier_that_the_agent_could_set_is_shown(simulated):
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp1", gpus="0.5"))
+    await agent.report(report(tiers={"vision/exp1": "driver"}))
+    (shown,) = await ana.workloads()
+
+    assert shown.limit is not None
+    assert (shown.limit.tier, shown.limit.badge) == ("driver", "hard limit")
+
+
+async def test_what_was_done_is_shown_and_stands_in_the_history(simulated):
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp1", gpus="0.5"))
+    await agent.report(report(notices=(notice("vision/exp1"), notice("vision/gone"))))
+    (shown,) = await ana.workloads()
+    detail = await ana.workload("vision/exp1")
+
+    assert shown.notice == "uses too much"
+    assert [e.text for e in detail.history if e.kind == "warning"] == ["uses too much"]
+
+
+async def test_its_processes_are_shown_to_those_in_charge_by_their_notebooks(simulated):
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp1", gpus="0.5"))
+    await agent.report(
+        report(
+            processes=(
+                process(7, 100, notebook="a.ipynb"),
+                process(8, 900),
+                process(9, None),
+                process(10, 5000, workload="nlp/other"),
+            )
+        )
+    )
+    detail = await ana.workload("vision/exp1")
+
+    assert [(p.pid, p.name, p.memory_mib) for p in detail.processes] == [
+        (8, "python3", 900),
+        (7, "a.ipynb", 100),
+        (9, "python3", None),
+    ]
+
+
+def test_the_present_ends():
+    present = Present()
+    told = report(processes=(process(7, 100),), notices=(notice("vision/exp1"),))
+    present.learn(100.0, told, {"vision/exp1"})
+
+    assert present.notice(100.0 + NOTICE_FOR_S, "vision/exp1") == ""
+    assert present.processes(100.0 + RECENT_S, "vision/exp1") == []
+    assert len(present.processes(100.0 + RECENT_S - 1, "vision/exp1")) == 1
+
+
+def test_a_report_that_waited_is_not_the_present():
+    present = Present()
+    present.learn(100.0, report(5.0, tiers={"vision/exp1": "driver"}), set())
+    present.learn(100.0, report(4.0), set())
+
+    assert present.tier("vision/exp1") is Tier.DRIVER
+    assert present.tier("vision/other") is Tier.FRAMEWORKS
