@@ -70,7 +70,7 @@ async def test_the_agent_is_told_who_holds_what(lab):
 async def test_the_agent_is_told_the_limit_of_a_share_and_none_of_a_whole_device(lab):
     shared, whole = lab.job("shared", gpus=0.25), lab.job("whole")
     await lab.started(shared, share=0.25)
-    await lab.started(whole)
+    await lab.started(whole, device=1)
 
     limits = {a.workload: a.limits_mib for a in await lab.cluster.allocations(NODE)}
 
