@@ -1,0 +1,155 @@
+"""Part 1: what the machine has, whether limits hold (P0 to P4), and metering (P5, P6)."""
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+from sharing.children import Child, ChildFailed, all_ready
+from sharing.gpu import Gpu
+from sharing.table import Row, mean_error, not_run
+
+DUTIES = (10, 25, 50, 75, 100)
+
+
+def part(gpu: Gpu, pace: float) -> Iterator[Row]:
+    """Run them in turn; `pace` stretches or shortens every duration and number of rounds."""
+    yield from probe(gpu)
+    experiments: tuple[Callable[[Gpu, float], Row], ...] = (
+        contexts,
+        hook,
+        by_environment,
+        escape,
+        known_duty,
+        poll_cost,
+    )
+    for experiment in experiments:
+        try:
+            yield experiment(gpu, pace)
+        except ChildFailed as failed:
+            yield Row(experiment.__name__, experiment.__doc__ or "", "", str(failed), passed=False)
+
+
+def probe(gpu: Gpu) -> Iterator[Row]:
+    """Write down the machine."""
+    for name, value in gpu.facts().items():
+        yield Row("P0", name.replace("_", " "), "recorded", str(value))
+
+
+def contexts(gpu: Gpu, _pace: float) -> Row:
+    """What one CUDA context costs."""
+    children = [Child("context", gpu.environment()) for _ in range(3)]
+    with all_ready(children) as ready:
+        mib = [gpu.memory_of(child.pid) for child in ready]
+    return Row(
+        "P1",
+        "memory of a process with one number on the device",
+        "450 to 650 MiB each",
+        ", ".join(f"{one} MiB" for one in mib) + f" (RUNAI_GPU_CONTEXT_MIB={max(mib)})",
+        all(450 <= one <= 650 for one in mib),
+    )
+
+
+def hook(gpu: Gpu, pace: float) -> Row:
+    """Half of the device by the start-up hook: most of it, then too much; then a neighbour."""
+    limit, rounds = gpu.device.memory_mib // 2, max(1, round(20 * pace))
+    most, beyond = int(limit * 0.85), int(limit * 0.2)
+    env = gpu.environment(limit_mib=limit)
+    kept = 0
+    words = ""
+    with (
+        Child("hold", env, mib=f"{most},{beyond}", rounds=rounds) as one,
+        Child("hold", env, mib=most, rounds=rounds) as other,
+    ):
+        for _ in range(rounds):
+            mine, theirs = one.hear("held")["outcomes"], other.hear("held")["outcomes"]
+            words = mine[1]
+            kept += (
+                not mine[0]
+                and words.startswith("OutOfMemoryError")
+                and "allowed" in words
+                and gpu.memory_of(one.pid) <= limit
+                and not theirs[0]
+            )
+            one.tell()
+            other.tell()
+    return Row(
+        "P2",
+        f"hook, limit {limit} MiB: {most}, then {beyond} MiB; a neighbour takes {most}",
+        "the second refused, both within, every time",
+        f"{kept} of {rounds} rounds; {words[:120]!r}",
+        kept == rounds,
+    )
+
+
+def by_environment(gpu: Gpu, _pace: float) -> Row:
+    """Limits that frameworks read from the environment."""
+    half = gpu.device.memory_mib // 2
+    setting = {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.49"}
+    told = []
+    with Child("hold", gpu.environment() | setting, mib=f"{int(half * 1.3)}") as child:
+        outcome = child.hear("held")["outcomes"][0]
+        told.append(f"PYTORCH_ALLOC_CONF {'refused' if outcome else 'had no effect'}")
+    told += [
+        f"{name}: {'to be tried by hand' if importlib.util.find_spec(name) else 'not installed'}"
+        for name in ("jax", "cupy")
+    ]
+    return Row("P3", "limits by environment alone", "decides environment or hook", "; ".join(told))
+
+
+def escape(gpu: Gpu, _pace: float) -> Row:
+    """A session that goes round its framework's limit, and its neighbour."""
+    del gpu
+    return not_run("P4", "watchdog", "the agent's ladder is measured in tests/limits")
+
+
+def known_duty(gpu: Gpu, pace: float) -> Row:
+    """The device busy for a known part of the time, as the platform's reader sees it."""
+    seconds = max(3.0, 30 * pace)
+    pairs, told = [], []
+    for percent in DUTIES:
+        with Child("duty", gpu.environment(), percent=percent, seconds=seconds + 3) as child:
+            child.hear("ready")
+            child.tell()
+            time.sleep(1)  # the first polls would see the start
+            allocation = [gpu.allocation("duty", child.pid, 1.0)]
+            gpu.source.poll(allocation)
+            seen = []
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                time.sleep(1)
+                poll = gpu.source.poll(allocation)
+                seen += [p.utilization for p in poll.processes if p.workload == "bench/duty"]
+            known = [100 * one for one in seen if one is not None]
+        measured = statistics.fmean(known) if known else float("nan")
+        pairs.append((float(percent), measured))
+        told.append(f"{percent}: {measured:.1f}")
+    error = mean_error(pairs)
+    within = all(abs(true - seen) <= (8 if true == 10 else 5) for true, seen in pairs)
+    return Row(
+        "P5",
+        f"SM % of a process busy for a known part, {seconds:.0f} s each, once a second",
+        "each within 5 points (8 at 10 %), mean error at most 5",
+        f"{', '.join(told)}; mean error {error:.1f}",
+        within and error <= 5,
+    )
+
+
+def poll_cost(gpu: Gpu, pace: float) -> Row:
+    """One whole poll of the platform's reader."""
+    children = [Child("context", gpu.environment()) for _ in range(3)]
+    with all_ready(children) as ready:
+        allocations = [gpu.allocation(f"p{n}", c.pid, 0.3) for n, c in enumerate(ready)]
+        costs = []
+        for _ in range(max(5, round(100 * pace))):
+            began = time.perf_counter()
+            gpu.source.poll(allocations)
+            costs.append(1000 * (time.perf_counter() - began))
+    median = statistics.median(costs)
+    return Row(
+        "P6",
+        "one poll, three processes",
+        "below 5 ms, at most 20",
+        f"median {median:.2f} ms, worst {max(costs):.2f} ms",
+        median < 20,
+    )

@@ -1,0 +1,127 @@
+"""The processes of an experiment: started, begun together, listened to, ended.
+
+Knows the lines that `work` speaks. Nothing outlives its `with`.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+WORK = Path(__file__).with_name("work.py")
+STARTS_WITHIN_S = 120.0
+"""Importing PyTorch and opening a device, on a busy machine."""
+_TAIL = 400
+
+
+class ChildFailed(Exception):
+    """A process ended, or said nothing in time; its last words are the message."""
+
+
+class Child:
+    """One process that does one thing."""
+
+    def __init__(
+        self, name: str, env: Mapping[str, str], prefix: Sequence[str] = (), **options: object
+    ) -> None:
+        """Start it; it says "ready" when it is."""
+        words = [f"{key}={value}" for key, value in options.items()]
+        self._process = subprocess.Popen(
+            [*prefix, sys.executable, str(WORK), name, *words],
+            env={**os.environ, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._errors: list[str] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_errors, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        """Give itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Tell its process number."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether it runs."""
+        return self._process.poll() is None
+
+    def hear(self, event: str, within_s: float = STARTS_WITHIN_S) -> dict[str, Any]:
+        """Wait for it to say so.
+
+        Raises:
+            ChildFailed: it ended first, or the time is over.
+        """
+        while True:
+            try:
+                said = self._said.get(timeout=within_s)
+            except queue.Empty:
+                raise ChildFailed(f"no {event} within {within_s:.0f} s") from None
+            if said is None:
+                tail = "".join(self._errors).strip()[-_TAIL:]
+                status = self._process.wait()
+                raise ChildFailed(f"ended with status {status} before {event}: {tail}")
+            if said["event"] == event:
+                return said
+
+    def tell(self) -> None:
+        """Let it go on."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # why it is gone is heard, not told
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+
+    def wait(self, within_s: float) -> int | None:
+        """Return the exit status, None where it is still there after so long."""
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with suppress(json.JSONDecodeError):
+                self._said.put(json.loads(line))
+        self._said.put(None)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors += self._process.stderr
+
+
+@contextmanager
+def all_ready(children: Sequence[Child]) -> Iterator[Sequence[Child]]:
+    """Wait until each is ready; end them all afterwards."""
+    with ExitStack() as stack:
+        for child in children:
+            stack.enter_context(child)
+        for child in children:
+            child.hear("ready")
+        yield children
+
+
+def together(children: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
+    """Begin at once and return what each found."""
+    with all_ready(children) as ready:
+        for child in ready:
+            child.tell()
+        return [child.hear("result", seconds + STARTS_WITHIN_S) for child in ready]
