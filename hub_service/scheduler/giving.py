@@ -1,10 +1,12 @@
-"""How much a node could give at most, by counting: infeasible searches need not be begun.
+"""How much nodes could give at most, by counting: infeasible searches need not be begun.
 
-Knows an upper bound of what R1 and R2 let a claimant take on one node. Never says no where a search
-could succeed; what really can be taken is `search`'s. Used by `reclaim`.
+Knows an upper bound of what R1 and R2 let a claimant take on some nodes. Never says no where a
+search could succeed; what really can be taken is `search`'s. Used by `reclaim`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from runai.hub_service.scheduler.items import ACTIVE, Item
 from runai.hub_service.scheduler.lanes import Unit
@@ -14,15 +16,17 @@ from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import UNLIMITED, Account
 
 
-def could_suffice(state: State, node: int, unit: Unit, way: Way) -> bool:
-    """Tell whether one worker could have room on a node if all left that may be taken."""
+def could_suffice(
+    state: State, nodes: Collection[int], unit: Unit, way: Way, workers: int = 1
+) -> bool:
+    """Tell whether so many workers of one kind could have room if all left that may be taken."""
     kind = unit.members[0].kind
-    idle = state.later.idle[node]
-    if not kind.is_whole or idle >= kind.devices:
+    idle, wanted = sum(state.later.idle[node] for node in nodes), workers * kind.devices
+    if not kind.is_whole or idle >= wanted:
         return True
     held: dict[Account, dict[Item, int]] = {}
     shares: set[Account] = set()
-    for member in state.on_node[node]:
+    for member in (member for node in nodes for member in state.on_node.get(node, ())):
         item = member.item
         if member.booking is None or item.is_fixed or member.standing not in ACTIVE:
             continue
@@ -32,11 +36,11 @@ def could_suffice(state: State, node: int, unit: Unit, way: Way) -> bool:
             shares.add(item.account)
     for account, items in held.items():
         idle += _most(account, items, unit, way, counts=account not in shares)
-    return idle >= kind.devices
+    return idle >= wanted
 
 
 def _most(account: Account, items: dict[Item, int], unit: Unit, way: Way, *, counts: bool) -> int:
-    """Bound the devices that an account may lose on a node where it has these."""
+    """Bound the devices that an account may lose on nodes where it has these."""
     everything = sum(items.values())
     mine = unit.item.account
     if account is mine:

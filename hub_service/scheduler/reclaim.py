@@ -182,26 +182,45 @@ class Reclaim:
     def _choices(
         self, unit: Unit, lane: Lane, way: Way
     ) -> Iterator[tuple[Victims, AbstractSet[Account] | None]]:
-        """Give the victims to choose from: all of them, then those of one node after another.
+        """Give the victims to choose from: all of them, then those of a few nodes at a time.
 
         Who is over may give so much and no more: taken in R4's order alone it may come from
-        nodes where it helps nobody. One node at a time, it is enough or it is not.
+        nodes where it helps nobody. On no more nodes than it needs, it is enough or it is not.
         """
         yield partial(self._victims.of, surplus_only=way.surplus_only), None
-        member, *others = unit.members
-        if others or way.surplus_only:
+        if way.surplus_only:
             return
-        tried = 0
-        for node in self._emptiest_first:
-            if node not in member.kind.nodes or not could_suffice(self._state, node, unit, way):
-                continue
-            there = self._victims.on(node, self._state.on_node[node])
+        on_node = self._state.on_node
+        for nodes in self._node_sets(unit, lane, way):
+            there = self._victims.on([member for node in nodes for member in on_node[node]])
             if there:
-                tried += 1
-                if tried > _NODES_TRIED:
+                yield there.get, {above for account in there for above in account.path}
+
+    def _node_sets(self, unit: Unit, lane: Lane, way: Way) -> Iterator[list[int]]:
+        """Give the nodes to look at: one after another, for a gang ever more at once."""
+        state, kind = self._state, unit.members[0].kind
+        if any(member.kind is not kind for member in unit.members):
+            return
+        roomy = (
+            node
+            for node in self._emptiest_first
+            if node in kind.nodes and could_suffice(state, [node], unit, way)
+        )
+        if len(unit.members) == 1:
+            for tried, node in enumerate(roomy):
+                if tried == _NODES_TRIED:
                     self.not_proven.add(lane)
                     return
-                yield there.get, {above for account in there for above in account.path}
+                yield [node]
+            return
+        lacking = len(unit.members) - sum(state.later.roomy(kind).values())
+        nodes = [node for node in roomy if not state.later.slots(node, kind)]
+        count = max(1, lacking)  # where only a cap is in the way nothing is lacking
+        while count < 2 * len(nodes):
+            chosen = nodes[:count]
+            if could_suffice(state, chosen, unit, way, lacking):
+                yield chosen
+            count *= 2
 
     @cached_property
     def _emptiest_first(self) -> list[int]:

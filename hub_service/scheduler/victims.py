@@ -7,7 +7,7 @@ last. Who may be taken, and whether it helps, is `search`'s; kept by `state` fro
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import attrgetter
 
 from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
@@ -161,14 +161,15 @@ class VictimsView:
         self._lists[account, surplus_only] = listed
         return listed
 
-    def on(self, node: int, members: Iterable[Member]) -> dict[Account, list[Victim]]:
-        """Give the victims with something on a node, by account; `members` are who is there."""
+    def on(self, members: Collection[Member]) -> dict[Account, list[Victim]]:
+        """Give the victims that hold anything of what these members hold, by account."""
         there: dict[Account, list[Victim]] = {}
+        present = set(members)
         for item in dict.fromkeys(member.item for member in members):
             account = item.account
             is_kept = item not in self._changed.get(account, ())
             for victim in self._cut.get(item, ()) if is_kept else victims_of(item):
-                if any(m.booking is not None and m.booking.node == node for m in victim.workers()):
+                if not present.isdisjoint(victim.workers()):
                     there.setdefault(account, []).append(victim)
         for listed in there.values():
             listed.sort(key=_key)

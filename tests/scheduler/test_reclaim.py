@@ -254,6 +254,19 @@ def test_what_may_be_taken_is_taken_where_it_makes_room() -> None:
     assert stopped(plan) == {"n2-old-0", "n2-newest-0"}
 
 
+def test_for_a_gang_as_many_nodes_are_made_free_as_it_needs() -> None:
+    # a may give four GPUs; its four newest are on four nodes, where they would help nobody.
+    projects = [project("a", 4), project("b", 4)]
+    running = [
+        job(f"n{node}-{age}", on=f"n{node}:{device}", submitted=10 * device + node)
+        for node in (1, 2, 3, 4)
+        for device, age in enumerate(["old", "young"])
+    ]
+    world = snapshot("4x2", projects, [*running, job("gang", 2, "b", workers=2)])
+
+    assert stopped(decide(world)) == {"n3-old-0", "n3-young-0", "n4-old-0", "n4-young-0"}
+
+
 def test_nothing_stops_for_a_gang_that_one_gpu_keeps_from_fitting() -> None:
     projects = [project("a", 2), project("b", 4)]
     world = snapshot("1x5", projects, [*full("a", 5), job("gang", 2, "b", workers=2)])
