@@ -1,7 +1,7 @@
 """How much nodes could give at most, by counting: infeasible searches need not be begun.
 
-Knows an upper bound of what R1 and R2 let a claimant take on some nodes. Never says no where a
-search could succeed; what really can be taken is `search`'s. Used by `reclaim`.
+Knows an upper bound of what R1, R2, E1 and R6 let a claimant take on some nodes. Never says no
+where a search could succeed; what really can be taken is `search`'s. Used by `reclaim`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,32 @@ def could_suffice(
         if not member.kind.is_whole:
             shares.add(item.account)
     for account, items in held.items():
-        idle += _most(account, items, unit, way, counts=account not in shares)
-    return idle >= wanted
+        loses = {item: _loses(item, devices, unit, way) for item, devices in items.items()}
+        idle += _most(account, loses, unit, way, counts=account not in shares)
+        if idle >= wanted:
+            return True
+    return False
 
 
-def _most(account: Account, items: dict[Item, int], unit: Unit, way: Way, *, counts: bool) -> int:
-    """Bound the devices that an account may lose on nodes where it has these."""
-    everything = sum(items.values())
+def _loses(item: Item, devices: int, unit: Unit, way: Way) -> int:
+    """Bound the devices that an item could lose of those that it has on some nodes."""
+    claimant = unit.item
+    is_mine = item.account is claimant.account
+    if not way.surplus_only and not (
+        is_mine and item.rank >= claimant.rank and not claimant.is_fixed
+    ):
+        return devices
+    # R6, E1: surplus alone, of the own project what is lent.
+    if len(item.members) == item.minimum:
+        return 0
+    surplus = max(0, item.count(*ACTIVE) - item.minimum)
+    largest = max(member.kind.devices for member in item.members[item.minimum :])
+    return min(devices, surplus * largest)
+
+
+def _most(account: Account, loses: dict[Item, int], unit: Unit, way: Way, *, counts: bool) -> int:
+    """Bound the devices that an account may lose where its items could lose these."""
+    everything = sum(loses.values())
     mine = unit.item.account
     if account is mine:
         return everything if way.own else 0
@@ -56,4 +75,4 @@ def _most(account: Account, items: dict[Item, int], unit: Unit, way: Way, *, cou
     over = min(UNLIMITED, account.allocated - bound)
     if over <= 0:
         return 0
-    return min(everything, -(-over // WHOLE_GPU) - 1 + max(items.values()))
+    return min(everything, -(-over // WHOLE_GPU) - 1 + max(loses.values()))

@@ -187,6 +187,8 @@ class Reclaim:
         Who is over may give so much and no more: taken in R4's order alone it may come from
         nodes where it helps nobody. On no more nodes than it needs, it is enough or it is not.
         """
+        if not self._could_help(unit, way):
+            return
         yield partial(self._victims.of, surplus_only=way.surplus_only), None
         if way.surplus_only:
             return
@@ -195,6 +197,14 @@ class Reclaim:
             there = self._victims.on([member for node in nodes for member in on_node[node]])
             if there:
                 yield there.get, {above for account in there for above in account.path}
+
+    def _could_help(self, unit: Unit, way: Way) -> bool:
+        """Tell whether there is a node where one of its workers could ever have room."""
+        state, kind = self._state, unit.members[0].kind
+        return state.later.find(kind) is not None or any(
+            node in kind.nodes and could_suffice(state, [node], unit, way)
+            for node in self._emptiest_first
+        )
 
     def _node_sets(self, unit: Unit, lane: Lane, way: Way) -> Iterator[list[int]]:
         """Give the nodes to look at: one after another, for a gang ever more at once."""

@@ -1,0 +1,91 @@
+"""Replay 200,000 jobs of a trace: how long it takes, and whether memory stays flat.
+
+    python benchmarks/replay.py --data DIR
+
+The month of Philly (`philly.py` names its source) again and again, each time a month later, under
+guaranteed quotas, explanations off as in every simulation. Writes benchmarks/results/replay.json:
+seconds, and after every 20,000 jobs that ended the seconds so far and the resident memory.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import philly
+import psutil
+
+from runai.hub_service.simulation.engine import simulate
+from runai.hub_service.simulation.results import as_json
+from runai.hub_service.simulation.traces import TraceRow
+
+RESULTS = Path(__file__).parent / "results" / "replay.json"
+JOBS = 200_000
+REACH_S = 15 * 60
+EACH = 20_000
+
+
+def repeated(rows: Sequence[TraceRow], jobs: int, period: int) -> list[TraceRow]:
+    """Give so many jobs: the trace, and then the same again, a period later each time."""
+    more = [
+        replace(row, job=f"{row.job}-{again}", submit_s=row.submit_s + again * period)
+        for again in range(-(-jobs // len(rows)))
+        for row in rows
+    ]
+    return more[:jobs]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Replay, and write down what it took."""
+    parser = argparse.ArgumentParser(description="Replay 200,000 jobs.")
+    given = os.environ.get("RUNAI_DATA", str(philly.DATA))
+    parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/philly")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="fewer: only printed")
+    asked = parser.parse_args(arguments)
+    folder: Path = asked.data / "traces" / "philly"
+    if not folder.is_dir():
+        print(f"the replay is left out: there is no {folder}; name the traces' folder by --data")
+        return
+    month = philly.Philly(folder, philly.LAST - philly.FIRST)
+    case = philly.CASES["quota"]
+    rows = repeated(month.jobs(case, None), asked.jobs, month.until - month.since)
+    setting = replace(month.setting(case), until=rows[-1].submit_s)
+    process = psutil.Process()
+    began = time.perf_counter()
+    course: list[dict[str, float]] = []
+
+    def progress(ended: int) -> None:
+        if ended % EACH == 0:
+            memory = round(process.memory_info().rss / 2**20)
+            spent = round(time.perf_counter() - began, 1)
+            course.append({"jobs": ended, "seconds": spent, "memory_mib": memory})
+            print(course[-1], file=sys.stderr, flush=True)
+
+    # Nobody's private cluster is asked for: that would be a second replay.
+    run = simulate(rows, case.policy, setting, alone={}, progress=progress)
+    seconds = round(time.perf_counter() - began, 1)
+    written = {
+        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
+        "python": platform.python_version(),
+        "source": "Jeon et al., ATC'19: msr-fiddle/philly-traces (CC-BY-4.0)",
+        "commit": philly.commit(),
+        "jobs": len(rows),
+        "nodes": len(setting.nodes),
+        "seconds": seconds,
+        "to_reach": REACH_S,
+        "ratio": round(seconds / REACH_S, 3),
+        "course": course,
+        "figures": as_json(run.results),
+    }
+    print(json.dumps(written, indent=1))
+    if asked.jobs == JOBS:
+        RESULTS.write_text(json.dumps(written, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
