@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
 from runai.hub_service.api.schemas import NodeView, Overview, ProjectView, SubmitRequest
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import InvalidRequest, RunaiError
+from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
 from runai.spawner.amount import NO_GPU, Amount
 from runai.spawner.session import SessionRequest
 
@@ -231,6 +232,7 @@ def _rendered(projects: Sequence[ProjectChoices], last: SessionRequest | None, t
         marks={project.name: marked(project) for project in projects},
         written=last.amount.text() if last else "",
         trouble=trouble,
+        sharing=COMPUTE_IS_SHARED,
         other=OTHER,
     )
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, TypedDict
 
 from runai.hub_service.api.schemas import Overview, ProjectView, WorkloadView
-from runai.widgets.text import reason
+from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
+from runai.widgets.text import limit_text, reason
 from runai.widgets.timeline import Point
 
 __all__ = [
@@ -52,6 +53,11 @@ class Row(TypedDict):
     reason: str
     pauses: int
     exit_code: int | None
+    limit: str
+    """`soft limit` or `hard limit` on memory; "" where it shares no device."""
+    limit_why: str
+    notice: str
+    """What was done lately because it used more memory than its share."""
     simulated: bool
     actions: list[Action]
     version: str
@@ -112,7 +118,7 @@ def panel_state(
         projects=[_bar(project) for project in my_projects(overview, projects)],
         workloads=[_row(view) for view in (*going, *ended[:SHOWN_FINISHED])],
         chart=chart,
-        notes=[],
+        notes=[COMPUTE_IS_SHARED] if any(view.limit for view in going) else [],
     )
 
 
@@ -197,6 +203,9 @@ def _row(view: WorkloadView) -> Row:
         reason=reason(view.reason),
         pauses=view.pauses,
         exit_code=view.exit_code,
+        limit=view.limit.badge if view.limit else "",
+        limit_why=limit_text(view.limit) if view.limit else "",
+        notice=f"{view.name} {view.notice}" if view.notice else "",
         simulated=view.simulated,
         actions=_actions(view),
         version=view.version,
@@ -210,6 +219,8 @@ def _deleted(row: Row) -> Row:
         "allocated": 0,
         "utilized": None,
         "reason": "",
+        "limit": "",
+        "notice": "",
         "actions": [],
     }
 

@@ -7,14 +7,25 @@ from collections.abc import Iterable, Sequence
 
 from runai.hub_service.api.schemas import (
     HistoryView,
+    LimitView,
     ProjectView,
     ReasonView,
     WorkloadDetail,
     WorkloadView,
 )
+from runai.hub_service.limits.wording import COMPUTE_IS_SHARED, gib
 from runai.widgets.wording import count, gpus, measured, percent
 
-__all__ = ["Text", "describe", "quota_bars", "reason", "table", "workload_line", "workload_table"]
+__all__ = [
+    "Text",
+    "describe",
+    "limit_text",
+    "quota_bars",
+    "reason",
+    "table",
+    "workload_line",
+    "workload_table",
+]
 
 BAR = 20
 """Characters of a bar."""
@@ -147,6 +158,9 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Priority", str(detail.priority)),
         ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
         ("Utilized", _utilized(detail)),
+        ("Memory", f"{detail.limit.badge}, {limit_text(detail.limit)}" if detail.limit else ""),
+        ("Sharing", COMPUTE_IS_SHARED if detail.limit else ""),
+        ("Notice", detail.notice),
         ("Submitted", detail.submitted.isoformat(" ", "seconds")),
         ("Started", detail.started.isoformat(" ", "seconds") if detail.started else ""),
         ("Finished", detail.finished.isoformat(" ", "seconds") if detail.finished else ""),
@@ -179,6 +193,11 @@ def describe(detail: WorkloadDetail) -> Text:
             ]
         )
     )
+
+
+def limit_text(limit: LimitView) -> str:
+    """Say how much memory it may use of a device that it shares, and how that is kept."""
+    return f"{gib(limit.memory_mib)}: {limit.why}"
 
 
 def _utilized(view: WorkloadView) -> str:

@@ -13,7 +13,8 @@ import { h } from "./nodes.js";
  * @typedef {{verb: "suspend" | "resume" | "delete", label: string}} Action
  * @typedef {{id: string, name: string, project: string, kind: string, state: string, gpus: number,
  *   allocated: number, utilized: number | null, average: number | null, reason: string,
- *   pauses: number, exit_code: number | null, simulated: boolean, actions: Action[],
+ *   pauses: number, exit_code: number | null, limit: string, limit_why: string, notice: string,
+ *   simulated: boolean, actions: Action[],
  *   version: string}} Row
  * @typedef {{name: string, quota: number | null, allocated: number, sessions: number,
  *   over_quota: number, utilized: number | null, waiting: number}} Bar
@@ -131,13 +132,15 @@ function workloadRow(row, clicks, act, withProject) {
       row.kind === "session" && h("span", { class: "runai-kind" }, "session"),
     ),
     h("td", { class: "runai-state" }, h("span", { class: "runai-sign", "aria-hidden": "true" }, SIGNS[row.state] ?? "•"), row.state),
-    h("td", { class: "runai-number" }, `${gpus(row.allocated)} of ${gpus(row.gpus)}`),
+    h("td", { class: "runai-number" }, `${gpus(row.allocated)} of ${gpus(row.gpus)}`,
+      row.limit && h("span", { class: "runai-limit", title: row.limit_why }, row.limit)),
     h("td", { class: "runai-number", title: simulated }, percent(row.utilized, row.allocated), meter(row)),
     h("td", { class: "runai-number", title: simulated }, percent(row.average, row.gpus)),
     h("td", { class: "runai-actions" }, buttons(row, clicks, act)),
   );
-  if (!more && !error) return [first];
+  if (!more && !error && !row.notice) return [first];
   return [first, h("tr", { key: `${row.id} more`, class: "runai-more" }, h("td", { colspan: 6 },
+    row.notice && h("div", { class: "runai-error", role: "alert", key: "notice" }, row.notice),
     more && h("div", { class: "runai-reason" }, more),
     error && h("div", { class: "runai-error", role: "alert" }, error),
   ))];

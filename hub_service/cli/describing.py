@@ -16,6 +16,7 @@ from runai.hub_service.cli.naming import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.client import Client
 from runai.hub_service.errors import NotFound
+from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
 from runai.hub_service.scheduler.quantity import duration_text
 
 __all__ = ["describe", "explanation_lines", "workload_lines"]
@@ -46,6 +47,9 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Allocated", f"{render.gpus(w.allocated)} on {render.devices(w)}" if w.allocated else "0"),
         ("Utilized", f"{busy} now, {average} on average while allocated"),
         ("Memory used", render.memory(w.memory_used_mib)),
+        ("Memory limit", _limit(w)),
+        ("Sharing", COMPUTE_IS_SHARED if w.limit else ""),
+        ("Notice", w.notice),
         ("Priority", str(w.priority)),
         ("Submitted", f"{render.clock(w.submitted)} ({render.age(w.submitted, now)} ago)"),
         ("Started", render.clock(w.started) if w.started else ""),
@@ -62,6 +66,12 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Logs", w.log_dir),
     ]
     return [(key, value) for key, value in lines if value]
+
+
+def _limit(w: WorkloadDetail) -> str:
+    if w.limit is None:
+        return ""
+    return f"{render.memory(w.limit.memory_mib)}, {w.limit.badge}: {w.limit.why}"
 
 
 def _is_elastic(w: WorkloadDetail) -> bool:
@@ -135,6 +145,12 @@ def _show_workload(workload: WorkloadDetail, told: ExplanationView | None, outpu
             for w in workload.workers
         ]
         render.show_table(("WORKER", "STATE", "NODE", "EXIT CODE"), rows)
+    if workload.processes:
+        click.echo("\nProcesses:")
+        found: listing.Rows = [
+            [str(p.pid), p.name, render.memory(p.memory_mib)] for p in workload.processes
+        ]
+        render.show_table(("PID", "NAME", "MEMORY"), found)
     if workload.history:
         click.echo("\nHistory:")
         for event in workload.history:

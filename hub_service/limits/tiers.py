@@ -7,10 +7,7 @@ strongest one is used, and the user is told which. Pure; shown by the API and th
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["COMPUTE_IS_SHARED", "Tier", "TierState", "strongest"]
-
-COMPUTE_IS_SHARED = "Memory is limited, compute is shared equally among active sessions."
-"""Stands beside every fraction."""
+__all__ = ["Tier", "TierState", "strongest"]
 
 
 class Tier(StrEnum):

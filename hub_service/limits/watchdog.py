@@ -11,7 +11,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Holding", "Member", "Rung", "Step", "Watchdog", "gib"]
+from runai.hub_service.limits.wording import gib
+
+__all__ = ["Holding", "Member", "Rung", "Step", "Watchdog"]
 
 SAMPLES_OVER = 3
 """A peak of a second or two is nobody's trouble."""
@@ -201,12 +203,3 @@ def _step(now: float, rung: Rung, holding: Holding, target: Member | None = None
     return Step(
         now, rung, holding.workload, holding.device, holding.limit_mib, holding.used_mib, target
     )
-
-
-def gib(mib: int) -> str:
-    """Write an amount of memory for people.
-
-    >>> gib(71885)
-    '70.2 GiB'
-    """
-    return f"{mib / 1024:.1f} GiB"

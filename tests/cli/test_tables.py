@@ -10,6 +10,7 @@ from runai.hub_service.api.schemas import (
     AllocationView,
     DeviceShareView,
     DeviceView,
+    LimitView,
     NodeView,
     ProjectView,
     ReasonView,
@@ -186,6 +187,26 @@ def test_a_description_leaves_out_what_was_not_asked():
         "Checkpoints": "/data/checkpoints",
     }
     assert lines["Submitted"].endswith("(5m ago)")
+
+
+def test_a_description_tells_how_strictly_memory_is_kept_and_what_was_done():
+    detail = WorkloadDetail(
+        **{
+            **RUNNING.model_dump(),
+            "limit": LimitView(
+                memory_mib=8192, tier="driver", badge="hard limit", why="The driver refuses more."
+            ),
+            "notice": "uses too much",
+        },
+    )
+
+    lines = dict(describing.workload_lines(detail, NOW))
+
+    assert (lines["Memory limit"], lines["Sharing"], lines["Notice"]) == (
+        "8G, hard limit: The driver refuses more.",
+        "Memory is limited, compute is shared equally among active sessions.",
+        "uses too much",
+    )
 
 
 def test_names_of_others_are_text_and_never_markup(printed):

@@ -34,6 +34,7 @@ CLIENT_SIDE = {
     "runai.hub_service.client",
     "runai.hub_service.connection",
     "runai.hub_service.errors",
+    "runai.hub_service.limits.wording",
 }
 
 HUB_ONLY = ("aiohttp", "alembic", "fastapi", "jupyterhub", "psutil", "pynvml", "sqlalchemy", "yaml")

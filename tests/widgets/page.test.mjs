@@ -12,7 +12,8 @@ import { install } from "./dom.mjs";
 
 const row = (given = {}) => ({
   id: "vision/a", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
-  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, simulated: true, version: "1",
+  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", notice: "",
+  simulated: true, version: "1",
   actions: [{ verb: "suspend", label: "Pause" }, { verb: "delete", label: "Stop" }], ...given,
 });
 const bar = (given = {}) => ({
@@ -79,6 +80,14 @@ for (const [name, given, words] of [
     assert.equal(text(find(drawn({ workloads: [row(given)] }), "class", "runai-reason")), words);
   });
 }
+
+test("a share of a device tells how strictly its memory is kept, and what was done about it", () => {
+  const nodes = drawn({ workloads: [row({ limit: "soft limit", limit_why: "8.0 GiB: PyTorch keeps it", notice: "a uses too much" })] });
+  const badge = find(nodes, "class", "runai-limit");
+  assert.deepEqual([text(badge), badge.props.title], ["soft limit", "8.0 GiB: PyTorch keeps it"]);
+  assert.equal(text(find(nodes, "role", "alert")), "a uses too much");
+  assert.equal(find(drawn(), "class", "runai-limit"), undefined);
+});
 
 test("simulated devices are marked at the bars, in the picture and at the workloads", () => {
   const marks = (simulated) => drawn({ simulated }).filter((node) => text(node) === "simulated GPUs" && node.tag !== "p");

@@ -8,6 +8,7 @@ import pytest
 
 from overviews import NOON, overview, project, workload
 from runai.hub_service.api.schemas import ReasonView
+from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
 from runai.widgets import state
 
 
@@ -149,3 +150,18 @@ def test_notes_of_the_submission_are_shown_while_it_waits():
         return state.jobs_state(seen, ["vision/a"], before=[], notes=["No node has 8."])["notes"]
 
     assert (notes("queued"), notes("running")) == (["No node has 8."], [])
+
+
+def test_a_share_of_a_device_tells_how_strictly_it_is_kept_and_what_was_done():
+    limit = {"memory_mib": 8192, "tier": "frameworks", "badge": "soft limit", "why": "Kept."}
+    shared = workload("a", limit=limit, notice="uses too much")
+    shown = panel_of(shared, workload("b"))
+
+    first, second = shown["workloads"]
+    assert (first["limit"], first["limit_why"], first["notice"]) == (
+        "soft limit",
+        "8.0 GiB: Kept.",
+        "a uses too much",
+    )
+    assert (second["limit"], second["notice"]) == ("", "")
+    assert shown["notes"] == [COMPUTE_IS_SHARED]

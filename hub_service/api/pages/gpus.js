@@ -64,17 +64,26 @@ function drawWorkload(workload) {
   const row = make("tr", workload.user === user ? "" : "others");
   const name = make("td", "", make("span", "project-of", `${workload.project}/`), workload.name);
   const why = make("td", "why", workload.reason?.text ?? "");
+  if (workload.notice) why.append(make("p", "notice", `${workload.name} ${workload.notice}`));
   const state = make("span", `state state-${workload.state}`, workload.state);
   row.append(
     name,
     make("td", "", workload.user),
     make("td", "", state),
-    make("td", "number", `${gpus(workload.allocated)} of ${gpus(workload.gpus)}`),
+    make("td", "number", `${gpus(workload.allocated)} of ${gpus(workload.gpus)}`, ...limit(workload)),
     make("td", "number", measured(workload.utilized)),
     why,
     make("td", "actions", ...actions(workload)),
   );
   return row;
+}
+
+/** @param {any} workload */
+function limit(workload) {
+  if (!workload.limit) return [];
+  const badge = make("span", "limit", workload.limit.badge);
+  badge.title = `${(workload.limit.memory_mib / 1024).toFixed(1)} GiB: ${workload.limit.why}`;
+  return [badge];
 }
 
 /** @param {any} workload */
