@@ -77,9 +77,11 @@ def _operations(metrics: Metrics) -> APIRouter:
 
     @routes.get("/metrics")
     async def scrape(on: On, caller: Caller) -> Response:
-        """Show counters and gauges to Prometheus."""
+        """Show Prometheus counters and gauges, of workloads only those that the caller may see."""
         authorise(caller, Action.SEE_CLUSTER)
-        return Response(metrics.render(await on.world()), media_type=CONTENT_TYPE)
+        return Response(
+            metrics.render(await on.viewer(caller), on.version), media_type=CONTENT_TYPE
+        )
 
     return routes
 

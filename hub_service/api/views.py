@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Protocol
+from typing import Literal, Protocol
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.limit_views import limit_view, process_views
@@ -43,6 +43,7 @@ from runai.hub_service.clusters.records import (
     WorkloadRecord,
     WorkloadState,
 )
+from runai.hub_service.ledger import Totals
 from runai.hub_service.scheduler.model import ProjectShare
 from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory, gpu_text
 from runai.hub_service.submission import build_quota
@@ -61,6 +62,15 @@ class Meter(Protocol):
 
     def average(self, workload: WorkloadId) -> float | None:
         """Return GPUs kept busy, averaged over the time it held any."""
+
+    def counted(self, kind: Literal["project", "node", "workload"]) -> Mapping[str, Totals]:
+        """Return what each has added up to since the service started, by its name."""
+
+    def reported(self) -> Mapping[str, float]:
+        """Return until when each node has been measured."""
+
+    def last_active(self, uuid: str) -> float | None:
+        """Return when a device was last not idle; None when it was not since the start."""
 
     def device(self, uuid: str) -> tuple[float | None, int | None] | None:
         """Return a device's busy share and used MiB now; None when nothing was measured."""

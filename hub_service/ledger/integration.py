@@ -13,7 +13,7 @@ from typing import NamedTuple
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger.totals import Field, Scope, Series
 
-__all__ = ["Held", "Integration", "Span"]
+__all__ = ["IDLE_BELOW", "Held", "Integration", "Span"]
 
 GAP_S = 60.0
 """A silence longer than this (a machine asleep) was witnessed by nobody."""
@@ -68,7 +68,8 @@ class Integration:
         """Take the function that returns a scope's series, making it if need be."""
         self._series = series
         self._segments: deque[_Segment] = deque()
-        self._measured: dict[str, float] = {}
+        self.measured_until: dict[str, float] = {}
+        """By node."""
         self._ask_again = False
         self.at: float | None = None
         """Until when allocation has been summed up."""
@@ -123,10 +124,10 @@ class Integration:
         """Count one report; one that was counted already changes nothing."""
         assert self.at is not None, "advance first"
         end = min(report.at, self.at)
-        start = max(report.at - report.interval, self._measured.get(report.node, 0.0))
+        start = max(report.at - report.interval, self.measured_until.get(report.node, 0.0))
         if end <= start:
             return
-        self._measured[report.node] = end
+        self.measured_until[report.node] = end
         pieces = [
             (segment, from_, to)
             for segment, from_, to in self._between(start, end)

@@ -9,14 +9,15 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger import query
-from runai.hub_service.ledger.integration import Held, Integration, Span
+from runai.hub_service.ledger.integration import IDLE_BELOW, Held, Integration, Span
 from runai.hub_service.ledger.query import Range, Usage, UsageFilter
 from runai.hub_service.ledger.store import Batch, Event, Past, Row, Store
 from runai.hub_service.ledger.totals import LEVELS_S, MEMORY_S, Scope, Series, Totals
@@ -59,6 +60,8 @@ class Ledger:
         self._sums.closed_until = max(last_at - WRITE_S, int(self._opened) // WRITE_S * WRITE_S)
         self._latest: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
         self._devices: dict[str, tuple[float, float | None, int | None]] = {}
+        self._active: dict[str, float] = {}
+        self._before = {scope: series.now() for scope, series in self._by_scope.items()}
         self._batch = Batch()
         self._span_written_until = self._sums.closed_until
         self._retained_at = 0.0
@@ -93,6 +96,8 @@ class Ledger:
             self._latest[key] = (now, sample.utilization, sample.memory_mib)
         for device in report.devices:
             self._devices[device.device] = (now, device.utilization, device.memory_mib)
+            if (device.utilization or 0.0) >= IDLE_BELOW:
+                self._active[device.device] = report.at
 
     def event(
         self,
@@ -114,6 +119,7 @@ class Ledger:
         series = self._by_workload.pop(workload, None)
         if series is not None:
             del self._by_scope[series.scope]
+            self._before.pop(series.scope, None)
             series.closed = True
             self._batch.closed[series.id] = self._clock()
             self._sums.changed.add(series)
@@ -142,6 +148,27 @@ class Ledger:
         """Return a workload's running totals: counters for /metrics."""
         series = self._by_workload.get(workload)
         return Totals() if series is None else series.now()
+
+    def counted(self, kind: Literal["project", "node", "workload"]) -> Mapping[str, Totals]:
+        """Return what each has added up to since this ledger was opened, by its name.
+
+        From zero, as counters of a process are: what a crash cost of the stored totals would
+        otherwise look like a counter that began anew.
+        """
+        self._sums.advance(self._clock())
+        return {
+            getattr(scope, kind): series.now().minus(self._before.get(scope, Totals()))
+            for scope, series in self._by_scope.items()
+            if scope.kind == kind
+        }
+
+    def reported(self) -> Mapping[str, float]:
+        """Return until when each node has been measured."""
+        return self._sums.measured_until
+
+    def last_active(self, uuid: str) -> float | None:
+        """Return when a device was last not idle; None when it was not since the start."""
+        return self._active.get(uuid)
 
     def device(self, uuid: str) -> tuple[float | None, int | None] | None:
         """Return a device's utilization (0..1) and memory in MiB now; None: not measured."""

@@ -1,0 +1,72 @@
+"""Counters and histograms of what happened: cycles, decisions, waits.
+
+Knows names, labels and buckets; is told of each cycle. Labels are projects and kinds, never what a
+user typed. Used by `Metrics`.
+"""
+
+from collections import Counter as Tally
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from runai.hub_service.controller import Cycle
+from runai.hub_service.scheduler.model import Workload
+
+__all__ = ["Happened"]
+
+CYCLE_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
+
+
+class Happened:
+    """What has been counted since the service started."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Count in this registry."""
+        self._cycle_seconds = Histogram(
+            "runai_cycle_seconds",
+            "Time from observing to having applied.",
+            buckets=CYCLE_BUCKETS,
+            registry=registry,
+        )
+        self._decisions = Counter(
+            "runai_decisions", "Decisions by kind.", ["kind"], registry=registry
+        )
+        self._refused = Counter(
+            "runai_decisions_refused",
+            "Decisions that could not be carried out.",
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "runai_queue_wait_seconds",
+            "Time from a workload's submission to its first start.",
+            ["project", "kind"],
+            buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+        self._reclaimed = Counter(
+            "runai_idle_gpu_seconds_reclaimed",
+            "GPU-seconds that would have been idle, had they not been released.",
+            registry=registry,
+        )
+
+    def reclaimed(self, gpu_seconds: float) -> None:
+        """Count what was not left idle since the last time."""
+        self._reclaimed.inc(gpu_seconds)
+
+    def count(self, cycle: Cycle) -> None:
+        """Count a cycle, its decisions, and the waits that it ended."""
+        self._cycle_seconds.observe(cycle.seconds)
+        for kind, number in Tally(d.kind for d in cycle.plan.decisions).items():
+            self._decisions.labels(kind).inc(number)
+        self._refused.inc(len(cycle.refused))
+        refused = {refusal.workload for refusal in cycle.refused}
+        started = {d.workload for d in cycle.plan.decisions if d.kind == "start"} - refused
+        for workload in cycle.snapshot.workloads:
+            if workload.name in started and _is_new(workload):
+                waited = max(0, cycle.snapshot.now - workload.submitted)
+                self._waits.labels(workload.project, workload.kind).observe(waited)
+
+
+def _is_new(workload: Workload) -> bool:
+    """Tell whether it had nothing before: a pause's end and a gang's growth are no wait's end."""
+    return not workload.pauses and all(worker.node is None for worker in workload.workers)

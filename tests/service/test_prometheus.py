@@ -1,0 +1,273 @@
+"""Metrics: who reads what, names, and the dashboard's queries answered by a real Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.api.schemas import SubmitRequest
+from waiting import eventually_async
+
+DASHBOARD = Path(__file__).parents[2] / "helm" / "dashboards" / "gpus.json"
+EXPRESSIONS = {
+    f"{panel['title']}-{target['refId']}": target["expr"]
+    for panel in json.loads(DASHBOARD.read_text())["panels"]
+    for target in panel["targets"]
+}
+ORIGINAL = {
+    "runai_job_gpu_utilization": {"project", "job_name"},
+    "runai_job_allocated_gpus": {"project", "job_name", "job_type"},
+    "runai_job_used_gpu_memory_bytes": {"project", "job_name"},
+    "runai_gpu_last_active_time": {"node", "gpu"},
+    "runai_gpu_is_allocated": {"node", "gpu"},
+    "runai_gpu_is_running_fractional_job": {"node", "gpu"},
+    "runai_project_guaranteed_gpus": {"project"},
+}
+
+ORDER = ("project", "workload", "job_name", "kind", "job_type", "node", "device", "gpu")
+
+
+async def metrics_of(url: str, name: str) -> str:
+    headers = {"Authorization": f"Bearer {name}-token"}
+    async with httpx.AsyncClient(base_url=url, headers=headers) as http:
+        reply = await http.get("metrics")
+        assert reply.status_code == 200, reply.text
+        return reply.text
+
+
+def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
+    """Return values by their labels, in the order of ORDER."""
+    return {
+        tuple(sample.labels[label] for label in ORDER if label in sample.labels): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def measured(at: float, interval: float, uuid: str, busy: float) -> AgentReport:
+    return AgentReport(
+        node="lab",
+        at=at,
+        interval=interval,
+        devices=[DeviceSample(device=uuid, utilization=busy, memory_mib=2048)],
+        samples=[
+            UsageSample(workload="vision/exp1", device=uuid, utilization=busy, memory_mib=1024)
+        ],
+    )
+
+
+@pytest.fixture
+async def busy(simulated):
+    """Run a job on half of a device, and let one wait."""
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(SubmitRequest(name="exp1", project="vision", command=["true"], gpus="0.5"))
+    await ana.submit(SubmitRequest(name="big", project="vision", command=["true"], gpus="4"))
+    uuid = (await ana.nodes())[0].devices[0].uuid
+    clock = simulated.platform.clock
+    before = clock()
+
+    async def report() -> None:
+        nonlocal before
+        now = clock()
+        await agent.report(measured(now, now - before, uuid, 0.4))
+        before = now
+
+    await report()
+    return simulated, report
+
+
+async def test_gpu_seconds_of_projects_nodes_and_workloads_are_counters(busy):
+    served, report = busy
+
+    async def counted() -> bool:
+        await report()
+        text = await metrics_of(served.url, "ana")
+        allocated = samples(text, "runai_gpu_seconds_allocated_total")["vision",]
+        used = samples(text, "runai_gpu_seconds_used_total")["vision",]
+        node = samples(text, "runai_node_gpu_seconds_used_total")["lab",]
+        mine = samples(text, "runai_workload_gpu_seconds_used_total")["vision", "exp1", "job"]
+
+        assert used == pytest.approx(node)
+        assert used == pytest.approx(mine)
+        assert used <= 0.4 / 0.5 * allocated + 1e-6
+        return used > 0.1
+
+    await eventually_async(counted)
+
+
+async def test_what_is_shown_and_what_is_scraped_agree(busy):
+    served, _ = busy
+    ana = await served.client("ana")
+    shown = next(w for w in await ana.workloads() if w.id == "vision/exp1")
+    text = await metrics_of(served.url, "ana")
+    key = "vision", "exp1", "job"
+
+    assert samples(text, "runai_workload_gpus_allocated")[key] == shown.allocated == 0.5
+    assert samples(text, "runai_workload_gpus_utilized")[key] == shown.utilized == 0.4
+    assert samples(text, "runai_workload_memory_used_bytes")[key] == 1024 * 2**20
+    assert shown.memory_used_mib == 1024
+    assert samples(text, "runai_gpus_utilized")["vision",] == 0.4
+    assert sorted(samples(text, "runai_device_utilization_ratio").values()) == [0.4]
+
+
+async def test_workloads_that_one_may_not_see_have_no_series(busy):
+    served, _ = busy
+    seen = {
+        name: bool(samples(await metrics_of(served.url, name), "runai_workload_gpus_allocated"))
+        for name in ("ana", "mia", "root", "hub", "nel", "out")
+    }
+
+    assert seen == dict.fromkeys(("ana", "mia", "root", "hub"), True) | {"nel": False, "out": False}
+
+
+async def test_workloads_that_hold_nothing_have_no_series(busy):
+    served, _ = busy
+    text = await metrics_of(served.url, "root")
+
+    assert "big" not in text
+
+
+async def test_the_originals_names_are_there_with_its_units(busy):
+    served, _ = busy
+    text = await metrics_of(served.url, "root")
+    labels = {
+        name: {
+            label
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+            for label in sample.labels
+        }
+        for name in ORIGINAL
+    }
+
+    assert labels == ORIGINAL
+    assert samples(text, "runai_job_gpu_utilization")["vision", "exp1"] == pytest.approx(40)
+    assert samples(text, "runai_gpu_is_running_fractional_job")["lab", "0"] == 1
+    assert samples(text, "runai_job_allocated_gpus")["vision", "exp1", "training"] == 0.5
+
+
+async def test_a_wait_is_counted_when_it_ends(busy):
+    served, _ = busy
+    text = await metrics_of(served.url, "ana")
+
+    assert samples(text, "runai_queue_wait_seconds_count")["vision", "job"] == 1
+
+
+async def test_the_dashboard_asks_for_nothing_that_is_not_there(busy):
+    served, _ = busy
+    text = await metrics_of(served.url, "root")
+    there = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
+    asked = {name for e in EXPRESSIONS.values() for name in re.findall(r"\brunai_\w+", e)}
+
+    assert asked - there == set()
+
+
+@pytest.mark.prometheus
+async def test_names_follow_the_conventions(busy):
+    served, _ = busy
+    text = await metrics_of(served.url, "root")
+    ours = "".join(
+        line
+        for line in text.splitlines(keepends=True)
+        if not any(f" {name} " in line or line.startswith(name) for name in ORIGINAL)
+    )
+    checked = await asyncio.create_subprocess_exec(
+        "promtool", "check", "metrics", stdin=PIPE, stdout=PIPE, stderr=STDOUT
+    )
+    complaints, _ = await checked.communicate(ours.encode())
+
+    assert complaints.decode() == ""
+
+
+@pytest.mark.prometheus
+async def test_every_query_of_the_dashboard_has_an_answer(busy, tmp_path, free_port):
+    served, report = busy
+    async with prometheus(served.url, tmp_path, free_port) as query:
+
+        async def answered() -> bool:
+            await report()
+            results = {title: await query(concrete(e)) for title, e in EXPRESSIONS.items()}
+            return all(results[title] for title in results)
+
+        await eventually_async(answered, within=90)
+        busy_share = " / ".join(
+            f"rate(runai_workload_gpu_seconds_{name}_total[10s])" for name in ("used", "allocated")
+        )
+
+        async def averaged() -> bool:
+            await report()
+            (one,) = await query(busy_share)
+            # 0.4 of the 0.5 that it holds: an average is a plain rate.
+            return float(one["value"][1]) == pytest.approx(0.8, abs=0.1)
+
+        await eventually_async(averaged, within=60)
+
+
+def concrete(expression: str) -> str:
+    """Put in what Grafana would."""
+    return (
+        expression.replace("$__rate_interval", "10s")
+        .replace("$__range", "10s")
+        .replace("$project", ".*")
+    )
+
+
+@asynccontextmanager
+async def prometheus(
+    url: str, folder: Path, free_port: Callable[[], int]
+) -> AsyncIterator[Callable[[str], Awaitable[Any]]]:
+    """Run a Prometheus that reads the service as an admin; yield a function that asks it."""
+    config = {
+        "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms"},
+        "scrape_configs": [
+            {
+                "job_name": "runai",
+                "metrics_path": "/services/runai/metrics",
+                "authorization": {"credentials": "root-token"},
+                "static_configs": [{"targets": [url.split("/")[2]]}],
+            }
+        ],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    address = f"127.0.0.1:{free_port()}"
+    server = await asyncio.create_subprocess_exec(
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'prometheus'}",
+        f"--web.listen-address={address}",
+        "--log.level=error",
+        env={"PATH": os.environ["PATH"]},
+    )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://{address}") as http:
+
+            async def query(expression: str) -> Any:
+                try:
+                    reply = await http.get("/api/v1/query", params={"query": expression})
+                except httpx.TransportError:
+                    return None
+                if reply.status_code == 503:  # it has begun to listen, and not yet to answer
+                    return None
+                answer = reply.json()
+                assert answer["status"] == "success", (expression, answer)
+                return answer["data"]["result"]
+
+            yield query
+    finally:
+        server.send_signal(signal.SIGTERM)
+        await server.wait()
