@@ -60,7 +60,7 @@ class DeviceSample(Wire):
     device: str
     utilization: float | None
     memory_mib: int | None
-    fault: str = ""
+    fault: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]*$", max_length=200)] = ""
     """Why nothing new may be placed on it, as half a sentence; "" while it is healthy."""
 
 

@@ -80,6 +80,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     devices = await on.cluster.devices()
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
+    await on.cluster.note_faults(node, {device.device: device.fault for device in report.devices})
     held = held_devices(await on.cluster.workloads(), devices)
     on.ledger.record(on.clock(), report.interval, held, report)
     allocations = await on.cluster.allocations(node)

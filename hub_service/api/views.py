@@ -327,7 +327,12 @@ class Viewer:
 
     def _notes(self) -> list[str]:
         roots = [r.spec for r in self.world.projects.values() if r.spec.parent is None]
-        notes = []
+        notes = [
+            f"GPU {device.index} of {node} is taken out: {device.fault}."
+            for node, devices in self.world.devices.items()
+            for device in devices
+            if device.fault
+        ]
         for word, amounts in (
             ("Quotas", [p.quota for p in roots]),
             ("Build quotas", [build_quota(p) for p in roots]),

@@ -134,7 +134,7 @@ def check_token(found: Connection) -> Iterator[Finding]:
 def check_devices(nodes: list[NodeView]) -> Finding:
     """Are there GPUs, real and healthy?"""
     devices = [d for node in nodes for d in node.devices]
-    broken = [d.uuid for d in devices if not d.healthy]
+    broken = [f"{d.uuid} ({d.fault})" for d in devices if not d.healthy]
     if not devices:
         return Finding("note", "devices", "the cluster has no GPU", "runai up --simulate 5")
     text = f"{len(devices)} on {len(nodes)} node(s)"

@@ -147,14 +147,14 @@ def node_rows(nodes: Sequence[NodeView], *, wide: bool = False) -> Rows:
             row: list[str | Text] = [
                 node.name,
                 str(d.device),
-                f"{d.name}{mark}",
+                f"{d.name}{mark}" if d.healthy else Text(f"{d.name}{mark} broken", style="red"),
                 render.gpus(d.allocated),
                 render.share(d.utilized, 1, simulated=d.simulated),
                 f"{render.memory(d.memory_used_mib)}/{render.memory(d.memory_mib)}",
                 render.listed(holders),
             ]
             if wide:
-                row += ["healthy" if d.healthy else Text("broken", style="red"), d.uuid]
+                row += ["healthy" if d.healthy else Text(d.fault or "broken", style="red"), d.uuid]
             rows.append(row)
     return rows
 

@@ -6,7 +6,7 @@ everything, so the service may die at any instant. One contract suite (`tests/co
 all of them.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -147,6 +147,13 @@ class Cluster(Protocol):
 
     async def devices(self) -> dict[str, Sequence[Device]]:
         """Return the devices of each node."""
+
+    async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
+        """Take devices out for these reasons, by UUID, and back in where the reason is "".
+
+        Nothing new is placed on a broken device; whoever holds it goes on and reads of it in its
+        history. Devices that are not named stay as they are; a repeat changes nothing.
+        """
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""

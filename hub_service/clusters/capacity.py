@@ -13,7 +13,7 @@ from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.scheduler.model import DeviceShare, Reserve, Start
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
 
-__all__ = ["Held", "held_by", "refusal_of_gang", "refusal_of_place"]
+__all__ = ["Held", "device_memory", "held_by", "refusal_of_gang", "refusal_of_place"]
 
 
 @dataclass(slots=True)
@@ -108,9 +108,15 @@ def _no_such_place(decision: Start | Reserve, nodes: Mapping[str, Sequence[Devic
     if devices is None:
         return f"there is no node {decision.node}"
     missing = [s.device for s in decision.devices if not 0 <= s.device < len(devices)]
-    return f"node {decision.node} has no device {missing[0]}" if missing else ""
+    if missing:
+        return f"node {decision.node} has no device {missing[0]}"
+    broken = [devices[s.device] for s in decision.devices if devices[s.device].fault]
+    if broken:
+        return f"device {broken[0].index} of {decision.node} is broken: {broken[0].fault}"
+    return ""
 
 
 def device_memory(devices: Sequence[Device]) -> int:
     """Return the memory that every device of a node has at least, as the core counts it."""
-    return min((device.memory_mib for device in devices), default=0)
+    # One that did not answer when it was looked for has none, and is not used.
+    return min((device.memory_mib for device in devices if device.memory_mib), default=0)

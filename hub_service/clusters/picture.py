@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.capacity import device_memory
 from runai.hub_service.clusters.records import ProjectRecord, WorkerRecord, WorkloadState
 from runai.hub_service.clusters.row import Row
 from runai.hub_service.scheduler.model import (
@@ -113,8 +114,9 @@ def _node(name: str, devices: Sequence[Device]) -> Node:
     return Node(
         name=name,
         devices=len(devices),
-        device_memory_mib=Mib(min((device.memory_mib for device in devices), default=0)),
+        device_memory_mib=Mib(device_memory(devices)),
         gpu_type=devices[0].name if devices else "",
+        broken_devices=tuple(device.index for device in devices if device.fault),
     )
 
 

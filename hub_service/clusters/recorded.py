@@ -15,6 +15,7 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, picture, wishes
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.environment import allocation, worker_environment
+from runai.hub_service.clusters.faults import told, with_faults
 from runai.hub_service.clusters.plans import PlanSteps
 from runai.hub_service.clusters.project_tree import check_deletion, check_parent
 from runai.hub_service.clusters.records import (
@@ -241,6 +242,15 @@ class RecordedCluster:
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning into a workload's history."""
         self._keep({workload: Step(self._row(workload), (("warning", text),))}, quietly=True)
+
+    async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
+        """Take devices out for these reasons, by UUID, and back in where the reason is ""."""
+        before = self._nodes.get(node, ())
+        after = with_faults(before, faults)
+        if after != before:
+            self._nodes[node] = after
+            self._keep(told(node, before, after, self._rows.values()))
+            self._announce()
 
     async def projects(self) -> Sequence[ProjectRecord]:
         """Return all projects, oldest first."""

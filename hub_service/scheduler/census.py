@@ -50,7 +50,7 @@ class Census:
         count = self._devices.get(nodes)
         if count is None:
             all_nodes = self._state.nodes
-            count = self._devices[nodes] = sum(all_nodes[node].devices for node in nodes)
+            count = self._devices[nodes] = sum(all_nodes[node].usable_devices for node in nodes)
         return count
 
     def projects_on(self, nodes: frozenset[int]) -> dict[str, int]:

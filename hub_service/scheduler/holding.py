@@ -158,7 +158,11 @@ class Holdings:
         return sum(self._free().values())
 
     def _free(self) -> dict[str, int]:
-        free = {n.name: n.devices * WHOLE_GPU for n in self._nodes if n.name in self._mine}
+        free = {
+            node.name: node.usable_devices * WHOLE_GPU
+            for node in self._nodes
+            if node.name in self._mine
+        }
         for held in self.held:
             for node, milli in held.by_node.items():
                 free[node] -= milli

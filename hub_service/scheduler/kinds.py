@@ -149,7 +149,7 @@ def _may_use(node: Node, worker: Worker, node_types: tuple[tuple[str, ...], ...]
 def _could_hold(node: Node, kind: Kind) -> bool:
     """Tell whether a node has enough of everything when it is empty."""
     return (
-        node.devices >= kind.devices
+        node.usable_devices >= kind.devices
         and node.device_memory_mib >= kind.mib
         and (node.cpu_milli is None or node.cpu_milli >= kind.cpu)
         and (node.memory_mib is None or node.memory_mib >= kind.memory)

@@ -88,6 +88,13 @@ class Node:
     memory_mib: Mib | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     schedulable: bool = True
+    broken_devices: tuple[int, ...] = ()
+    """Numbers of those that nothing new may be placed on; who is there stays (P5)."""
+
+    @property
+    def usable_devices(self) -> int:
+        """Count the devices that are not broken."""
+        return self.devices - len(self.broken_devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,11 @@ where guarantees promise more than there is. Knows nothing of fairness (`shares`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.items import Item
-from runai.hub_service.scheduler.model import Snapshot, WaitCode
+from runai.hub_service.scheduler.model import Node, Snapshot, WaitCode
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, count_text
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import ANY_OTHER, UNLIMITED, Account, ProjectTree, tree_of
@@ -64,7 +65,7 @@ def oversubscribed(snapshot: Snapshot) -> tuple[str, ...]:
     That is allowed and nothing is scaled down, but then not every guarantee can be kept at once.
     """
     tree = tree_of(snapshot)
-    capacity = sum(node.devices for node in snapshot.nodes if node.schedulable) * WHOLE_GPU
+    capacity = _usable(snapshot.nodes) * WHOLE_GPU
     there = f"the cluster has {count_text(capacity)}"
     remarks = _excess("the quotas", [a.quota for a in tree.roots], capacity, there)
     remarks += _excess_by_type(snapshot, tree)
@@ -86,11 +87,14 @@ def _excess_by_type(snapshot: Snapshot, tree: ProjectTree) -> list[str]:
                 promised.setdefault(str(part.gpu_type), []).append(part.quota)
     remarks = []
     for gpu_type, quotas in sorted(promised.items()):
-        nodes = [n for n in snapshot.nodes if n.schedulable and n.gpu_type == gpu_type]
-        there = sum(node.devices for node in nodes) * WHOLE_GPU
+        there = _usable(n for n in snapshot.nodes if n.gpu_type == gpu_type) * WHOLE_GPU
         whose = f"the cluster has {count_text(there)} of them"
         remarks += _excess(f"the quotas of {gpu_type}", quotas, there, whose)
     return remarks
+
+
+def _usable(nodes: Iterable[Node]) -> int:
+    return sum(n.usable_devices for n in nodes if n.schedulable)
 
 
 def _excess(what: str, promised: list[int], there: int, whose: str) -> list[str]:

@@ -195,7 +195,7 @@ class Reasons:
 
     def _of_no_such_node(self, unit: Unit) -> Reason:
         kind = next(member.kind for member in unit.members if not member.kind.nodes)
-        largest = max((node.devices for node in self._state.nodes), default=0)
+        largest = max((node.usable_devices for node in self._state.nodes), default=0)
         if kind.devices > largest:
             text = (
                 f"no node has {count_text(kind.devices * 1000)}; the largest has {largest}:"

@@ -31,8 +31,13 @@ class Room:
         self.cpu = [ENOUGH if node.cpu_milli is None else node.cpu_milli for node in nodes]
         self.memory = [ENOUGH if node.memory_mib is None else node.memory_mib for node in nodes]
         self.idle = [node.devices for node in nodes]
+        for index, node in enumerate(nodes):
+            for device in node.broken_devices:
+                # As if somebody had it for ever; who is there owes it, as on any taken device.
+                self.milli[index][device] = self.mib[index][device] = 0
+                self.idle[index] -= 1
         self._open = [int(node.schedulable) for node in nodes]
-        self.idle_total = sum(node.devices for node in nodes if node.schedulable)
+        self.idle_total = sum(i * is_open for i, is_open in zip(self.idle, self._open, strict=True))
         self.free_milli = self.idle_total * WHOLE_GPU
         self._by_idle: list[list[int]] = [[] for _ in range(max(self.idle, default=0) + 1)]
         for index, idle in enumerate(self.idle):
@@ -210,6 +215,11 @@ class Room:
         """Rank a node among its like in the order of P2: smallest first, ties by name."""
         idle, free = self.idle[node], self.free_on(node)
         return (-idle, -free, node) if self.spread else (idle, free, node)
+
+    def broken_unheld(self, node: int) -> int:
+        """Count the broken devices of a node that nobody is on: they are no capacity."""
+        milli, mib = self.milli[node], self.mib[node]
+        return sum(milli[d] >= 0 and mib[d] >= 0 for d in self.nodes[node].broken_devices)
 
     def free_on(self, node: int) -> int:
         """Sum what is free on a node's devices, in milli-GPU."""

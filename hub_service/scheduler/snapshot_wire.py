@@ -97,6 +97,7 @@ _NODE = ObjectFormat(
         "memory_mib": _OPTIONAL_COUNT,
         "labels": TEXTS,
         "schedulable": _FLAG,
+        "broken_devices": Field(tuple_of(read_count), list),
     },
 )
 _NODE_TYPES = ObjectFormat(
@@ -223,6 +224,7 @@ def snapshot_from_json(value: object) -> Snapshot:
     _check_names("project", snapshot.projects)
     _check_names("workload", snapshot.workloads)
     _check_names("worker", [w for workload in snapshot.workloads for w in workload.workers])
+    _check_nodes(snapshot.nodes)
     _check_tree(snapshot.projects)
     _check_workers(snapshot)
     return snapshot
@@ -267,6 +269,17 @@ def _check_tree(projects: Iterable[Project]) -> None:
                 raise InvalidSnapshot(message)
             seen.add(above)
             above = parents[above]
+
+
+def _check_nodes(nodes: Iterable[Node]) -> None:
+    for node in nodes:
+        broken = node.broken_devices
+        if len(set(broken)) < len(broken):
+            message = f"node {node.name}: a device stands twice in broken_devices"
+            raise InvalidSnapshot(message)
+        if missing := [device for device in broken if device >= node.devices]:
+            message = f"node {node.name}: it has no device {missing[0]} that could be broken"
+            raise InvalidSnapshot(message)
 
 
 def _check_workers(snapshot: Snapshot) -> None:

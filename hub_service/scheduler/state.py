@@ -53,6 +53,7 @@ class State:
         self.book = self._kinds.book
         self._open_devices = sum(node.devices for node in self.nodes if node.schedulable)
         self._closed = [i for i, node in enumerate(self.nodes) if not node.schedulable]
+        self._with_broken = [i for i, node in enumerate(self.nodes) if node.broken_devices]
         self._journal: list[tuple[Member, Standing, Booking | None]] = []
         self.touched: set[Account] = set()
         """Accounts whose allocation changed since the order last looked."""
@@ -290,6 +291,7 @@ class State:
         if self.tree.has_parts:
             for index, node in enumerate(self.nodes):
                 devices = node.devices if node.schedulable else node.devices - self.now.idle[index]
+                devices -= self.now.broken_unheld(index)
                 by_type[node.gpu_type] = by_type.get(node.gpu_type, 0) + devices * WHOLE_GPU
         return by_type
 
@@ -312,10 +314,12 @@ class State:
         return self.by_name[item.name]
 
     def capacity(self) -> int:
-        """Count the milli-GPU to share: open nodes, and what is in use on closed ones."""
+        """Count the milli-GPU to share: open nodes, and what is in use that is closed or broken."""
         total = self._open_devices
         for index in self._closed:
             total += self.nodes[index].devices - self.now.idle[index]
+        for index in self._with_broken:
+            total -= self.now.broken_unheld(index)
         return total * WHOLE_GPU
 
     def leaving(self, booking: Booking) -> list[Member]:

@@ -148,15 +148,27 @@ def test_nodes_show_who_holds_each_device_and_that_it_is_simulated(printed):
             ],
         ),
         DeviceView(device=1, uuid="GPU-1", name="H200", memory_mib=143771, simulated=False),
+        DeviceView(
+            device=2,
+            uuid="GPU-2",
+            name="H200",
+            memory_mib=143771,
+            simulated=False,
+            healthy=False,
+            fault="XID 48: double-bit ECC error",
+        ),
     ]
 
     expected = """\
 NODE  GPU  DEVICE          ALLOCATED  UTIL  MEMORY    HELD BY
 box   0    Simulated GPU*  1          25%*  512M/16G  vision/a 0.5, patty 0.5
 box   1    H200            0          -     -/140G    -
+box   2    H200 broken     0          -     -/140G    -
 """
-    rows = listing.node_rows([NodeView(name="box", devices=devices)])
-    assert expected == printed(listing.NODE_HEADER, rows)
+    nodes = [NodeView(name="box", devices=devices)]
+    assert expected == printed(listing.NODE_HEADER, listing.node_rows(nodes))
+    states = [str(row[-2]) for row in listing.node_rows(nodes, wide=True)]
+    assert states == ["healthy", "healthy", "XID 48: double-bit ECC error"]
 
 
 def test_a_description_leaves_out_what_was_not_asked():

@@ -67,6 +67,7 @@ EVERY_FIELD: dict[str, Any] = {
             "memory_mib": 5000,
             "labels": {"zone": "x"},
             "schedulable": False,
+            "broken_devices": [1],
         }
     ],
     "projects": [
@@ -195,7 +196,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"nodes": [{"name": "n", "gpus": 2, "x": 1}]},
         (
             "node n: unknown fields gpus, x (known are name, devices, device_memory_mib, gpu_type,"
-            " cpu_milli, memory_mib, labels, schedulable)"
+            " cpu_milli, memory_mib, labels, schedulable, broken_devices)"
         ),
     ),
     "missing name": ({"nodes": [{}]}, "node: name is missing"),
@@ -216,6 +217,14 @@ WRONG: dict[str, tuple[Any, str]] = {
     "number for a flag": (
         {"nodes": [{"name": "n", "schedulable": 1}]},
         "node n: schedulable must be true or false, not 1",
+    ),
+    "no such device is broken": (
+        {"nodes": [{"name": "n", "devices": 2, "broken_devices": [2]}]},
+        "node n: it has no device 2 that could be broken",
+    ),
+    "a device is broken twice": (
+        {"nodes": [{"name": "n", "devices": 2, "broken_devices": [1, 1]}]},
+        "node n: a device stands twice in broken_devices",
     ),
     "number for a text": (
         {"nodes": [{"name": "n", "gpu_type": 1}]},

@@ -150,7 +150,8 @@ function drawDevice(device) {
     make("p", "title", `GPU ${device.device}${device.simulated ? " (simulated)" : ""}`),
     bar,
     make("p", "", `${gpus(device.allocated)} allocated · ${utilized}${memory}`),
-    make("p", "", users.join(", ") || "free"),
+    make("p", "", users.join(", ") || (device.healthy ? "free" : "")),
+    make("p", "fault", device.healthy ? "" : `Taken out: ${device.fault}`),
   );
 }
 

@@ -1,0 +1,99 @@
+"""A device that breaks is given to nobody; who is on it goes on and is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+from contract.looking import kinds, seen
+from labs import DEVICES, NODE, plan, reserve, start
+from runai.hub_service.scheduler.model import WorkerState
+
+FELL_OFF = "XID 79: GPU has fallen off the bus"
+BROKEN = {DEVICES[0].uuid: FELL_OFF}
+MENDED = {DEVICES[0].uuid: ""}
+
+
+async def broken(lab) -> tuple[int, ...]:
+    (node,) = (await lab.cluster.observe()).nodes
+    return node.broken_devices
+
+
+async def test_the_core_is_shown_which_devices_are_broken(lab):
+    assert await broken(lab) == ()
+
+    await lab.cluster.note_faults(NODE, BROKEN)
+
+    assert await broken(lab) == (0,)
+    assert [d.fault for d in (await lab.cluster.devices())[NODE]] == [FELL_OFF, "", "", ""]
+
+
+async def test_a_device_that_works_again_is_used_again(lab):
+    await lab.cluster.note_faults(NODE, BROKEN)
+    await lab.cluster.note_faults(NODE, MENDED)
+
+    assert await broken(lab) == ()
+    await lab.started(lab.job(), device=0)
+
+
+async def test_devices_that_are_not_named_stay_as_they_are(lab):
+    await lab.cluster.note_faults(NODE, BROKEN)
+    await lab.cluster.note_faults(NODE, {DEVICES[1].uuid: "", "nobody's": "gone"})
+
+    assert await broken(lab) == (0,)
+
+
+async def test_a_start_on_a_broken_device_is_refused(lab):
+    spec = lab.job()
+    await lab.cluster.submit([spec])
+    await lab.cluster.note_faults(NODE, BROKEN)
+
+    [refused] = await lab.cluster.apply(plan(start(spec.id, 0)))
+
+    assert refused.text == f"device 0 of {NODE} is broken: {FELL_OFF}"
+    assert (await lab.cluster.workload(spec.id)).state == "queued"
+
+
+async def test_who_is_on_it_goes_on_and_is_told_once(lab):
+    spec, neighbour = lab.job("there"), lab.job("neighbour")
+    await lab.started(spec, neighbour)
+    before = await kinds(lab, neighbour.id)
+
+    await lab.cluster.note_faults(NODE, BROKEN)
+    await lab.cluster.note_faults(NODE, BROKEN)
+
+    record = await lab.cluster.workload(spec.id)
+    assert (record.state, record.allocated) == ("running", 1000)
+    assert [line.text for line in await lab.cluster.history(spec.id) if line.kind == "fault"] == [
+        f"device 0 of {NODE} is broken ({FELL_OFF}): nothing new is placed on it"
+    ]
+    assert await kinds(lab, neighbour.id) == before
+
+    await lab.cluster.note_faults(NODE, MENDED)
+    assert (await kinds(lab, spec.id))[-1] == "mended"
+
+
+async def test_what_was_held_of_it_for_somebody_is_given_up(lab):
+    first, second = lab.job("first"), lab.job("second")
+    await lab.started(first)
+    await lab.cluster.submit([second])
+    await lab.cluster.apply(plan(reserve(second.id, 0, waits_for=[f"{first.id}-0"])))
+
+    await lab.cluster.note_faults(NODE, BROKEN)
+
+    (worker,) = (await seen(lab, second.id)).workers
+    assert (worker.state, worker.devices) == (WorkerState.PENDING, ())
+    assert "fault" in await kinds(lab, second.id)
+
+
+async def test_a_fault_wakes_the_controller_and_a_repeat_does_not(lab):
+    await lab.cluster.observe()
+    await lab.cluster.note_faults(NODE, BROKEN)
+    async with asyncio.timeout(30):
+        await lab.cluster.changed()
+    await lab.cluster.observe()
+
+    await lab.cluster.note_faults(NODE, BROKEN)
+    waiting = asyncio.ensure_future(lab.cluster.changed())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()

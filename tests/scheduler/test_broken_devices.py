@@ -1,0 +1,137 @@
+"""P5: nothing new is placed on a broken device, and whoever is there stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from builders import cluster, job, project, session, snapshot
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.model import (
+    Move,
+    Node,
+    Reserve,
+    Resize,
+    Snapshot,
+    Start,
+    Stop,
+    WorkerState,
+)
+from runai.hub_service.scheduler.quotas import oversubscribed
+from strategies import impossible, snapshots
+
+
+def broken(shape: str, *devices: int) -> list[Node]:
+    return [replace(node, broken_devices=devices) for node in cluster(shape)]
+
+
+def held(world: Snapshot) -> set[tuple[str | None, int]]:
+    """Give the devices that somebody is on, or that are reserved."""
+    return {
+        (worker.node, device)
+        for workload in world.workloads
+        for worker in workload.workers
+        if worker.state is not WorkerState.PENDING
+        for device in worker.devices
+    }
+
+
+@st.composite
+def with_broken(draw: st.DrawFn, worlds: st.SearchStrategy[Snapshot]) -> Snapshot:
+    """Draw a world some of whose devices are broken, whoever is on them."""
+    world = draw(worlds)
+    nodes = []
+    for node in world.nodes:
+        numbers = st.sets(st.integers(0, node.devices - 1)) if node.devices else st.just(set())
+        nodes.append(replace(node, broken_devices=tuple(sorted(draw(numbers)))))
+    return replace(world, nodes=tuple(nodes))
+
+
+@given(with_broken(snapshots() | impossible()))
+def test_nothing_new_is_placed_on_a_broken_device(world: Snapshot) -> None:
+    out = {(node.name, device) for node in world.nodes for device in node.broken_devices}
+    there = {
+        (worker.name, worker.node, worker.devices)
+        for workload in world.workloads
+        for worker in workload.workers
+    }
+
+    for decision in decide(world).decisions:
+        if isinstance(decision, Start | Move | Resize):
+            assert not {(decision.node, s.device) for s in decision.devices} & out
+        if isinstance(decision, Reserve):
+            devices = tuple(s.device for s in decision.devices)
+            kept = (decision.worker, decision.node, devices) in there
+            assert kept or not {(decision.node, d) for d in devices} & out
+
+
+@given(snapshots(), st.data())
+def test_a_broken_device_that_nobody_holds_is_as_good_as_none(
+    world: Snapshot, data: st.DataObject
+) -> None:
+    taken = held(world)
+    kept, lost = [], []
+    for node in world.nodes:
+        last = max((d for name, d in taken if name == node.name and d is not None), default=-1)
+        number = data.draw(st.integers(0, node.devices - last - 1))
+        healthy = node.devices - number
+        kept.append(replace(node, devices=healthy))
+        lost.append(replace(node, broken_devices=tuple(range(healthy, node.devices))))
+    assume(any(node.broken_devices for node in lost))
+
+    assert decide(replace(world, nodes=tuple(lost))) == decide(replace(world, nodes=tuple(kept)))
+
+
+@pytest.mark.parametrize(
+    ("worker", "device"),
+    [
+        pytest.param(job("j", 1), 1, id="a whole device"),
+        pytest.param(job("j", 0.5), 1, id="a fraction"),
+        pytest.param(session("s", 1), 1, id="a session"),
+    ],
+)
+def test_the_healthy_device_is_taken(worker, device) -> None:
+    world = snapshot(broken("1x2", 0), [project("a", 2)], [worker])
+
+    (start,) = decide(world).decisions
+    assert isinstance(start, Start)
+    assert [s.device for s in start.devices] == [device]
+
+
+def test_who_is_on_a_broken_device_stays_and_its_place_is_not_given_again() -> None:
+    world = snapshot(
+        broken("1x2", 0),
+        [project("a", 1), project("b", 1)],
+        [job("there", 0.5, on="n1:0"), job("other", 1, on="n1:1"), job("waits", 0.5, "b")],
+    )
+
+    plan = decide(world)
+
+    stops = {d.workload for d in plan.decisions if isinstance(d, Stop)}
+    # b is owed its quota: it gets a healthy device, the broken one helps nobody.
+    assert stops == {"other"}
+
+
+def test_a_node_of_which_a_device_is_broken_is_too_small_for_a_job_of_all() -> None:
+    world = snapshot(broken("1x8", 3), [project("a", 8)], [job("j", 8)])
+
+    (wait,) = decide(world).decisions
+    assert wait.reason.text.startswith("no node has 8 GPUs; the largest has 7")
+
+
+def test_quotas_promise_more_than_the_healthy_devices() -> None:
+    world = snapshot(broken("1x4", 0, 1), [project("a", 3)])
+
+    assert oversubscribed(world)[0] == "the quotas add up to 3 GPUs, but the cluster has 2 GPUs"
+
+
+def test_what_is_held_of_broken_devices_counts_as_capacity() -> None:
+    projects = [project("a", 0, weight=1), project("b", 0, weight=1)]
+    alone = snapshot(broken("1x4", 0, 1), projects, [job("j", 1, on="n1:0"), job("k", 4, "b")])
+
+    shares = decide(alone).projects
+
+    assert shares["a"].fair_share + shares["b"].fair_share == 3000

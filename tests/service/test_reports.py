@@ -1,0 +1,56 @@
+"""What an agent's reports change: broken devices leave the scheduler's sight and are shown."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import httpx
+
+from runai.hub_service.api.reports import AgentReport, DeviceSample
+from runai.hub_service.api.schemas import SubmitRequest
+
+FELL_OFF = "XID 79: GPU has fallen off the bus"
+
+
+def job(name: str, gpus: str) -> SubmitRequest:
+    return SubmitRequest(command=["true"], name=name, gpus=Decimal(gpus))
+
+
+def report(platform, faults: dict[str, str]) -> AgentReport:
+    return AgentReport(
+        node="lab",
+        at=platform.clock(),
+        interval=1.0,
+        devices=[
+            DeviceSample(device=uuid, utilization=None, memory_mib=None, fault=fault)
+            for uuid, fault in faults.items()
+        ],
+        samples=[],
+    )
+
+
+async def test_a_broken_device_is_given_to_nobody_until_it_works_again(simulated):
+    ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
+    uuids = [d.uuid for d in (await ana.nodes())[0].devices]
+    await ana.submit(job("there", "0.5"))
+    await agent.report(report(simulated.platform, dict.fromkeys(uuids, FELL_OFF)))
+
+    (waits,) = (await ana.submit(job("waits", "1"))).workloads
+    there = await ana.workload("vision/there")
+    assert (waits.state, there.state) == ("queued", "running")
+    assert [line.kind for line in there.history][-1] == "fault"
+    assert {(d.healthy, d.fault) for d in (await ana.nodes())[0].devices} == {(False, FELL_OFF)}
+    assert f"GPU 0 of lab is taken out: {FELL_OFF}." in (await root.overview()).notes
+
+    await agent.report(report(simulated.platform, dict.fromkeys(uuids, "")))
+    assert (await ana.wait("vision/waits", waits.version)).state == "running"
+
+
+async def test_a_fault_is_one_line_of_text(simulated):
+    body = report(simulated.platform, {"GPU": ""}).model_dump(mode="json")
+    body["devices"][0]["fault"] = "two\nlines"
+    url, token = f"{simulated.url}api/v1/nodes/lab/samples", "agent-token"
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
+        reply = await http.post(url, json=body)
+
+    assert reply.status_code == 400
