@@ -78,6 +78,8 @@ class ProcessReading:
     """The program's name; never its arguments."""
     created: float = 0.0
     """When it was started, in Unix seconds: with `pid` it names one process for ever."""
+    notebook: str = ""
+    """The notebook whose kernel it is, or belongs to, without its folders."""
 
 
 @dataclass(frozen=True, slots=True)

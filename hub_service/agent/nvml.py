@@ -168,5 +168,6 @@ def _reading(
         worker=whose.owner.worker if whose.owner else "",
         account=whose.account,
         name=whose.name,
+        notebook=whose.notebook,
         created=whose.created,
     )

@@ -45,6 +45,16 @@ class Whose:
     owner: AgentAllocation | None
     account: str
     name: str
+    notebook: str = ""
+    """The file name of the notebook whose kernel it is, or belongs to."""
+
+
+def _notebook(process: psutil.Process) -> str:
+    """Return which notebook Jupyter's server started it for, if it did."""
+    try:
+        return process.environ().get("JPY_SESSION_NAME", "").rpartition("/")[2][:200]
+    except psutil.Error:
+        return ""
 
 
 _GONE = Whose(0.0, None, "", "")
@@ -120,7 +130,8 @@ class Owners:
         known = self._known.get(process.pid)
         if known is None or known.created != created:
             owner = self._find(process, created, depth)
-            known = Whose(created, owner, process.username(), process.name())
+            notebook = "" if owner is None else _notebook(process)
+            known = Whose(created, owner, process.username(), process.name(), notebook)
             self._known[process.pid] = known
         return known
 

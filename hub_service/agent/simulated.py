@@ -125,6 +125,7 @@ def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> li
             worker=use.allocation.worker,
             account=use.whose.account,
             name=use.whose.name,
+            notebook=use.whose.notebook,
             created=use.whose.created,
         )
         for use, devices in here

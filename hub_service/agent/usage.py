@@ -55,6 +55,7 @@ def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> Age
                 worker=p.worker,
                 account=p.account,
                 name=p.name,
+                notebook=p.notebook,
                 utilization=p.utilization,
                 memory_mib=p.memory_mib,
             )

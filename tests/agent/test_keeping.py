@@ -198,3 +198,13 @@ def test_a_process_that_may_not_be_signalled_is_told_of(hold, runs, world):
         clock.now += 1
 
     assert told[-1].text.endswith("is interrupted, but the platform's account has no right to")
+
+
+def test_a_kernel_is_known_by_its_notebook(world, hold, start):
+    process = world.use(0, mib=10, env={"JPY_SESSION_NAME": "work/a.ipynb"})
+    world.use(1, mib=10, env={"JPY_SESSION_NAME": "theirs.ipynb"})
+
+    report = world.report([hold("vision/lab", world.uuids[0], process=process)])
+
+    assert {p.notebook for p in report.processes if p.pid == process.pid} == {"a.ipynb"}
+    assert "theirs.ipynb" not in {p.notebook for p in report.processes}

@@ -14,18 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = ["start"]
 
-FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy")
+WATCHED = ("torch", "tensorflow.python.eager.context", "IPython.core.interactiveshell")
 
 
 def start(environ: Mapping[str, str]) -> None:
-    """Watch for the frameworks, if this is a workload with a device."""
+    """Watch for frameworks and notebooks, if this is a workload with a device."""
     if environ.get("RUNAI_GPU_MEMORY_LIMITS_MIB"):
-        Watch(dict.fromkeys((*FRAMEWORKS, "tensorflow.python.eager.context"), _imported))
+        Watch(dict.fromkeys(WATCHED, _imported))
 
 
 def _imported(module: ModuleType) -> None:
-    import os  # noqa: PLC0415  from here on there is a framework, and time
+    import os  # noqa: PLC0415  from here on there is something to do, and time
 
+    if module.__name__ == "IPython.core.interactiveshell":
+        from .notebook import watch_shells  # noqa: PLC0415
+
+        watch_shells(module)
+        return
     from .frameworks import cap_tensorflow, cap_torch  # noqa: PLC0415
     from .share import Share  # noqa: PLC0415
 
@@ -34,5 +39,5 @@ def _imported(module: ModuleType) -> None:
         return
     if module.__name__ == "torch":
         cap_torch(module, share)
-    elif module.__name__ == "tensorflow.python.eager.context":
+    else:
         cap_tensorflow(module, share)

@@ -1,0 +1,116 @@
+"""One helpful line below an error that is about device memory, in notebooks and IPython.
+
+After an out-of-memory error: how large the share is and which kernels fill it. After the platform
+interrupted a cell: that it did, and why. Registered as IPython's event, so that tracebacks and
+other handlers stay as they are. Called by `start`, when IPython has been imported.
+"""
+
+from __future__ import annotations
+
+from .after_import import swallowed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+    from typing import Any
+
+__all__ = ["is_out_of_memory", "line_after", "watch_shells"]
+
+OUT_OF_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
+"""By name: PyTorch's, TensorFlow's and CuPy's, without importing them."""
+
+WITHIN_S = 1.0
+"""The line comes without what the service knows rather than late."""
+
+
+def watch_shells(module: ModuleType) -> None:
+    """Have every shell that is made from now on tell us of cells that failed."""
+    shell_class: Any = module.InteractiveShell
+    original = shell_class.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401, N807
+        original(self, *args, **kwargs)
+        swallowed("notebook", self.events.register, "post_run_cell", _after_cell)
+
+    shell_class.__init__ = __init__
+
+
+def _after_cell(result: Any) -> None:  # noqa: ANN401  IPython's ExecutionResult
+    error = result.error_in_exec
+    if error is not None:
+        swallowed("notebook", _tell, error)
+
+
+def _tell(error: BaseException) -> None:
+    import os  # noqa: PLC0415  only who fails pays for it
+    import sys  # noqa: PLC0415
+
+    line = line_after(error, os.environ)
+    if line:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def line_after(error: BaseException, environ: Mapping[str, str]) -> str:
+    """Return the line that belongs below an error; "" if it is about something else."""
+    if isinstance(error, KeyboardInterrupt):
+        notice = str(_asked(environ).get("notice", ""))
+        return f"Your session {notice}." if "interrupt" in notice else ""
+    if not is_out_of_memory(error):
+        return ""
+    from .share import Share  # noqa: PLC0415
+
+    share = Share.of(environ)
+    return "" if share is None else _line(share, _asked(environ).get("processes", []))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether a framework could not allocate device memory."""
+    if any(base.__name__ in OUT_OF_MEMORY for base in type(error).__mro__):
+        return True
+    return type(error).__name__.endswith("RuntimeError") and "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _line(share: Any, processes: list[dict[str, Any]]) -> str:  # noqa: ANN401  a Share
+    limit, total = share.limits_mib[0], (share.devices_mib or (0,))[0]
+    if limit is None:
+        said = f"Your session has a whole GPU of {total / 1024:.1f} GiB"
+    else:
+        said = f"Your session's GPU share is {limit / 1024:.1f} GiB"
+        said += f" of {total / 1024:.1f}" if total else ""
+    used: dict[str, int] = {}
+    for process in processes:
+        used[process["name"]] = used.get(process["name"], 0) + (process["memory_mib"] or 0)
+    if not used:
+        return said + "."
+    names = sorted(used, key=lambda name: (-used[name], name))
+    kind = "kernels " if all(name.endswith(".ipynb") for name in names) else ""
+    by = ", ".join(f"{name} ({used[name] / 1024:.1f})" for name in names)
+    return f"{said}; {sum(used.values()) / 1024:.1f} in use by {kind}{by}."
+
+
+def _asked(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the service says of this workload now; nothing if it does not say it in time."""
+    from threading import Thread  # noqa: PLC0415
+
+    answer: dict[str, Any] = {}
+    asking = Thread(target=swallowed, args=("notebook", _ask, environ, answer), daemon=True)
+    asking.start()
+    asking.join(WITHIN_S)
+    return {} if asking.is_alive() else answer
+
+
+def _ask(environ: Mapping[str, str], answer: dict[str, Any]) -> None:
+    import json  # noqa: PLC0415
+    from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
+
+    url, workload = environ.get("RUNAI_API_URL", ""), environ.get("RUNAI_WORKLOAD", "")
+    token = environ.get("JUPYTERHUB_API_TOKEN", "")
+    if not (url.startswith(("http://", "https://")) and workload and token):
+        return
+    headers = {"Authorization": f"Bearer {token}"}
+    request = Request(f"{url.rstrip('/')}/api/v1/workloads/{workload}", headers=headers)  # noqa: S310
+    # The service is near; a proxy for the world outside would not know it.
+    with build_opener(ProxyHandler({})).open(request, timeout=WITHIN_S) as reply:
+        answer.update(json.load(reply))

@@ -1,0 +1,108 @@
+"""The line below an out-of-memory error: what it says, and when it is silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.limits.hook.runai_limits import notebook
+
+HALF_H200 = {
+    "RUNAI_GPU_MEMORY_LIMITS_MIB": "71885",
+    "RUNAI_GPU_DEVICES_MIB": "143771",
+    "RUNAI_GPU_CONTEXT_MIB": "500",
+}
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch, and CuPy, call it."""
+
+
+class ResourceExhaustedError(Exception):
+    """As TensorFlow calls it."""
+
+
+class XlaRuntimeError(RuntimeError):
+    """As JAX calls it, whatever went wrong."""
+
+
+class MyOutOfMemory(OutOfMemoryError):
+    """A library's own kind of it."""
+
+
+ERRORS = [
+    pytest.param(OutOfMemoryError("CUDA out of memory."), True, id="PyTorch or CuPy"),
+    pytest.param(ResourceExhaustedError("OOM when allocating"), True, id="TensorFlow"),
+    pytest.param(XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), True, id="JAX"),
+    pytest.param(XlaRuntimeError("INVALID_ARGUMENT: shapes"), False, id="JAX, another error"),
+    pytest.param(MyOutOfMemory(), True, id="a kind of PyTorch's"),
+    pytest.param(MemoryError(), False, id="the memory of the machine"),
+    pytest.param(ValueError("OutOfMemoryError"), False, id="somebody speaks of it"),
+]
+
+
+@pytest.mark.parametrize(("error", "is_it"), ERRORS)
+def test_which_errors_are_of_device_memory(error, is_it):
+    assert notebook.is_out_of_memory(error) is is_it
+    assert bool(notebook.line_after(error, HALF_H200)) is is_it
+
+
+def said(processes: list[tuple[str, int | None]], monkeypatch, **environ: str) -> str:
+    told = {"processes": [{"name": name, "memory_mib": mib} for name, mib in processes]}
+    monkeypatch.setattr(notebook, "_asked", lambda _environ: told)
+    return notebook.line_after(OutOfMemoryError(), {**HALF_H200, **environ})
+
+
+@pytest.mark.parametrize(
+    ("processes", "line"),
+    [
+        pytest.param(
+            [("b.ipynb", 9114), ("a.ipynb", 62464)],
+            "Your session's GPU share is 70.2 GiB of 140.4; 69.9 in use by kernels"
+            " a.ipynb (61.0), b.ipynb (8.9).",
+            id="kernels",
+        ),
+        pytest.param(
+            [("a.ipynb", 1024), ("a.ipynb", 1024), ("python3", None)],
+            "Your session's GPU share is 70.2 GiB of 140.4; 2.0 in use by"
+            " a.ipynb (2.0), python3 (0.0).",
+            id="a kernel with a child, and a script",
+        ),
+        pytest.param(
+            [], "Your session's GPU share is 70.2 GiB of 140.4.", id="the service does not answer"
+        ),
+    ],
+)
+def test_it_says_how_large_the_share_is_and_who_fills_it(monkeypatch, processes, line):
+    assert said(processes, monkeypatch) == line
+
+
+def test_of_a_whole_device_it_says_so(monkeypatch):
+    line = said([], monkeypatch, RUNAI_GPU_MEMORY_LIMITS_MIB="143771")
+
+    assert line == "Your session has a whole GPU of 140.4 GiB."
+
+
+def test_outside_a_workload_it_is_silent():
+    assert notebook.line_after(OutOfMemoryError(), {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("notice", "line"),
+    [
+        pytest.param("", "", id="by the user"),
+        pytest.param(
+            "uses 9 GiB: it is interrupted", "Your session uses 9 GiB: it is interrupted."
+        ),
+        pytest.param("is within its share again", "", id="by the user, later"),
+    ],
+)
+def test_an_interrupted_cell_is_told_when_the_platform_did_it(monkeypatch, notice, line):
+    monkeypatch.setattr(notebook, "_asked", lambda _environ: {"notice": notice})
+
+    assert notebook.line_after(KeyboardInterrupt(), HALF_H200) == line
+
+
+def test_nobody_is_asked_without_an_address(monkeypatch):
+    monkeypatch.setenv("RUNAI_DEBUG", "1")
+
+    assert notebook._asked({"RUNAI_API_URL": "file:///etc/", "RUNAI_WORKLOAD": "vision/a"}) == {}
