@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.allocate import HELD, Allocation
-from runai.hub_service.scheduler.giving import could_suffice
+from runai.hub_service.scheduler.giving import Giving
 from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
 from runai.hub_service.scheduler.lanes import Lane, Unit
 from runai.hub_service.scheduler.order import FairOrder
@@ -48,6 +48,7 @@ class Reclaim:
         self._state = state
         self._allocation = allocation
         self._victims: VictimsView
+        self._giving = Giving(state)
         self._surplus_only = False
         self.took_something = False
         """Whether anybody lost devices or a reservation."""
@@ -107,6 +108,7 @@ class Reclaim:
 
     def _pass(self) -> None:
         state, allocation = self._state, self._allocation
+        self._giving = Giving(state)
         self._victims = state.victims.view({**dict.fromkeys(state.changed()), **state.reserved})
         unkept = [unit for unit in allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(state, unkept, surplus=False)
@@ -202,7 +204,7 @@ class Reclaim:
         """Tell whether there is a node where one of its workers could ever have room."""
         state, kind = self._state, unit.members[0].kind
         return state.later.find(kind) is not None or any(
-            node in kind.nodes and could_suffice(state, [node], unit, way)
+            node in kind.nodes and self._giving.could_suffice([node], unit, way)
             for node in self._emptiest_first
         )
 
@@ -214,7 +216,7 @@ class Reclaim:
         roomy = (
             node
             for node in self._emptiest_first
-            if node in kind.nodes and could_suffice(state, [node], unit, way)
+            if node in kind.nodes and self._giving.could_suffice([node], unit, way)
         )
         if len(unit.members) == 1:
             for tried, node in enumerate(roomy):
@@ -228,7 +230,7 @@ class Reclaim:
         count = max(1, lacking)  # where only a cap is in the way nothing is lacking
         while count < 2 * len(nodes):
             chosen = nodes[:count]
-            if could_suffice(state, chosen, unit, way, lacking):
+            if self._giving.could_suffice(chosen, unit, way, lacking):
                 yield chosen
             count *= 2
 
@@ -239,6 +241,7 @@ class Reclaim:
         return sorted(nodes, key=self._state.later.fullness, reverse=True)
 
     def _record(self, unit: Unit, search: Search) -> None:
+        self._giving = Giving(self._state)  # somebody has come, or gone
         self.took_something = self.took_something or bool(search.taken)
         for taken in search.taken:
             for member, standing in zip(taken.members, taken.standings, strict=True):
