@@ -7,9 +7,14 @@ from collections.abc import Callable, Iterator
 
 from sharing.children import Child, ChildFailed, all_ready
 from sharing.gpu import Gpu
-from sharing.table import Row, mean_error, not_run
+from sharing.table import Row, mean_error
+
+from runai.hub_service.agent.keeping import Keeper
 
 DUTIES = (10, 25, 50, 75, 100)
+LADDER_S = 15.0
+UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+"""PyTorch then asks CUDA for every tensor, and its own limit is not looked at."""
 
 
 def part(gpu: Gpu, pace: float) -> Iterator[Row]:
@@ -98,9 +103,35 @@ def by_environment(gpu: Gpu, _pace: float) -> Row:
 
 
 def escape(gpu: Gpu, _pace: float) -> Row:
-    """A session that goes round its framework's limit, and its neighbour."""
-    del gpu
-    return not_run("P4", "watchdog", "the agent's ladder is measured in tests/limits")
+    """Go round the framework's limit, beside a neighbour that trains: the agent ends it."""
+    limit = gpu.device.memory_mib // 4
+    env = gpu.environment(limit_mib=limit)
+    beyond = 2 * limit
+    keeper, told, gone = Keeper(), [], None
+    with (
+        Child("raw", env | UNCACHED, step=1024, most=beyond) as culprit,
+        Child("steady", env | {"RUNAI_BENCH_SECONDS": "30"}) as neighbour,
+    ):
+        neighbour.hear("ready")
+        culprit.hear("result")
+        allocations = [
+            gpu.allocation(name, child.pid, limit_mib=limit)
+            for name, child in (("culprit", culprit), ("neighbour", neighbour))
+        ]
+        first = time.monotonic()
+        while gone is None and time.monotonic() - first < LADDER_S:
+            told += [n.rung for n in keeper.keep(gpu.source.poll(allocations), allocations)]
+            if culprit.wait(1.0) is not None:
+                gone = time.monotonic() - first
+        went_on = neighbour.hear("result", 60)
+    return Row(
+        "P4",
+        f"limit {limit} MiB, {beyond} allocated past the framework; a neighbour trains",
+        "told within 3 s, gone within 10 s, the neighbour goes on",
+        f"{' > '.join(told) or 'nothing'}; {'still there' if gone is None else f'{gone:.1f} s'};"
+        f" the neighbour: {went_on['error'] or 'went on'}",
+        gone is not None and gone <= 10 and not went_on["error"],
+    )
 
 
 def known_duty(gpu: Gpu, pace: float) -> Row:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sharing.caps import UNCACHED
 from sharing.children import Child, ChildFailed, all_ready, together
 from sharing.gpu import Gpu
 from sharing.table import Row, as_percent, not_run, shares
@@ -19,8 +20,6 @@ from runai.hub_service.limits.mps import PROGRAM, MpsDaemon, MpsUnavailable
 LIMIT_MIB = 20 * 1024
 STEP_MIB = 1024
 NOBODY = "65534"
-RAW = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-"""Every tensor is a cudaMalloc of its own: nothing of PyTorch's keeps a limit."""
 
 
 def part(gpu: Gpu, pace: float) -> Iterator[Row]:
@@ -63,7 +62,7 @@ def pinned(gpu: Gpu, _pace: float, folder: Path) -> Iterator[Row]:
     """A client's own limit, three times."""
     limit = limit_of(gpu)
     with MpsDaemon(gpu.device.uuid, folder) as daemon:
-        env = gpu.environment() | daemon.client_environment(memory_mib=limit) | RAW
+        env = gpu.environment() | daemon.client_environment(memory_mib=limit) | UNCACHED
         children = [Child("raw", env, step=STEP_MIB, most=2 * limit) for _ in range(3)]
         said = [child.hear("result") for child in children]
         for child in children:
@@ -98,7 +97,7 @@ def looser(gpu: Gpu, _pace: float, folder: Path) -> Iterator[Row]:
     bound = limit_of(gpu) // 2
     with MpsDaemon(gpu.device.uuid, folder) as daemon:
         daemon.limit_clients(bound)
-        env = gpu.environment() | daemon.client_environment(memory_mib=2 * bound) | RAW
+        env = gpu.environment() | daemon.client_environment(memory_mib=2 * bound) | UNCACHED
         with Child("raw", env, step=STEP_MIB, most=3 * bound) as child:
             got = int(child.hear("result")["mib"])
     yield Row(

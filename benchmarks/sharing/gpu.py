@@ -58,7 +58,9 @@ class Gpu:
             "RUNAI_GPU_CONTEXT_MIB": str(CONTEXT_MIB),
         }
 
-    def allocation(self, name: str, pid: int, gpus: float = 0.5) -> AgentAllocation:
+    def allocation(
+        self, name: str, pid: int, gpus: float = 0.5, limit_mib: int | None = None
+    ) -> AgentAllocation:
         """Return what the agent is told of a workload here whose process is this one."""
         share = DeviceShareView(device=self.device.index, uuid=self.device.uuid, gpus=gpus)
         return AgentAllocation(
@@ -69,6 +71,7 @@ class Gpu:
             shares=[share],
             pid=pid,
             created=None,
+            limits_mib={} if limit_mib is None else {self.device.uuid: limit_mib},
         )
 
     def memory_of(self, pid: int) -> int:
