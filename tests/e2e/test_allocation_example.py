@@ -1,0 +1,38 @@
+"""The example of allocation against utilization, run as its reader would run it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from runai.hub_service.cli.hub_login import HubLogin
+
+pytestmark = [pytest.mark.hub, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_memory_that_is_held_says_nothing_of_work_that_is_done(platform, tmp_path, monkeypatch):
+    with HubLogin(f"{platform.url}/") as hub:
+        hub.log_in("bob", platform.password("bob"))
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", hub.mint_token())
+    monkeypatch.setenv("RUNAI_API_URL", f"{platform.url}/services/runai/")
+    folder = tmp_path / "examples"
+    shutil.copytree(EXAMPLES, folder)
+    notebook = nbformat.read(folder / "allocation_and_utilization.ipynb", as_version=4)
+
+    runner = NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}, timeout=300)
+    cells = runner.execute().cells
+
+    printed = "".join(out.get("text", "") for cell in cells for out in cell.get("outputs", []))
+    told = re.findall(r"(\w+) allow_growth: (\d+)% .* (\d+)% of a GPU utilized", printed)
+    (_, full, busy), (_, grown, as_busy) = told
+    assert [name for name, *_ in told] == ["without", "with"]
+    assert int(full) > int(grown)
+    assert min(int(busy), int(as_busy)) > 0
+    assert "(simulated GPU)" in (folder / "allocation_and_utilization.svg").read_text()
