@@ -10,70 +10,24 @@ processor time for idling. Needs an idle machine to mean anything; `load` says h
 import json
 import os
 import platform
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
-import httpx
 import psutil
+from platforms import as_user, free_port, seconds_until, started, stop
 
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.cli.hub_login import HubLogin
 from runai.hub_service.client import Client
 
 RESULTS = Path(__file__).parent / "results" / "user_waits.json"
 ROUNDS = 7
 IDLE_SECONDS = 60
 JOB = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); time.sleep(600)"
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def seconds_until(condition: Callable[[], bool], within: float = 120) -> float:
-    """Return how long it takes until the condition is true."""
-    began = time.perf_counter()
-    while not condition():
-        if time.perf_counter() - began > within:
-            raise TimeoutError(condition)
-        time.sleep(0.005)
-    return time.perf_counter() - began
-
-
-def answers(url: str) -> bool:
-    """Tell whether a page can be fetched."""
-    try:
-        return httpx.get(url, timeout=2, verify=False).status_code == httpx.codes.OK
-    except httpx.HTTPError:
-        return False
-
-
-def started(command: list[str], url: str, folder: Path) -> tuple[subprocess.Popen[bytes], float]:
-    """Start a hub and return it with the seconds until its page answers."""
-    with (folder / "start.log").open("ab") as log:
-        hub = subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-        )
-    return hub, seconds_until(lambda: answers(url))
-
-
-def stop(hub: subprocess.Popen[bytes]) -> None:
-    """End a hub as Ctrl-C does."""
-    hub.send_signal(signal.SIGINT)
-    hub.wait(60)
-    time.sleep(1)  # the service frees its lock a moment after the hub is gone
 
 
 def plain_hub(folder: Path) -> tuple[float, float]:
@@ -119,15 +73,6 @@ def bare_process() -> float:
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
     return time.perf_counter() - began
-
-
-def as_user(root: str, folder: Path, user: str, project: str) -> Client:
-    """Return a client of a user who logged in as `runai login` does."""
-    words = (folder / "secrets" / "passwords.txt").read_text().split()
-    with HubLogin(f"{root}/") as visit:
-        visit.log_in(user, words[words.index(user) + 1])
-        token = visit.mint_token()
-    return Client(f"{root}/services/runai/", token, default_project=project)
 
 
 def main() -> None:

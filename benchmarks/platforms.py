@@ -1,0 +1,64 @@
+"""Whole platforms for benchmarks: started as users start them, driven as users drive them."""
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from runai.hub_service.cli.hub_login import HubLogin
+from runai.hub_service.client import Client
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def seconds_until(condition: Callable[[], bool], within: float = 120) -> float:
+    """Return how long it takes until the condition is true."""
+    began = time.perf_counter()
+    while not condition():
+        if time.perf_counter() - began > within:
+            raise TimeoutError(condition)
+        time.sleep(0.005)
+    return time.perf_counter() - began
+
+
+def answers(url: str) -> bool:
+    """Tell whether a page can be fetched."""
+    try:
+        return httpx.get(url, timeout=2, verify=False).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+def started(command: list[str], url: str, folder: Path) -> tuple[subprocess.Popen[bytes], float]:
+    """Start a hub and return it with the seconds until its page answers."""
+    with (folder / "start.log").open("ab") as log:
+        hub = subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+    return hub, seconds_until(lambda: answers(url))
+
+
+def stop(hub: subprocess.Popen[bytes]) -> None:
+    """End a hub as Ctrl-C does."""
+    hub.send_signal(signal.SIGINT)
+    hub.wait(60)
+    time.sleep(1)  # the service frees its lock a moment after the hub is gone
+
+
+def as_user(root: str, folder: Path, user: str, project: str) -> Client:
+    """Return a client of a user who logged in as `runai login` does."""
+    words = (folder / "secrets" / "passwords.txt").read_text().split()
+    with HubLogin(f"{root}/") as visit:
+        visit.log_in(user, words[words.index(user) + 1])
+        token = visit.mint_token()
+    return Client(f"{root}/services/runai/", token, default_project=project)

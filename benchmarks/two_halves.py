@@ -1,0 +1,103 @@
+"""Two trainings on halves of one GPU against the same two on the whole of it, one after the other.
+
+    python benchmarks/two_halves.py     # prints, and writes benchmarks/results/two_halves.json
+
+A real platform with one simulated GPU, and real processes. One processor core stands for the GPU:
+both trainings are bound to it, so that they slow each other down whenever both work, as sharers of
+a GPU do. Each works for a while and waits for data as long, so that alone it keeps half of it busy.
+The baseline is the same pair one after the other. What a real GPU gains: `gpu_sharing.py`.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+from platforms import as_user, free_port, seconds_until, started, stop
+
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+
+RESULTS = Path(__file__).parent / "results" / "two_halves.json"
+ROUNDS = 40
+TRAINING = f"""
+import os, time
+os.sched_setaffinity(0, {{max(os.sched_getaffinity(0))}})
+for _ in range({ROUNDS}):
+    goal = time.process_time() + 0.25
+    while time.process_time() < goal:
+        sum(range(1000))
+    time.sleep(0.25)
+"""
+"""A round is a quarter of a second of work, however long that takes beside another, and a wait."""
+
+
+def run_two(client: Client, gpus: str, names: tuple[str, str]) -> tuple[float, float]:
+    """Submit both; return the seconds until both have ended, and the GPU's mean utilization."""
+    began = time.perf_counter()
+    ids = []
+    for name in names:
+        request = SubmitRequest(name=name, gpus=gpus, command=[sys.executable, "-c", TRAINING])
+        ids += [view.id for view in client.submit(request).workloads]
+    seconds_until(lambda: all(client.workload(i).state == "succeeded" for i in ids), 600)
+    seconds = time.perf_counter() - began
+    busy = 0.0
+    for i in ids:
+        view = client.workload(i)
+        assert view.started is not None
+        assert view.finished is not None
+        ran = (view.finished - view.started).total_seconds()
+        busy += (view.utilized_average or 0.0) * ran
+    return seconds, busy / seconds
+
+
+def main() -> None:
+    """Run both ways and write them down."""
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
+        folder = Path(name)
+        port = free_port()
+        root = f"http://127.0.0.1:{port}"
+        up = [sys.executable, "-m", "runai.embedded", "--simulate", "1", "--port", str(port)]
+        up += ["--data-dir", str(folder / "data")]
+        hub, _ = started(up, f"{root}/services/runai/health", folder)
+        try:
+            bob = as_user(root, folder / "data", "bob", "vision")
+            alone_s, alone_busy = run_two(bob, "1", ("first", "second"))
+            shared_s, shared_busy = run_two(bob, "0.5", ("left", "right"))
+        finally:
+            stop(hub)
+    result = {
+        "machine": f"{psutil.cpu_count()} cores, {platform.platform()}",
+        "python": platform.python_version(),
+        "commit": subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip(),
+        "load": round(load, 2),
+        "gpu": "simulated by one processor core",
+        "both_finished_s": {
+            "value": round(shared_s, 1),
+            "baseline": round(alone_s, 1),
+            "ratio": round(shared_s / alone_s, 2),
+        },
+        "gpu_utilization": {
+            "value": round(shared_busy, 3),
+            "baseline": round(alone_busy, 3),
+            "ratio": round(shared_busy / alone_busy, 2),
+        },
+    }
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
