@@ -101,6 +101,16 @@ def reclaim_many(nodes: int) -> Json:
     return world(nodes, two(0, 8 * nodes, weight=0), jobs)
 
 
+def reclaim_protected(nodes: int) -> Json:
+    """As `reclaim_many`, but half of them, who would give way first, have just begun to run."""
+    half = 4 * nodes
+    jobs = running(8 * nodes, "a")
+    for number, young in enumerate(jobs):
+        young["workers"][0]["started"] = 0 if number < half else 10**6 - 10
+    owners = two(0, 8 * nodes, weight=0, min_runtime=3600)
+    return world(nodes, owners, [*jobs, *waiting(8 * nodes, "b")])
+
+
 def reclaim_gang(nodes: int) -> Json:
     """One gang of half the cluster, in workers of 8 GPUs, of the owner."""
     gang = job("gang", "b", 9, gpus=8, workers=nodes // 2)
@@ -133,6 +143,7 @@ TABLE = [
     Row(reclaim_many, 100, 3.5, 0.1),
     Row(reclaim_many, 200, 16.3, 0.2),
     Row(reclaim_many, 500, 167.0, 0.5),
+    Row(reclaim_protected, 400, None, 0.5),
     Row(reclaim_gang, 200, 1.9, 0.2),
     Row(reclaim_gang, 500, 8.6, 0.5),
     Row(hopeless_gang, 100, 23.5, 0.1),

@@ -164,7 +164,7 @@ class ObjectFormat(Generic[T]):
             else field.default
             for field in fields(make)  # type: ignore[arg-type]  # T is always a dataclass
         }
-        self._required = [name for name, value in self._defaults.items() if value is MISSING]
+        self._required = {name for name, value in self._defaults.items() if value is MISSING}
 
     def read(self, value: Any) -> T:  # noqa: ANN401  decoded JSON
         """Check an object and build its dataclass.
@@ -189,10 +189,10 @@ class ObjectFormat(Generic[T]):
         except ValueError as error:
             message = f"{self._named(value)}: {key} {error}"
             raise InvalidSnapshot(message) from None
-        for name in self._required:
-            if name not in given:
-                message = f"{self._named(value)}: {name} is missing"
-                raise InvalidSnapshot(message)
+        if not given.keys() >= self._required:
+            missing = next(name for name in self._defaults if name in self._required - given.keys())
+            message = f"{self._named(value)}: {missing} is missing"
+            raise InvalidSnapshot(message)
         return self.make(**given)
 
     def write(self, value: T) -> dict[str, Any]:

@@ -29,15 +29,22 @@ class Fit:
         # Slots add up exactly for whole devices and for fractions on one device each.
         adds_up = len(kinds) == 1 and (kind.is_whole or kind.devices <= 1)
         self._kind = kind if adds_up else None
+        self.counts_base = self._kind is None or bool(kind.cpu or kind.memory)
+        """Whether CPU or memory may be what is missing, so that needs change as one frees."""
         self._slots: dict[int, int] | None = None
         self._total = 0
-        self._fitted: bool | None = None
+        self._is_known = False
+        """Whether there is an answer for one worker, as far as nothing was freed since."""
+        self.place: tuple[int, tuple[int, ...]] | None = None
+        """Where one worker goes, where that answer was yes."""
         self._freed: set[int] = set()
 
-    @property
-    def counts_base(self) -> bool:
-        """Tell whether CPU or memory may be what is missing, so that needs change as one frees."""
-        return self._kind is None or bool(self._kind.cpu or self._kind.memory)
+    def ask_for(self, members: Sequence[Member], *, fits: bool | None) -> None:
+        """Ask the same for other workers; `fits` is the answer where that is known."""
+        self._members = members
+        self._slots = None
+        self._is_known, self.place = fits is False, None
+        self._freed.clear()
 
     def gains_from(self, booking: Booking) -> bool:
         """Tell whether one more worker would fit but for something that this booking has."""
@@ -57,35 +64,42 @@ class Fit:
 
     def freed(self, nodes: Iterable[int]) -> None:
         """Tell that something was taken from victims on these nodes."""
+        if self.place is not None:
+            self._is_known, self.place = False, None  # by now another may be better
         self._freed.update(nodes)
         self._recount(nodes)
 
     def given_back(self, nodes: Iterable[int]) -> None:
         """Tell that victims on these nodes have theirs again."""
-        self._fitted = None
+        self._is_known, self.place = False, None
         self._recount(nodes)
 
     def fits(self) -> bool:
         """Answer for the present state, which is left as it is."""
-        if self._kind is None:
+        kind, room = self._kind, self._state.later
+        if kind is None:
             return self._try()
         if len(self._members) > 1:
             if self._slots is None:
-                room = self._state.later
-                self._slots = room.roomy(self._kind)
+                self._slots = room.roomy(kind)
                 self._total = sum(self._slots.values())
             return self._total >= len(self._members)
-        if self._fitted is False:
+        if self._is_known and not self._freed:
+            return self.place is not None
+        if not self._is_known:
+            self.place = room.find(kind)
+        elif self.place is None:
             # Nothing fitted before: only where something was freed can it fit now.
-            room, kind = self._state.later, self._kind
-            self._fitted = any(
-                node in kind.nodes and room.devices_on(node, kind) is not None
-                for node in self._freed
-            )
-        elif self._fitted is None:
-            self._fitted = self._state.later.find(self._kind) is not None
+            places = []
+            for node in self._freed:
+                devices = room.devices_on(node, kind) if node in kind.nodes else None
+                if devices is not None:
+                    places.append((node, devices))
+            if places:
+                self.place = places[0] if len(places) == 1 else room.find(kind)
+        self._is_known = True
         self._freed.clear()
-        return self._fitted
+        return self.place is not None
 
     def _recount(self, nodes: Iterable[int]) -> None:
         if self._slots is None or self._kind is None:

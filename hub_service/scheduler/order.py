@@ -84,6 +84,11 @@ class FairOrder:
     def pop(self) -> Unit | None:
         """Take the next unit, or None when all are taken."""
         self._advance()
+        if len(self._heads) == 1 and self._state.turns is None:
+            (heads,) = self._heads.values()  # nobody to compare with
+            _, _, _, units, index = heads[0]
+            self._last = (heads[0][2].account, None)
+            return units[index]
         touched = self._state.touched
         if touched:
             # Deepest first: a parent ranks by the head of its best child.

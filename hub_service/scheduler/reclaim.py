@@ -8,7 +8,6 @@ after everything idle has been handed out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
 from runai.hub_service.scheduler.lanes import Lane, Unit
 from runai.hub_service.scheduler.order import FairOrder
 from runai.hub_service.scheduler.quotas import cap_in_the_way
-from runai.hub_service.scheduler.search import Search, Victims, Way
+from runai.hub_service.scheduler.search import Choice, Search, Way
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
 from runai.hub_service.scheduler.victims import VictimsView
@@ -50,6 +49,9 @@ class Reclaim:
         self._victims: VictimsView
         self._giving = Giving(state)
         self._surplus_only = False
+        self._lane: Lane | None = None
+        """Who was served last, by the search that the next of the lane may go on with."""
+        self._search: Search | None = None
         self.took_something = False
         """Whether anybody lost devices or a reservation."""
         self.losses: dict[Member, Loss] = {}
@@ -102,16 +104,18 @@ class Reclaim:
         self._surplus_only = surplus_only
         for _ in range(_PASSES):
             before = len(self.losses)
-            self._pass()
-            if len(self.losses) == before:
+            if self._serves_all() or len(self.losses) == before:
                 break
 
-    def _pass(self) -> None:
+    def _serves_all(self) -> bool:
+        """Let everybody try once; tell whether nobody waits any more."""
         state, allocation = self._state, self._allocation
         self._giving = Giving(state)
+        self._lane = self._search = None
         self._victims = state.victims.view({**dict.fromkeys(state.changed()), **state.reserved})
         unkept = [unit for unit in allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(state, unkept, surplus=False)
+        is_all = True
         while (unit := order.pop()) is not None:
             with allocation.holds.open_to(unit):
                 is_served = self._serve(unit, state.lanes.lane_of(unit))
@@ -119,6 +123,8 @@ class Reclaim:
                 allocation.placed += unit.members
             else:
                 order.set_aside()
+                is_all = False
+        return is_all
 
     def stop_stale_gangs(self) -> None:
         """Stop gangs whole that have run below their minimum for longer than their grace (R11)."""
@@ -146,10 +152,11 @@ class Reclaim:
             self.over_share.add(lane)
         own = lent = "preempt" in policy.phases
         if own:
-            mine = self._victims.of(account, surplus_only=False)
+            mine = self._victims.of(account, surplus_only=False)[-1:]
+            mine += [known.victim for known in self._victims.protected(account)[-1:]]
             # Surplus gives way to any minimum (E1); of the rest the lowest priority stands last.
             lent = any(v.is_lent for v in self._victims.of(account, surplus_only=True))
-            own = lent or bool(mine and (item.is_fixed or mine[-1].item.rank < item.rank))  # R1
+            own = lent or any(item.is_fixed or v.item.rank < item.rank for v in mine)  # R1
         has_surplus = policy.shrink_first and self._victims.has_surplus
         kinds = (True, False) if has_surplus else (False,)
         for surplus_only in kinds[:-1] if self._surplus_only else kinds:
@@ -166,24 +173,29 @@ class Reclaim:
         block = cap_in_the_way(unit.item, unit.demand)
         if block is not None and block.code == "over_build_quota":
             return False  # only preemptible work can be taken, which that cap does not count
+        if lane is self._lane and self._search and self._search.go_on(unit, self.may_stop):
+            self._record(unit, self._search)
+            return True
+        self._lane = self._search = None
+        has_taken = False
         for way in self._ways(unit, lane):
             is_first = True
-            for victims, among in self._choices(unit, lane, way):
-                search = Search(
-                    self._state, unit, way, victims, among=among, may_stop=self.may_stop
-                )
+            for choice in self._choices(unit, lane, way):
+                search = Search(self._state, unit, way, choice, may_stop=self.may_stop)
                 if search.run():
                     self._record(unit, search)
+                    if not has_taken:
+                        # Ways before this one have nobody for the next in the lane either.
+                        self._lane, self._search = lane, search
                     return True
                 self._remember(lane, search)
+                has_taken = has_taken or bool(search.taken)
                 if is_first and not search.taken:
                     break  # nobody may be taken anywhere
                 is_first = False
         return False
 
-    def _choices(
-        self, unit: Unit, lane: Lane, way: Way
-    ) -> Iterator[tuple[Victims, AbstractSet[Account] | None]]:
+    def _choices(self, unit: Unit, lane: Lane, way: Way) -> Iterator[Choice]:
         """Give the victims to choose from: all of them, then those of a few nodes at a time.
 
         Who is over may give so much and no more: taken in R4's order alone it may come from
@@ -191,14 +203,16 @@ class Reclaim:
         """
         if not self._could_help(unit, way):
             return
-        yield partial(self._victims.of, surplus_only=way.surplus_only), None
+        protected = None if way.surplus_only else self._victims.protected
+        yield Choice(partial(self._victims.of, surplus_only=way.surplus_only), None, protected)
         if way.surplus_only:
             return
         on_node = self._state.on_node
         for nodes in self._node_sets(unit, lane, way):
             there = self._victims.on([member for node in nodes for member in on_node[node]])
             if there:
-                yield there.get, {above for account in there for above in account.path}
+                among = {above for account in there for above in account.path}
+                yield Choice(there.__getitem__, among)
 
     def _could_help(self, unit: Unit, way: Way) -> bool:
         """Tell whether there is a node where one of its workers could ever have room."""
@@ -257,5 +271,6 @@ class Reclaim:
             self.over_share.add(lane)
         if search.stops_too_many:
             self.exhausted.add(lane)
-        if search.protected_until is not None:
-            self.protected[lane] = search.protected_until
+        until = search.protected_until()
+        if until is not None:
+            self.protected[lane] = until

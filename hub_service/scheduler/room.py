@@ -36,7 +36,7 @@ class Room:
                 # As if somebody had it for ever; who is there owes it, as on any taken device.
                 self.milli[index][device] = self.mib[index][device] = 0
                 self.idle[index] -= 1
-        self._open = [int(node.schedulable) for node in nodes]
+        self._open = [node.schedulable for node in nodes]
         self.idle_total = sum(i * is_open for i, is_open in zip(self.idle, self._open, strict=True))
         self.free_milli = self.idle_total * WHOLE_GPU
         self._by_idle: list[list[int]] = [[] for _ in range(max(self.idle, default=0) + 1)]
@@ -48,53 +48,34 @@ class Room:
 
     # ---- bookkeeping
 
-    def take(self, booking: Booking, sign: int = 1) -> None:  # noqa: C901, PLR0912  the innermost loop
+    def take(self, booking: Booking, sign: int = 1) -> None:
         """Book a worker, or with sign -1 give back what it had."""
         node, devices, milli, mib, cpu, memory, _, _ = booking
         if node < 0:
             return
-        self.cpu[node] -= sign * cpu
-        self.memory[node] -= sign * memory
+        if cpu or memory:
+            self.cpu[node] -= sign * cpu
+            self.memory[node] -= sign * memory
         if not devices:
             return
         millis, mibs, full = self.milli[node], self.mib[node], self.device_mib[node]
         idle = before = self.idle[node]
-        # Whole devices become busy, idle, or owed to one more; none of that is shared.
-        is_taken, is_left = milli == WHOLE_GPU and sign > 0, milli == WHOLE_GPU and sign < 0
         free_milli = 0
         for device in devices:
-            if is_taken:
-                was = millis[device]
-                if was <= 0 or (was == WHOLE_GPU and mibs[device] == full):
-                    millis[device] = was - WHOLE_GPU
-                    mibs[device] -= mib
-                    if was > 0:
-                        idle -= 1
-                        free_milli -= WHOLE_GPU
-                    continue
-            elif is_left:
-                now = millis[device] + WHOLE_GPU
-                if now <= 0 or (now == WHOLE_GPU and mibs[device] + mib == full):
-                    millis[device] = now
-                    mibs[device] += mib
-                    if now > 0:
-                        idle += 1
-                        free_milli += WHOLE_GPU
-                    continue
-            was_idle = millis[device] == WHOLE_GPU and mibs[device] == full
-            if was_idle:
-                idle -= 1
-            else:
+            was, had = millis[device], mibs[device]
+            now, has = was - sign * milli, had - sign * mib
+            was_idle = was == WHOLE_GPU and had == full
+            is_idle = now == WHOLE_GPU and has == full
+            # What is idle, busy, or owed to one more than it holds, nobody can share.
+            if was > 0 and not was_idle:
                 self._unshare(node, device)
-            free = max(0, millis[device])
-            millis[device] -= sign * milli
-            mibs[device] -= sign * mib
-            free_milli += max(0, millis[device]) - free
-            if millis[device] == WHOLE_GPU and mibs[device] == full:
-                idle += 1
-            else:
+            millis[device], mibs[device] = now, has
+            if now > 0 and not is_idle:
                 self._share(node, device)
-        self.free_milli += free_milli * self._open[node]
+            idle += is_idle - was_idle
+            free_milli += max(0, now) - max(0, was)
+        if self._open[node]:
+            self.free_milli += free_milli
         if idle != before:
             self.idle[node] = idle
             self.idle_total += (idle - before) * self._open[node]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.fit import Fit
-from runai.hub_service.scheduler.items import Item, Member, Standing
+from runai.hub_service.scheduler.items import Member, Standing
 from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.lanes import Unit
 from runai.hub_service.scheduler.placement import place
@@ -22,10 +22,7 @@ from runai.hub_service.scheduler.protection import protected_until
 from runai.hub_service.scheduler.quotas import cap_in_the_way, leaves_what_is_never_lent
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account, Age
-from runai.hub_service.scheduler.victims import Victim
-
-Victims = Callable[[Account], list[Victim] | None]
-"""Who may be asked: gives an account's victims that a way allows, the best last."""
+from runai.hub_service.scheduler.victims import Protected, Victim
 
 Overage = tuple[int, Age]
 """How far a project is over what it is entitled to, and its age: who is greatest gives first."""
@@ -41,6 +38,17 @@ class Way(NamedTuple):
     surplus_only: bool
     lent: bool
     """Whether its own project has surplus that only uses what is idle (E1)."""
+
+
+class Choice(NamedTuple):
+    """Whom a search may take from: everybody that its way allows, or those on one node."""
+
+    victims: Callable[[Account], list[Victim]]
+    """Gives an account's victims, the best last."""
+    among: AbstractSet[Account] | None = None
+    """The accounts that have any of them, or somebody below has; None is any."""
+    protected: Callable[[Account], list[Protected]] | None = None
+    """Gives those that earlier searches found to be protected and took out of the victims."""
 
 
 class Taken(NamedTuple):
@@ -74,20 +82,14 @@ class Search:
         state: State,
         unit: Unit,
         way: Way,
-        victims: Victims,
-        among: AbstractSet[Account] | None = None,
+        choice: Choice,
         may_stop: int | None = None,
     ) -> None:
-        """Look at nobody yet.
-
-        `among` are the accounts that have any of these victims, or somebody below has them;
-        `may_stop` is how many workers it may stop. None is any.
-        """
+        """Look at nobody yet; `may_stop` is how many workers it may stop, None is any."""
         self._state = state
         self._unit = unit
         self._way = way
-        self._victims = victims
-        self._among = among
+        self._choice = choice
         self._may_stop = may_stop
         self._path = unit.item.account.path
         # Q4: of a project whose quota is a table the part that the unit is on is judged.
@@ -97,6 +99,8 @@ class Search:
         self._begun: set[Account] = set()
         self._rivals: dict[tuple[int, bool], list[tuple[Overage, Account]]] = {}
         self._relieves_caps = cap_in_the_way(unit.item, unit.demand) is not None
+        self._end: int | None = None
+        """Where its success left the state, if the next claimant may go on from there."""
         self.taken: list[Taken] = []
         self.exceeds_share = False
         """Whether R2 forbade it to take from others."""
@@ -104,8 +108,8 @@ class Search:
         """Whether it would fit but for what is never lent (Q2)."""
         self.stops_too_many = False
         """Whether it would stop more workers than one plan may (R8)."""
-        self.protected_until: int | None = None
-        """When the first victim that R8 protected may be taken."""
+        self._protected: list[Protected] = []
+        """Whom it met and may not take yet, but for those that every search would meet (R8)."""
 
     def run(self) -> bool:
         """Take victims until the unit fits, give back what is not needed, and place it."""
@@ -121,26 +125,66 @@ class Search:
                 return False
             self._take(*found)
             is_served = self._is_served()
-        if len(self.taken) > 1:  # without its only victim it did not fit
+        taken = len(self.taken)
+        if taken > 1:  # without its only victim it did not fit
             self._minimise()
-        stops = sum(taken.standings.count(Standing.RUNNING) for taken in self.taken)
-        if self._may_stop is not None and stops > self._may_stop:
+        if self._may_stop is not None and self._stops > self._may_stop:
             self.stops_too_many = True
             state.roll_back(mark)
             return False
         # Where only a cap was in the way it may start at once; else it waits for its victims (R7).
         may_start = self._relieves_caps or "allocate" not in state.policy.phases
         for standing in (Standing.STARTED, Standing.RESERVED) if may_start else (_RESERVED,):
-            if place(state, self._unit.members, standing):
+            if self._place(standing):
                 if leaves_what_is_never_lent(state, self._unit.item):
+                    if len(self.taken) == taken:
+                        self._end = state.mark()
                     return True
                 self.is_held = True
                 break
         state.roll_back(mark)
         return False
 
+    @property
+    def _stops(self) -> int:
+        return sum(taken.standings.count(Standing.RUNNING) for taken in self.taken)
+
+    def _place(self, standing: Standing) -> bool:
+        members, found = self._unit.members, self._fit.place
+        if found is None or standing is not _RESERVED or members[0].item.sizes is not None:
+            return place(self._state, members, standing)
+        self._state.set(members[0], standing, self._state.book(members[0].kind, *found))
+        return True
+
+    def go_on(self, unit: Unit, may_stop: int | None) -> bool:
+        """Serve the next that asks for the same, from where the one before it was served.
+
+        Who was of no use then is of none now, so that the claims of a lane go through the victims
+        once together. False says nothing but that it takes a search of its own: something else
+        happened since, or a cap is in the way, or nobody is left to take.
+        """
+        is_as_left = self._end is not None and self._end == self._state.mark()
+        if not is_as_left or self._way.own or self._relieves_caps or self._fit.counts_base:
+            return False
+        fits = False if self._took_what_was_freed() else None
+        self._unit, self._may_stop, self._end = unit, may_stop, None
+        if cap_in_the_way(unit.item, unit.demand) or not self._stays_within_share(0):
+            return False
+        self._fit.ask_for(unit.members, fits=fits)
+        self.taken = []
+        return self.run()
+
+    def _took_what_was_freed(self) -> bool:
+        """Tell whether the unit is where its only victim was, so that nobody has more room now."""
+        if len(self.taken) != 1 or len(self._unit.members) != 1:
+            return False
+        freed, took = self.taken[0].bookings, self._unit.members[0].booking
+        return len(freed) == 1 and _devices_of(freed[0]) == _devices_of(took)
+
     def _is_served(self) -> bool:
-        return cap_in_the_way(self._unit.item, self._unit.demand) is None and self._fit.fits()
+        if self._relieves_caps and cap_in_the_way(self._unit.item, self._unit.demand) is not None:
+            return False
+        return self._fit.fits()
 
     # ---- who is next to give (R4)
 
@@ -182,7 +226,7 @@ class Search:
         self, level: int, mine: Account, *, is_within_quota: bool
     ) -> list[tuple[Overage, Account]]:
         """Rank who may lose something at a level, the furthest over last (R4)."""
-        key = (level, is_within_quota)
+        key, among = (level, is_within_quota), self._choice.among
         rivals = self._rivals.get(key)
         if rivals is None:
             siblings = mine.parent.children if mine.parent else self._state.tree.roots
@@ -191,7 +235,7 @@ class Search:
                 for sibling in siblings
                 if sibling is not mine
                 for rival in sibling.parts or (sibling,)
-                if (self._among is None or rival in self._among)
+                if (among is None or rival in among)
                 and _may_take(rival, is_within_quota=is_within_quota)
             ]
             rivals.sort(key=itemgetter(0))
@@ -222,9 +266,7 @@ class Search:
         return None
 
     def _peek(self, account: Account, *, own: bool) -> Victim | None:
-        victims = self._victims(account)
-        if not victims:
-            return None
+        victims = self._choice.victims(account)
         cursor = self._cursors.get(account)
         if cursor is None:
             if account not in self._begun:
@@ -242,7 +284,10 @@ class Search:
                 break
             is_there = may_go and victim.is_active and victim.item is not claimant
             if is_there and self._is_useful(victim):
-                break
+                until = self._protected_until(victim)
+                if until is None:
+                    break
+                self._set_apart(Protected(victim, until), account, cursor)
             cursor -= 1
         self._cursors[account] = cursor
         return victims[cursor] if cursor >= 0 else None
@@ -259,39 +304,51 @@ class Search:
         return "R1" if self._goes_before(victim) else "E1"
 
     def _is_useful(self, victim: Victim) -> bool:
-        members = victim.workers()
-        if not self._relieves_caps and not any(
-            member.booking is not None and self._fit.gains_from(member.booking)
-            for member in members
-        ):
-            return False
-        return victim.is_surplus or not self._is_protected(victim.item, members)
+        if self._relieves_caps:
+            return True
+        for member in victim.workers():
+            if member.booking is not None and self._fit.gains_from(member.booking):
+                return True
+        return False
 
-    def _is_protected(self, item: Item, members: Sequence[Member]) -> bool:
-        """Tell whether it may not be paused yet, and remember until when (R8)."""
+    # ---- who may not be taken yet (R8)
+
+    def _protected_until(self, victim: Victim) -> int | None:
         state = self._state
-        if not state.protects:
-            return False
-        until = protected_until(item, members, state.policy, state.time)
-        if until is None:
-            return False
-        if self.protected_until is None or until < self.protected_until:
-            self.protected_until = until
-        return True
+        if not state.protects or victim.is_surplus:
+            return None
+        return protected_until(victim.item, victim.workers(), state.policy, state.time)
+
+    def _set_apart(self, protected: Protected, account: Account, cursor: int) -> None:
+        if self._choice.protected is not None and protected.victim.is_settled:
+            del self._choice.victims(account)[cursor]
+            insort(self._choice.protected(account), protected, key=lambda p: p.victim.key)
+        else:
+            self._protected.append(protected)
+
+    def protected_until(self) -> int | None:
+        """Give when the first that would be of use may be taken; None if nobody was protected."""
+        known = self._protected
+        if self._choice.protected is not None:
+            known = known + [p for a in self._begun for p in self._choice.protected(a)]
+            self._state.victim_looks += len(known)
+        mine = self._path[0]
+        untils = [
+            until
+            for victim, until in known
+            if victim.item is not self._unit.item
+            and (victim.item.account is not mine or self._goes_before(victim))
+            and self._is_useful(victim)
+        ]
+        return min(untils, default=None)
 
     # ---- taking and giving back (R5)
 
     def _take(self, victim: Victim, rule: str, giver: Account, level: int) -> None:
         members = victim.workers()
-        taken = Taken(
-            victim,
-            members,
-            tuple(member.standing for member in members),
-            tuple(member.booking for member in members),
-            rule,
-            giver,
-            level,
-        )
+        standings = tuple([member.standing for member in members])
+        bookings = tuple([member.booking for member in members])
+        taken = Taken(victim, members, standings, bookings, rule, giver, level)
         self.taken.append(taken)
         self._release(taken)
         self._rank_again(giver)
@@ -333,6 +390,10 @@ class Search:
     def _stays_within_shares(self, levels: Counter[int]) -> bool:
         highest = max((level for level, count in levels.items() if count), default=-1)
         return all(self._stays_within_share(level) for level in range(highest + 1))
+
+
+def _devices_of(booking: Booking | None) -> tuple[object, ...] | None:
+    return booking and booking[:4]
 
 
 def _may_take(rival: Account, *, is_within_quota: bool) -> bool:

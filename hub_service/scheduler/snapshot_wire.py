@@ -312,7 +312,10 @@ def _check_workers(snapshot: Snapshot) -> None:
 
 def _check_sizes(workload: Workload) -> None:
     """Check that an elastic worker may have what it asks for (E2); nobody else has sizes."""
-    asked, least, most = workload.workers[0].gpus, workload.gpus_min, workload.gpus_max
+    least, most = workload.gpus_min, workload.gpus_max
+    if least is None and most is None:
+        return
+    asked = workload.workers[0].gpus
     if len(workload.workers) > 1 or not asked or asked % WHOLE_GPU:
         return
     if least is not None and least > asked:

@@ -352,7 +352,7 @@ class State:
 
     def changed(self) -> Iterable[Item]:
         """Give the workloads that this cycle has changed so far."""
-        return dict.fromkeys(member.item for member, _, _ in self._journal)
+        return dict.fromkeys([member.item for member, _, _ in self._journal])
 
     def release(self, member: Member) -> None:
         """Take a victim's devices back: a running worker goes, a reservation just ends."""

@@ -7,8 +7,10 @@ last. Who may be taken, and whether it helps, is `search`'s; kept by `state` fro
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from operator import attrgetter
+from typing import NamedTuple
 
 from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
 from runai.hub_service.scheduler.tree import Account
@@ -20,12 +22,14 @@ _key = attrgetter("key")
 class Victim:
     """Workers that are taken together: one surplus worker, or what an item needs to run."""
 
-    __slots__ = ("is_extra", "is_lent", "is_surplus", "item", "key", "member")
+    __slots__ = ("alone", "is_extra", "is_lent", "is_surplus", "item", "key", "member")
 
     def __init__(self, item: Item, member: Member, *, is_surplus: bool) -> None:
         self.item = item
         self.member = member
         self.is_surplus = is_surplus
+        self.alone = (member,) if is_surplus or len(item.members) == 1 else None
+        """What goes, where that is always one worker."""
         safe = item.workload.checkpointed
         self.is_extra = is_surplus and item.is_extra(member)
         """Whether it is beyond what its workload asks for: given back before all else (E2)."""
@@ -51,9 +55,23 @@ class Victim:
 
     def workers(self) -> tuple[Member, ...]:
         """Give the workers that go: with its minimum, an item loses all that it still has."""
+        return self.alone or tuple(
+            [member for member in self.item.members if member.standing in ACTIVE]
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether nothing of its workload goes before it: how long it has run stays so."""
         if self.is_surplus:
-            return (self.member,)
-        return tuple([member for member in self.item.members if member.standing in ACTIVE])
+            return False
+        return self.alone is not None or self.item.count(*ACTIVE) <= self.item.minimum
+
+
+class Protected(NamedTuple):
+    """A victim that may not be taken yet (R8)."""
+
+    victim: Victim
+    until: int
 
 
 def victims_of(item: Item) -> tuple[Victim, ...]:
@@ -136,6 +154,7 @@ class VictimsView:
             self._changed.setdefault(item.account, set()).add(item)
             self._fresh.setdefault(item.account, []).extend(victims_of(item))
         self._lists: dict[tuple[Account, bool], list[Victim]] = {}
+        self._protected: dict[Account, list[Protected]] = {}
         self._kept_surplus = surplus
         self.has_surplus = any(surplus.values()) or any(
             victim.is_surplus for fresh in self._fresh.values() for victim in fresh
@@ -161,16 +180,23 @@ class VictimsView:
         self._lists[account, surplus_only] = listed
         return listed
 
+    def protected(self, account: Account) -> list[Protected]:
+        """Give those of an account's victims that are known to be protected, the best last.
+
+        Searches set them apart, so that each is met once in a pass and not once a search.
+        """
+        return self._protected.setdefault(account, [])
+
     def on(self, members: Collection[Member]) -> dict[Account, list[Victim]]:
         """Give the victims that hold anything of what these members hold, by account."""
-        there: dict[Account, list[Victim]] = {}
+        there: defaultdict[Account, list[Victim]] = defaultdict(list)
         present = set(members)
         for item in dict.fromkeys(member.item for member in members):
             account = item.account
             is_kept = item not in self._changed.get(account, ())
             for victim in self._cut.get(item, ()) if is_kept else victims_of(item):
                 if not present.isdisjoint(victim.workers()):
-                    there.setdefault(account, []).append(victim)
+                    there[account].append(victim)
         for listed in there.values():
             listed.sort(key=_key)
         return there

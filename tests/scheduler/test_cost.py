@@ -45,7 +45,47 @@ def hopeless_gang(nodes: int) -> Snapshot:
     return snapshot(cluster(f"{nodes}x8"), owners, [*full(nodes), gang])
 
 
-SHAPES = [filling, sharing, reclaiming_many, reclaiming_for_one_gang, hopeless_gang]
+def reclaiming_past_the_protected(nodes: int) -> Snapshot:
+    """Make the first half of those who would give way too young to be stopped (R8)."""
+    owners = [project("a", 0, weight=0, min_runtime=600), project("b", 8 * nodes)]
+    young = [
+        job(f"s{i:05}", submitted=1, started=990, on=f"n{i // 8 + 1}:{i % 8}")
+        for i in range(4 * nodes, 8 * nodes)
+    ]
+    old = [job(f"r{i:05}", started=0, on=f"n{i // 8 + 1}:{i % 8}") for i in range(4 * nodes)]
+    claims = [job(f"q{i:05}", 1, "b") for i in range(8 * nodes)]
+    return snapshot(cluster(f"{nodes}x8"), owners, [*old, *young, *claims])
+
+
+def reclaiming_past_protected_gangs(nodes: int) -> Snapshot:
+    """Let claims in turn of two projects, so that none goes on where the one before it was."""
+    owners = [
+        project("a", 0, weight=0, min_runtime=600),
+        *(project(name, 4 * nodes) for name in "bc"),
+    ]
+    gangs = [
+        job(
+            f"g{i:04}",
+            workers=4,
+            submitted=i % 2,
+            started=990 if i % 2 else 0,
+            on=" ".join(f"n{i // 2 + 1}:{i % 2 * 4 + d}" for d in range(4)),
+        )
+        for i in range(2 * nodes)
+    ]
+    claims = [job(f"q{i:05}", 4, "bc"[i % 2]) for i in range(2 * nodes)]
+    return snapshot(cluster(f"{nodes}x8"), owners, [*gangs, *claims])
+
+
+SHAPES = [
+    filling,
+    sharing,
+    reclaiming_many,
+    reclaiming_past_the_protected,
+    reclaiming_past_protected_gangs,
+    reclaiming_for_one_gang,
+    hopeless_gang,
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__.replace("_", " "))
