@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from runai.hub_service.scheduler.givers import Way
 from runai.hub_service.scheduler.items import ACTIVE, Item
 from runai.hub_service.scheduler.lanes import Unit
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
-from runai.hub_service.scheduler.search import Way
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import UNLIMITED, Account
 

@@ -12,12 +12,13 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.allocate import HELD, Allocation
+from runai.hub_service.scheduler.givers import Choice, Way
 from runai.hub_service.scheduler.giving import Giving
 from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
 from runai.hub_service.scheduler.lanes import Lane, Unit
 from runai.hub_service.scheduler.order import FairOrder
 from runai.hub_service.scheduler.quotas import cap_in_the_way
-from runai.hub_service.scheduler.search import Choice, Search, Way
+from runai.hub_service.scheduler.search import Search
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
 from runai.hub_service.scheduler.victims import VictimsView
@@ -261,16 +262,19 @@ class Reclaim:
             for member, standing in zip(taken.members, taken.standings, strict=True):
                 if standing is Standing.RUNNING:
                     self.losses[member] = Loss(
-                        unit.item, taken.rule, taken.giver, is_surplus=taken.is_surplus
+                        unit.item,
+                        taken.giver.rule,
+                        taken.giver.account,
+                        is_surplus=taken.is_surplus,
                     )
 
     def _remember(self, lane: Lane, search: Search) -> None:
         if search.is_held:
             self._allocation.blocks[lane] = HELD
-        if search.exceeds_share:
+        if search.givers.exceeds_share:
             self.over_share.add(lane)
         if search.stops_too_many:
             self.exhausted.add(lane)
-        until = search.protected_until()
+        until = search.givers.protected_until()
         if until is not None:
             self.protected[lane] = until
