@@ -46,30 +46,26 @@ def hopeless_gang(nodes: int) -> Snapshot:
 
 
 def reclaiming_past_the_protected(nodes: int) -> Snapshot:
-    """Make the first half of those who would give way too young to be stopped (R8)."""
+    """Make those who would give way first, half of them, too young to be stopped (R8)."""
     owners = [project("a", 0, weight=0, min_runtime=600), project("b", 8 * nodes)]
-    young = [
-        job(f"s{i:05}", submitted=1, started=990, on=f"n{i // 8 + 1}:{i % 8}")
-        for i in range(4 * nodes, 8 * nodes)
+    holders = [
+        job(f"r{i:05}", started=0 if i < 4 * nodes else 990, on=f"n{i // 8 + 1}:{i % 8}")
+        for i in range(8 * nodes)
     ]
-    old = [job(f"r{i:05}", started=0, on=f"n{i // 8 + 1}:{i % 8}") for i in range(4 * nodes)]
     claims = [job(f"q{i:05}", 1, "b") for i in range(8 * nodes)]
-    return snapshot(cluster(f"{nodes}x8"), owners, [*old, *young, *claims])
+    return snapshot(cluster(f"{nodes}x8"), owners, [*holders, *claims])
 
 
 def reclaiming_past_protected_gangs(nodes: int) -> Snapshot:
-    """Let claims in turn of two projects, so that none goes on where the one before it was."""
-    owners = [
-        project("a", 0, weight=0, min_runtime=600),
-        *(project(name, 4 * nodes) for name in "bc"),
-    ]
+    """Let two projects claim in turn, so that none goes on where the one before it was."""
+    owners = [project("a", 0, weight=0, min_runtime=600)]
+    owners += [project(name, 4 * nodes) for name in "bc"]
     gangs = [
         job(
             f"g{i:04}",
             workers=4,
-            submitted=i % 2,
-            started=990 if i % 2 else 0,
-            on=" ".join(f"n{i // 2 + 1}:{i % 2 * 4 + d}" for d in range(4)),
+            started=0 if i < nodes else 990,
+            on=" ".join(f"n{i // 2 + 1}:{i % 2 * 4 + device}" for device in range(4)),
         )
         for i in range(2 * nodes)
     ]
