@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from postgres import find_postgres
+from runai.hub_service.limits.cgroups import Groups, GroupsUnavailable
 
 __all__ = ["CAPABILITIES", "find_chromium", "required"]
 
@@ -65,10 +66,19 @@ def _why_no_prometheus() -> str:
     return f"not found: {', '.join(missing)} (Debian: apt install prometheus)" if missing else ""
 
 
+def _why_no_cgroups() -> str:
+    try:
+        Groups.find()
+    except GroupsUnavailable as error:
+        return str(error)
+    return ""
+
+
 # Each says why the capability is missing, or nothing.
 CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "browser": _why_no_browser,
     "cc": _why_no_compiler,
+    "cgroups": _why_no_cgroups,
     "hub": _why_no_hub,
     "tensorflow": partial(_why_no_module, "tensorflow"),
     "torch": partial(_why_no_module, "torch"),

@@ -11,14 +11,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from runai.hub_service.agent.devices import open_devices
+from runai.hub_service.agent.devices import Device, open_devices
+from runai.hub_service.agent.hard_limits import HardLimits
+from runai.hub_service.agent.keeping import Keeper
 from runai.hub_service.agent.loop import Agent
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import InvalidRequest, RunaiError
+from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
 from runai.hub_service.parent import end_with_parent
 
 __all__ = ["Settings", "main"]
@@ -68,13 +71,30 @@ def _number(name: str, text: str) -> int:
         raise InvalidRequest(f"{name} is {text!r}.", hint="Give a number.") from None
 
 
+def _keeper(devices: Sequence[Device]) -> Keeper:
+    """Return what keeps the shares of these devices: the driver where it can."""
+    uuids = [device.uuid for device in devices if not device.simulated]
+    if not uuids:
+        return Keeper(no_hard_limit="its devices are simulated")
+    try:
+        return Keeper(hard=HardLimits(DriverLimits.open(uuids)))
+    except DriverLimitsUnavailable as error:
+        return Keeper(no_hard_limit=str(error))
+
+
 async def _run(settings: Settings) -> None:
     # Given by the parent, it also tells that the parent went before we could look.
     parent = settings.parent or os.getppid()
     end_with_parent()  # at once, where the kernel tells; else the loop notices
     source = open_devices(settings.gpus, settings.simulate, node=settings.node)
     client = AsyncClient(settings.url, settings.token)
-    agent = Agent(settings.node, source, client, wanted=lambda: os.getppid() == parent)
+    agent = Agent(
+        settings.node,
+        source,
+        client,
+        wanted=lambda: os.getppid() == parent,
+        keeper=_keeper(source.devices()),
+    )
     me = asyncio.current_task()
     assert me is not None
     for stop in (signal.SIGTERM, signal.SIGINT):

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from signal import Signals
 
 from runai.hub_service.agent.devices import Poll
-from runai.hub_service.api.reports import AgentAllocation, Notice
+from runai.hub_service.agent.hard_limits import HardLimits
+from runai.hub_service.api.reports import AgentAllocation, AgentReport, Notice
 from runai.hub_service.limits import signalling
+from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.limits.watchdog import Holding, Member, Step, Watchdog
 
 __all__ = ["Keeper", "holdings"]
@@ -49,11 +51,32 @@ class Keeper:
         self,
         send: Callable[[int, float, Signals], bool] = signalling.send,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        hard: HardLimits | None = None,
+        no_hard_limit: str = "",
     ) -> None:
-        """Signal by `send`, which must not hit anybody else."""
+        """Signal by `send`, which must not hit anybody else.
+
+        `hard` has the driver keep the shares; without it, `no_hard_limit` says why it does not.
+        """
+        self._hard = hard
+        self._no_hard_limit = no_hard_limit
         self._send = send
         self._clock = clock
         self._watchdog = Watchdog()
+
+    def told(
+        self, report: AgentReport, poll: Poll, allocations: Sequence[AgentAllocation]
+    ) -> AgentReport:
+        """Act upon a poll, and add to its report what was done and what keeps whom."""
+        hard = frozenset() if self._hard is None else self._hard.keep(allocations)
+        return report.model_copy(
+            update={
+                "notices": self.keep(poll, allocations),
+                "tiers": dict.fromkeys(sorted(hard), Tier.DRIVER.value),
+                "no_hard_limit": self._no_hard_limit,
+            }
+        )
 
     def keep(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> tuple[Notice, ...]:
         """Act upon a poll; return what is to be told."""

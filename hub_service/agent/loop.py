@@ -111,11 +111,10 @@ class Agent:
         report = usage.report(self._node, poll, allocations)
         # What was measured is worth telling even where nothing could be done about it.
         try:
-            notices = self._keeper.keep(poll, allocations)
+            return self._keeper.told(report, poll, allocations)
         except Exception:
             log.exception("the memory limits could not be looked after")
             return report
-        return report.model_copy(update={"notices": notices}) if notices else report
 
     async def _send(self) -> None:
         failures = 0

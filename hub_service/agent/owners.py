@@ -17,7 +17,7 @@ import psutil
 
 from runai.hub_service.api.reports import AgentAllocation
 
-__all__ = ["Owners", "Whose"]
+__all__ = ["SAME_START_S", "Owners", "Whose"]
 
 SAME_START_S = 2.0
 """Creation times nearer than this are one process: the kernel gives them relative to a boot time

@@ -28,7 +28,11 @@ def limit_view(
     if not limits:
         return None
     tier = present.tier(record.id)
-    return LimitView(memory_mib=min(limits), tier=tier.value, badge=tier.badge, why=tier.why)
+    why = tier.why
+    reasons = {present.no_hard_limit(worker.node) for worker in record.workers} - {""}
+    if not tier.is_hard and reasons:
+        why += f" A hard limit cannot be had here: {min(reasons)}."
+    return LimitView(memory_mib=min(limits), tier=tier.value, badge=tier.badge, why=why)
 
 
 def process_views(record: WorkloadRecord, present: Present, now: float) -> list[ProcessView]:

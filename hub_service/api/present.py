@@ -54,6 +54,10 @@ class Present:
         told = (report.tiers.get(workload) for _, report in self._reports.values())
         return Tier(next(filter(None, told), Tier.FRAMEWORKS))
 
+    def no_hard_limit(self, node: str) -> str:
+        """Return why the driver of a node keeps no limits; "" where it does, or nobody said."""
+        return self._reports[node][1].no_hard_limit if node in self._reports else ""
+
     def processes(self, now: float, workload: WorkloadId) -> list[ProcessSample]:
         """Return a workload's processes on devices, those with most memory first."""
         mine = (

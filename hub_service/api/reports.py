@@ -92,6 +92,8 @@ class AgentReport(Wire):
     notices: tuple[Notice, ...] = ()
     tiers: dict[str, Literal["frameworks", "mps", "driver"]] = Field(default_factory=dict)
     """What keeps each workload within its share; who is not named: the frameworks."""
+    no_hard_limit: Annotated[str, StringConstraints(max_length=500)] = ""
+    """Why the node's driver keeps no limits, as half a sentence."""
 
 
 class AgentAllocation(Wire):

@@ -64,6 +64,18 @@ async def test_the_strictest_tier_that_the_agent_could_set_is_shown(simulated):
     assert (shown.limit.tier, shown.limit.badge) == ("driver", "hard limit")
 
 
+async def test_it_is_said_why_no_hard_limit_can_be_had(simulated):
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp1", gpus="0.5"))
+    await agent.report(report(no_hard_limit="the driver lets only root set limits"))
+    (shown,) = await ana.workloads()
+
+    assert shown.limit is not None
+    assert shown.limit.why.endswith(
+        " A hard limit cannot be had here: the driver lets only root set limits."
+    )
+
+
 async def test_what_was_done_is_shown_and_stands_in_the_history(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))

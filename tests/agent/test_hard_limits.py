@@ -1,0 +1,197 @@
+"""The driver's own limits: real control groups, and a fake driver that notes what it is told."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pynvml
+import pytest
+
+from runai.hub_service.agent.hard_limits import HardLimits
+from runai.hub_service.agent.nvml import NvmlDevices
+from runai.hub_service.limits.cgroups import Groups, GroupsUnavailable
+from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
+
+MIB = 1 << 20
+EVERYTHING = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
+
+
+def compiled(source: str, folder: Path) -> ctypes.CDLL:
+    compiler = shutil.which("cc")
+    assert compiler is not None, "whoever asks for this has the marker cc"
+    library = folder / f"{source}.so"
+    path = Path(__file__).with_name(source)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(path)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.fixture
+def driver_615(nvml, tmp_path, monkeypatch) -> Iterator[Path]:
+    """Two devices of a driver with limits; gives the file that notes them."""
+    monkeypatch.setattr(pynvml, "nvmlLib", compiled("fake_nvml_615.c", tmp_path))
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    nvml.write(*(f"gpu GPU-{n} 1000 100 0 0 Fake" for n in range(2)))
+    source = NvmlDevices()
+    yield Path(f"{os.environ['FAKE_NVML_STATE']}.limits")
+    source.close()
+
+
+@pytest.fixture
+def name() -> str:
+    """A workload that nobody else on this machine has."""
+    return f"vision/t{uuid.uuid4().hex[:12]}"
+
+
+def noted(path: Path) -> list[tuple[int, str, int, int]]:
+    lines = [line.split() for line in path.read_text().splitlines()]
+    return [
+        (int(gpu), Path(group).name, int(soft), int(hard))
+        for gpu, group, soft, hard in lines
+        if not group.endswith("/probe")
+    ]
+
+
+def members(groups: Groups, worker: str) -> set[int]:
+    return set(map(int, (groups.path(worker) / "cgroup.procs").read_text().split()))
+
+
+@pytest.mark.cc
+@pytest.mark.cgroups
+def test_a_workers_processes_get_a_group_and_each_device_its_limit(driver_615, hold, start, name):
+    first = start(how="grandchild")
+    root = first.parent()
+    assert root is not None
+    driver = DriverLimits.open(["GPU-0", "GPU-1"])
+    limits = HardLimits(driver)
+    allocation = hold(
+        name, "GPU-0", "GPU-1", process=root, gpus=0.5, limits_mib={"GPU-0": 400, "GPU-1": 200}
+    )
+
+    assert limits.keep([allocation]) == {name}
+    assert limits.keep([allocation]) == {name}  # once is enough
+
+    group = f"{name.replace('/', '.')}-0"
+    assert noted(driver_615) == [
+        (0, group, 400 * MIB, 400 * MIB),
+        (1, group, 200 * MIB, 200 * MIB),
+    ]
+    assert {root.pid, first.pid} <= members(driver.groups, f"{name}-0")
+    assert os.getpid() not in members(driver.groups, f"{name}-0")
+
+    for process in (first, root):
+        process.kill()
+        process.wait()
+    assert limits.keep([]) == set()
+    assert noted(driver_615)[2:] == [(0, group, 0, EVERYTHING), (1, group, 0, EVERYTHING)]
+    assert not driver.groups.path(f"{name}-0").exists()
+
+
+@pytest.mark.cc
+@pytest.mark.cgroups
+def test_the_next_agent_takes_the_groups_over(driver_615, hold, start, name):
+    process = start()
+    allocation = hold(name, "GPU-0", process=process, gpus=0.5, limits_mib={"GPU-0": 400})
+    HardLimits(DriverLimits.open(["GPU-0"])).keep([allocation])
+
+    assert HardLimits(DriverLimits.open(["GPU-0"])).keep([allocation]) == {name}
+
+
+@pytest.mark.cc
+@pytest.mark.cgroups
+def test_a_driver_that_refuses_one_workload_leaves_it_with_the_softer_tiers(
+    driver_615, nvml, hold, start, name, caplog
+):
+    limits = HardLimits(DriverLimits.open(["GPU-0"]))
+    nvml.write("gpu GPU-0 1000 100 0 0 Fake", "fault 0 nvmlDeviceSetMemoryLimits_v1 3")
+    allocation = hold(name, "GPU-0", process=start(), gpus=0.5, limits_mib={"GPU-0": 400})
+
+    assert limits.keep([allocation]) == set()
+    assert "keeps a soft memory limit" in caplog.text
+
+
+@pytest.mark.cc
+@pytest.mark.cgroups
+def test_a_process_that_took_the_number_of_another_is_not_moved(driver_615, hold, start, name):
+    process = start()
+    allocation = hold(name, "GPU-0", process=process, gpus=0.5, limits_mib={"GPU-0": 400})
+    earlier = allocation.model_copy(update={"created": process.create_time() - 60})
+    driver = DriverLimits.open(["GPU-0"])
+
+    assert HardLimits(driver).keep([earlier]) == set()
+    assert not driver.groups.path(f"{name}-0").exists()
+
+
+@pytest.mark.cc
+@pytest.mark.cgroups
+def test_a_process_in_a_group_of_somebody_elses_is_left_there(start, name):
+    groups = Groups.find()
+    process = start()
+    path = groups.adopt(name, process)
+
+    with pytest.raises(GroupsUnavailable, match="is in a control group of its own"):
+        groups.adopt(f"{name}-other", process)
+    assert process.pid in set(map(int, (path / "cgroup.procs").read_text().split()))
+    process.kill()
+    process.wait()
+    groups.remove(name)
+
+
+@pytest.mark.cc
+@pytest.mark.cgroups
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        pytest.param(13, "the driver has no limits by control group", id="an older driver"),
+        pytest.param(4, "the driver lets only root set limits", id="not as root"),
+        pytest.param(3, "NVML says: Not Supported", id="a MIG device"),
+    ],
+)
+def test_where_the_driver_keeps_none_it_is_said_why(driver_615, nvml, fault, why):
+    nvml.write("gpu GPU-0 1000 100 0 0 Fake", f"fault -1 nvmlDeviceSetMemoryLimits_v1 {fault}")
+
+    with pytest.raises(DriverLimitsUnavailable, match=why):
+        DriverLimits.open(["GPU-0"])
+
+
+@pytest.mark.cc
+@pytest.mark.cgroups
+def test_a_library_without_the_call_is_an_older_driver(nvml):
+    nvml.write("gpu GPU-0 1000 100 0 0 Fake")
+    source = NvmlDevices()
+
+    with pytest.raises(DriverLimitsUnavailable, match="615 and newer have"):
+        DriverLimits.open(["GPU-0"])
+    source.close()
+
+
+def proc(folder: Path, mounts: str, group: str = "0::/hub\n") -> Path:
+    (folder / "self").mkdir()
+    (folder / "self/mounts").write_text(mounts)
+    (folder / "self/cgroup").write_text(group)
+    return folder
+
+
+def test_without_control_groups_of_version_2_it_is_said(tmp_path):
+    with pytest.raises(GroupsUnavailable, match="has no control groups of version 2"):
+        Groups.find(proc(tmp_path, "tmpfs /tmp tmpfs rw 0 0\n"))
+
+
+def test_where_we_may_not_write_it_is_said(tmp_path):
+    mounts = f"cgroup2 {tmp_path / 'absent'} cgroup2 ro 0 0\n"
+
+    with pytest.raises(GroupsUnavailable, match="no control group may be made in"):
+        Groups.find(proc(tmp_path, mounts))
+
+
+def test_a_process_that_is_gone_has_no_group(hold, tmp_path):
+    groups = Groups(tmp_path, "/hub", tmp_path)
+
+    with pytest.raises(GroupsUnavailable):
+        groups.adopt("vision/a-0", psutil.Process())
