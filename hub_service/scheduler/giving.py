@@ -6,7 +6,7 @@ where a search could succeed; what really can be taken is `search`'s. Used by `r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.givers import Way
@@ -17,15 +17,25 @@ from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import UNLIMITED, Account
 
 
-class Held(NamedTuple):
-    """What one item has on one node that it could lose, in devices."""
+class Loss(NamedTuple):
+    """What an account could lose, in devices."""
 
-    item: Item
-    devices: int
-    surplus: int
-    """Of these at most so many as surplus (E1)."""
+    total: int
+    largest: int
+    """By one of its items."""
+
+
+class Held(NamedTuple):
+    """What one account has on some nodes that could be taken."""
+
+    account: Account
+    devices: dict[Item, int]
+    surplus: dict[Item, int]
+    """At most so many of them are surplus (E1)."""
     is_shared: bool
-    """Whether others may be on the same device."""
+    """Whether others may be on the same devices."""
+    everything: Loss
+    all_surplus: Loss
 
 
 class Giving:
@@ -35,6 +45,7 @@ class Giving:
         """Count nothing yet."""
         self._state = state
         self._on: dict[int, list[Held]] = {}
+        self._over: dict[tuple[Account, bool], int] = {}
 
     def could_suffice(self, nodes: Collection[int], unit: Unit, way: Way, workers: int = 1) -> bool:
         """Tell whether so many workers of one kind could have room if all left that may go."""
@@ -43,64 +54,87 @@ class Giving:
         wanted = workers * kind.devices - idle
         if not kind.is_whole or wanted <= 0:
             return True
-        mine, claimant = unit.item.account, unit.item
-        held: dict[Account, dict[Item, int]] = {}
-        shares: set[Account] = set()
-        for there in self._there(nodes):
-            item, devices = there.item, there.devices
-            account = item.account
-            if not (way.own if account is mine else way.others):
-                continue
-            goes_first = account is not mine or claimant.is_fixed or item.rank < claimant.rank
-            if way.surplus_only or not goes_first:
-                devices = there.surplus
-            if devices:
-                parts = held.setdefault(account, {})
-                parts[item] = parts.get(item, 0) + devices
-                if there.is_shared:
-                    shares.add(account)
-        for account, parts in held.items():
-            units = parts.values()
-            wanted -= _most(account, units, unit, way, counts=account not in shares)
-        return wanted <= 0
+        mine = unit.item.account
+        within = mine.allocated + unit.demand <= mine.quota or way.own
+        for held in self._held(nodes):
+            if held.account is mine:
+                wanted -= _own_loss(held, unit, way) if way.own else 0
+            elif way.others:
+                loss = held.all_surplus if way.surplus_only else held.everything
+                if held.is_shared or mine.parent is not None or held.account.parent is not None:
+                    # A fraction costs less than the device it frees; in a tree others are judged.
+                    wanted -= loss.total
+                else:
+                    wanted -= min(loss.total, self._bound(held.account, loss.largest, within))
+            if wanted <= 0:
+                return True
+        return False
 
-    def _there(self, nodes: Collection[int]) -> Iterator[Held]:
-        for node in nodes:
-            known = self._on.get(node)
-            if known is None:
-                known = self._on[node] = list(self._count(node))
-            yield from known
+    def is_anybody_over(self, unit: Unit, way: Way) -> bool:
+        """Tell whether any project could give anything (R2); in a tree, and of its own, maybe."""
+        mine, roots = unit.item.account, self._state.tree.roots
+        if way.own or mine.parent is not None or any(root.children for root in roots):
+            return True
+        within = mine.allocated + unit.demand <= mine.quota
+        return any(self._bound(root, 1, within) > 0 for root in roots if root is not mine)
 
-    def _count(self, node: int) -> Iterator[Held]:
-        devices: dict[Item, int] = {}
-        shared: set[Item] = set()
-        for member in self._state.on_node.get(node, ()):
+    def _bound(self, account: Account, largest: int, within: bool) -> int:  # noqa: FBT001  hot
+        """Bound it by R2: a unit may go while its project is over, so the last may be over it."""
+        over = self._over.get((account, within))
+        if over is None:
+            bound = account.quota if within else max(account.quota, account.fair_share)
+            over = -(-min(UNLIMITED, account.allocated - bound) // WHOLE_GPU)
+            self._over[account, within] = over
+        return over - 1 + largest if over > 0 else 0
+
+    def _held(self, nodes: Collection[int]) -> list[Held]:
+        if len(nodes) > 1:
+            return self._count(nodes)
+        (node,) = nodes
+        known = self._on.get(node)
+        if known is None:
+            known = self._on[node] = self._count(nodes)
+        return known
+
+    def _count(self, nodes: Iterable[int]) -> list[Held]:
+        devices: dict[Account, dict[Item, int]] = {}
+        shared: set[Account] = set()
+        for member in (m for node in nodes for m in self._state.on_node.get(node, ())):
             item, booking = member.item, member.booking
             if booking is None or item.is_fixed or member.standing not in ACTIVE:
                 continue
-            devices[item] = devices.get(item, 0) + len(booking.devices)
+            there = devices.setdefault(item.account, {})
+            there[item] = there.get(item, 0) + len(booking.devices)
             if not member.kind.is_whole:
-                shared.add(item)
-        for item, count in devices.items():
-            surplus = 0
-            if len(item.members) > item.minimum:
-                beyond = max(0, item.count(*ACTIVE) - item.minimum)
-                largest = max(member.kind.devices for member in item.members[item.minimum :])
-                surplus = min(count, beyond * largest)
-            yield Held(item, count, surplus, item in shared)
+                shared.add(item.account)
+        held: list[Held] = []
+        for account, there in devices.items():
+            surplus = {item: count for item in there if (count := _surplus(item, there[item]))}
+            losses = _loss(there), _loss(surplus)
+            held.append(Held(account, there, surplus, account in shared, *losses))
+        return held
 
 
-def _most(account: Account, units: Collection[int], unit: Unit, way: Way, *, counts: bool) -> int:
-    """Bound the devices that an account may lose where its items could lose these."""
-    everything = sum(units)
-    mine = unit.item.account
-    if account is mine or not counts or account.parent is not None or mine.parent is not None:
-        # A fraction costs its project less than the device it frees; in a tree others are judged.
-        return everything
-    # R2: a unit may go while its project is over, so all but the last fit into what it is over.
-    is_within_quota = mine.allocated + unit.demand <= mine.quota or way.own
-    bound = account.quota if is_within_quota else max(account.quota, account.fair_share)
-    over = min(UNLIMITED, account.allocated - bound)
-    if over <= 0:
+def _loss(devices: dict[Item, int]) -> Loss:
+    return Loss(sum(devices.values()), max(devices.values(), default=0))
+
+
+def _surplus(item: Item, devices: int) -> int:
+    """Bound how many of these devices an item could lose and go on (E1, E2)."""
+    if len(item.members) == item.minimum:
         return 0
-    return min(everything, -(-over // WHOLE_GPU) - 1 + max(units))
+    beyond = max(0, item.count(*ACTIVE) - item.minimum)
+    return min(devices, beyond * max(m.kind.devices for m in item.members[item.minimum :]))
+
+
+def _own_loss(held: Held, unit: Unit, way: Way) -> int:
+    """Bound what the claimant may take of its own project: less priority, or surplus (R1, E1)."""
+    claimant = unit.item
+    if way.surplus_only:
+        return held.all_surplus.total
+    if claimant.is_fixed:
+        return held.everything.total
+    return sum(
+        count if item.rank < claimant.rank else held.surplus.get(item, 0)
+        for item, count in held.devices.items()
+    )

@@ -217,8 +217,10 @@ class Reclaim:
 
     def _could_help(self, unit: Unit, way: Way) -> bool:
         """Tell whether there is a node where one of its workers could ever have room."""
-        state, kind = self._state, unit.members[0].kind
-        return state.later.find(kind) is not None or any(
+        kind = unit.members[0].kind
+        if self._state.later.find(kind) is not None:
+            return True  # something else is in the way
+        return self._giving.is_anybody_over(unit, way) and any(
             node in kind.nodes and self._giving.could_suffice([node], unit, way)
             for node in self._emptiest_first
         )
