@@ -26,6 +26,8 @@ class Settings:
     projects: Path | None = None
     policy: Path | None = None
     system_users: bool = False
+    gpu_sharing: str = "timeslice"
+    """`timeslice` or `mps`."""
 
     @property
     def url(self) -> str:
@@ -47,6 +49,7 @@ class Settings:
             "RUNAI_PROJECTS": "" if self.projects is None else str(self.projects),
             "RUNAI_POLICY": "" if self.policy is None else str(self.policy),
             "RUNAI_SYSTEM_USERS": "1" if self.system_users else "",
+            "RUNAI_GPU_SHARING": self.gpu_sharing,
             "RUNAI_API_URL": self.api_url,
         }
 
@@ -63,4 +66,5 @@ class Settings:
             projects=Path(projects) if projects else None,
             policy=Path(policy) if policy else None,
             system_users=environ.get("RUNAI_SYSTEM_USERS", "") == "1",
+            gpu_sharing=environ.get("RUNAI_GPU_SHARING") or "timeslice",
         )

@@ -61,6 +61,13 @@ def parse(arguments: Sequence[str]) -> Settings:
         action="store_true",
         help="log in with Unix accounts (PAM); sessions and jobs run as them. Needs root",
     )
+    parser.add_argument(
+        "--gpu-sharing",
+        default="timeslice",
+        choices=("timeslice", "mps"),
+        help="how workloads on one GPU take turns: time-sliced (the default), or by NVIDIA's MPS,"
+        " which is faster for small work and lets one fault end all of them",
+    )
     options = parser.parse_args(arguments)
     projects = Path(options.projects).expanduser().absolute() if options.projects else None
     if projects is not None and not projects.is_file():
@@ -83,6 +90,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         projects=projects,
         policy=policy,
         system_users=options.system_users,
+        gpu_sharing=options.gpu_sharing,
     )
 
 

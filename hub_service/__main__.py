@@ -24,6 +24,7 @@ from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens
 from runai.hub_service.api.hub_auth import HubAuthenticator
 from runai.hub_service.api.platform import Platform
+from runai.hub_service.api.present import Present
 from runai.hub_service.bookkeeping import Bookkeeping
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.local.cluster import LocalCluster
@@ -33,6 +34,7 @@ from runai.hub_service.errors import RunaiError
 from runai.hub_service.first_projects import first_projects
 from runai.hub_service.forgotten_sessions import ForgottenSessions
 from runai.hub_service.ledger import Ledger
+from runai.hub_service.limits.sharing import MpsSharing, Sharing, TimeSliced
 from runai.hub_service.metrics import Metrics
 from runai.hub_service.parent import end_with_parent
 from runai.hub_service.policy_file import read_policy
@@ -64,6 +66,23 @@ def devices_of(config: Config, node: str) -> list[Device]:
         return source.devices()
     finally:
         source.close()
+
+
+def sharing_of(config: Config, devices: Sequence[Device]) -> Sharing:
+    """Return how devices are shared; what was begun for another way is ended."""
+    real = [d.uuid for d in devices if not d.simulated and not d.uuid.startswith("MIG-")]
+    refused = ""
+    if config.system_users:
+        # A daemon serves one account at a time; the others would wait for it, for ever perhaps.
+        refused = "users have Unix accounts of their own, and MPS serves one at a time"
+    elif not real:
+        refused = "no device here can have it"
+    mps = MpsSharing(config.data_dir / "mps", real, refused=refused)
+    if config.gpu_sharing == "mps":
+        mps.begin()
+        return mps
+    mps.end()
+    return TimeSliced()
 
 
 async def set_projects(cluster: Cluster, config: Config, devices: int) -> None:
@@ -107,8 +126,14 @@ async def serve(config: Config) -> None:
     # only when the service before this one has let go of the cluster.
     listening = await listen(config.host, 0) if config.port == 0 else None
     api_url = config.api_url or url_of(config, listening)
+    sharing = sharing_of(config, devices)
     opened = LocalCluster.open(
-        config.data_dir, devices, node, system_users=config.system_users, api_url=api_url
+        config.data_dir,
+        devices,
+        node,
+        system_users=config.system_users,
+        api_url=api_url,
+        sharing=sharing,
     )
     async with opened as cluster, hub_users(config) as users:
         listening = listening or await listen(config.host, config.port)
@@ -123,6 +148,7 @@ async def serve(config: Config) -> None:
             prefix=config.prefix,
             version=version("jupyter-runai"),
             workdir_exists=no_opinion if config.system_users else is_directory,
+            present=Present(sharing),
         )
         own_url = url_of(config, listening)
         agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)

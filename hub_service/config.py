@@ -7,6 +7,7 @@ variables' names, defaults and mistakes; reads nothing else. Called by the compo
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from runai.hub_service.errors import InvalidRequest
@@ -52,6 +53,8 @@ class Config:
     projects_file: Path | None
     policy_file: Path | None
     system_users: bool
+    gpu_sharing: Literal["timeslice", "mps"]
+    """How several workloads on one device take turns."""
     hub_token: str = field(repr=False)
     """Shared with the hub's process; its bearer is the spawner."""
     hub: HubConfig | None
@@ -92,6 +95,7 @@ class Config:
             projects_file=Path(projects_file).absolute() if projects_file else None,
             policy_file=Path(policy_file).absolute() if policy_file else None,
             system_users=_flag("RUNAI_SYSTEM_USERS", environ),
+            gpu_sharing=_gpu_sharing(environ),
             ledger=_database("RUNAI_LEDGER", environ),
             hub_token=_required("RUNAI_HUB_TOKEN", environ),
             hub=_hub(environ) if environ.get("JUPYTERHUB_API_URL") else None,
@@ -154,6 +158,15 @@ def _flag(name: str, environ: Mapping[str, str]) -> bool:
     if value not in {"", "0", "1"}:
         raise _wrong(name, environ, "1 or 0")
     return value == "1"
+
+
+def _gpu_sharing(environ: Mapping[str, str]) -> Literal["timeslice", "mps"]:
+    value = environ.get("RUNAI_GPU_SHARING", "")
+    if value == "mps":
+        return "mps"
+    if value in {"", "timeslice"}:
+        return "timeslice"
+    raise _wrong("RUNAI_GPU_SHARING", environ, "timeslice or mps")
 
 
 def _log_level(environ: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from signal import Signals
 
 from runai.hub_service.agent.devices import Poll
 from runai.hub_service.agent.hard_limits import HardLimits
+from runai.hub_service.agent.mps_clients import MpsClients
 from runai.hub_service.api.reports import AgentAllocation, AgentReport, Notice
 from runai.hub_service.limits import signalling
 from runai.hub_service.limits.tiers import Tier
@@ -60,6 +61,7 @@ class Keeper:
         `hard` has the driver keep the shares; without it, `no_hard_limit` says why it does not.
         """
         self._hard = hard
+        self._mps = MpsClients()
         self._no_hard_limit = no_hard_limit
         self._send = send
         self._clock = clock
@@ -73,7 +75,8 @@ class Keeper:
         return report.model_copy(
             update={
                 "notices": self.keep(poll, allocations),
-                "tiers": dict.fromkeys(sorted(hard), Tier.DRIVER.value),
+                "tiers": dict.fromkeys(sorted(self._mps.among(allocations)), Tier.MPS.value)
+                | dict.fromkeys(sorted(hard), Tier.DRIVER.value),
                 "no_hard_limit": self._no_hard_limit,
             }
         )

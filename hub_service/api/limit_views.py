@@ -9,7 +9,8 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.limits import LimitView, ProcessView
 from runai.hub_service.api.present import Present
 from runai.hub_service.clusters.environment import allocation
-from runai.hub_service.clusters.records import WorkloadRecord
+from runai.hub_service.clusters.records import WorkerRecord, WorkloadRecord
+from runai.hub_service.limits.tiers import Tier
 
 __all__ = ["limit_view", "process_views"]
 
@@ -29,10 +30,19 @@ def limit_view(
         return None
     tier = present.tier(record.id)
     why = tier.why
+    if tier is Tier.FRAMEWORKS:
+        uuids = [uuid for worker in record.workers for uuid in _uuids(worker, devices)]
+        troubles = sorted({present.sharing.trouble(uuid) for uuid in uuids} - {""})
+        why += "".join(f" MPS cannot be had here: {trouble}." for trouble in troubles)
     reasons = {present.no_hard_limit(worker.node) for worker in record.workers} - {""}
     if not tier.is_hard and reasons:
         why += f" A hard limit cannot be had here: {min(reasons)}."
     return LimitView(memory_mib=min(limits), tier=tier.value, badge=tier.badge, why=why)
+
+
+def _uuids(worker: WorkerRecord, devices: Mapping[str, Sequence[Device]]) -> list[str]:
+    here = devices.get(worker.node, ())
+    return [here[share.device].uuid for share in worker.devices if share.device < len(here)]
 
 
 def process_views(record: WorkloadRecord, present: Present, now: float) -> list[ProcessView]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from runai.hub_service.api.reports import AgentReport, Notice, ProcessSample
 from runai.hub_service.clusters.records import WorkloadId
+from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.limits.tiers import Tier
 
 __all__ = ["Present"]
@@ -24,6 +25,8 @@ NOTICE_FOR_S = 600.0
 class Present:
     """The last report of each node, and who was told something lately."""
 
+    sharing: Sharing = field(default_factory=TimeSliced)
+    """How this machine's devices are shared; asked for what went wrong with it."""
     _reports: dict[str, tuple[float, AgentReport]] = field(default_factory=dict)
     _notices: dict[WorkloadId, tuple[float, Notice]] = field(default_factory=dict)
 

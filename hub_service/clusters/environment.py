@@ -17,6 +17,7 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.limits.path import with_hook
+from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import memory_of_fraction
 
@@ -29,7 +30,12 @@ MEBIBYTE = 1024 * 1024
 
 
 def worker_environment(
-    row: Row, worker: WorkerRecord, devices: Sequence[Device], *, api_url: str
+    row: Row,
+    worker: WorkerRecord,
+    devices: Sequence[Device],
+    *,
+    api_url: str,
+    sharing: Sharing,
 ) -> dict[str, str]:
     """Return what a worker needs beyond its user's own environment; `devices` are its node's.
 
@@ -46,6 +52,7 @@ def worker_environment(
         **spec.env,
         **_hook(spec, granted),
         **_devices(granted),
+        **_shared(row.record, worker, devices, sharing),
         "RUNAI_WORKLOAD": row.id,
         "RUNAI_WORKER": worker.name,
         "RUNAI_PROJECT": spec.project,
@@ -92,6 +99,16 @@ def allocation(
         ),
         is_server=spec.kind == "session" and spec.command is None,
     )
+
+
+def _shared(
+    record: WorkloadRecord, worker: WorkerRecord, devices: Sequence[Device], sharing: Sharing
+) -> Mapping[str, str]:
+    """Return what a share of one device gets; a process is a client of one daemon only."""
+    limits = allocation(record, worker, devices).limits_mib
+    if len(limits) != 1 or limits[0] is None:
+        return {}
+    return sharing.variables(devices[worker.devices[0].device].uuid, limits[0])
 
 
 def _hook(spec: WorkloadSpec, granted: Sequence[Device]) -> Mapping[str, str]:

@@ -32,6 +32,7 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row, Step
 from runai.hub_service.errors import Conflict, NotFound
+from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.scheduler.model import Plan, Snapshot
 
 __all__ = ["RecordedCluster", "Store"]
@@ -70,9 +71,11 @@ class RecordedCluster:
         nodes: Mapping[str, Sequence[Device]],
         *,
         api_url: str = "",
+        sharing: Sharing | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take over what the store holds."""
+        """Take over what the store holds; `sharing` says what a part of a device needs."""
+        self._sharing = sharing or TimeSliced()
         self._store = store
         self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
         self._api_url = api_url
@@ -222,7 +225,9 @@ class RecordedCluster:
     def variables(self, row: Row, worker: WorkerRecord) -> dict[str, str]:
         """Return the environment of a worker that holds devices."""
         devices = self._nodes.get(worker.node, ())
-        return worker_environment(row, worker, devices, api_url=self._api_url)
+        return worker_environment(
+            row, worker, devices, api_url=self._api_url, sharing=self._sharing
+        )
 
     # -- nodes and projects ----------------------------------------------------------------------
 

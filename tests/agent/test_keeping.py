@@ -14,7 +14,9 @@ import pytest
 
 from runai.hub_service.agent.devices import Poll, ProcessReading
 from runai.hub_service.agent.keeping import Keeper, holdings
+from runai.hub_service.agent.mps_clients import MpsClients
 from runai.hub_service.limits import signalling
+from runai.hub_service.limits.sharing import MPS_LIMIT
 
 LIMIT = 64
 OVER = 700  # the limit, the slack of 512 MiB, and what an interpreter needs by itself
@@ -208,3 +210,15 @@ def test_a_kernel_is_known_by_its_notebook(world, hold, start):
 
     assert {p.notebook for p in report.processes if p.pid == process.pid} == {"a.ipynb"}
     assert "theirs.ipynb" not in {p.notebook for p in report.processes}
+
+
+def test_a_client_of_mps_is_known_by_its_environment(hold, start):
+    limits = {"GPU-0": 4096}
+    client = hold("vision/a", "GPU-0", process=start(env={MPS_LIMIT: "0=4096M"}), limits_mib=limits)
+    other = hold("vision/b", "GPU-0", process=start(), limits_mib=limits)
+    gone = hold("vision/c", "GPU-0", limits_mib=limits)
+    clients = MpsClients()
+
+    assert clients.among([client, other, gone]) == {"vision/a"}
+    second = other.model_copy(update={"workload": "vision/a"})
+    assert clients.among([client, second]) == frozenset()

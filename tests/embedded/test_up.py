@@ -38,6 +38,7 @@ def up(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         pytest.param(["--simulate", "0"], {"simulate": 0}, id="no GPU at all"),
         pytest.param(["--port", "9000"], {"port": 9000}, id="port"),
         pytest.param(["--data-dir", "/x/y"], {"data_dir": Path("/x/y")}, id="data dir"),
+        pytest.param(["--gpu-sharing", "mps"], {"gpu_sharing": "mps"}, id="sharing by MPS"),
         pytest.param(["--system-users"], {"system_users": True}, id="system users"),
     ],
 )
@@ -71,7 +72,16 @@ def test_a_mistake_is_one_sentence_with_a_way_out(arguments: list[str], sentence
     "settings",
     [
         Settings(Path("/data")),
-        Settings(Path("/data"), 9000, 4, None, Path("/p.yaml"), Path("/q.yaml"), system_users=True),
+        Settings(
+            Path("/data"),
+            9000,
+            4,
+            None,
+            Path("/p.yaml"),
+            Path("/q.yaml"),
+            system_users=True,
+            gpu_sharing="mps",
+        ),
         Settings(Path("/data"), simulate=0),
     ],
     ids=["defaults", "all", "no GPU"],

@@ -7,6 +7,7 @@ import pytest
 from runai.hub_service.api.present import NOTICE_FOR_S, RECENT_S, Present
 from runai.hub_service.api.reports import AgentReport, Notice, ProcessSample
 from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.limits.sharing import TimeSliced
 from runai.hub_service.limits.tiers import Tier
 
 
@@ -74,6 +75,30 @@ async def test_it_is_said_why_no_hard_limit_can_be_had(simulated):
     assert shown.limit.why.endswith(
         " A hard limit cannot be had here: the driver lets only root set limits."
     )
+
+
+class Broken(TimeSliced):
+    """A machine where MPS was asked for in vain."""
+
+    def trouble(self, device: str) -> str:
+        return "its limit is not kept on this machine"
+
+
+async def test_it_is_said_why_mps_cannot_be_had(simulated):
+    simulated.platform.present.sharing = Broken()
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp1", gpus="0.5"))
+    (soft,) = await ana.workloads()
+    await agent.report(report(tiers={"vision/exp1": "mps"}))
+    (client,) = await ana.workloads()
+
+    assert soft.limit is not None
+    assert soft.limit.why.endswith(
+        " MPS cannot be had here: its limit is not kept on this machine."
+    )
+    assert client.limit is not None
+    assert (client.limit.tier, client.limit.badge) == ("mps", "soft limit")
+    assert client.limit.why.startswith("CUDA refuses every process more than the share")
 
 
 async def test_what_was_done_is_shown_and_stands_in_the_history(simulated):

@@ -82,6 +82,7 @@ def test_no_secret_is_shown_when_a_configuration_is_printed():
         ("RUNAI_SIMULATE", "1.5", "RUNAI_SIMULATE is '1.5'"),
         ("RUNAI_SIMULATE", "4000", "RUNAI_SIMULATE is '4000'"),
         ("RUNAI_SYSTEM_USERS", "yes", "RUNAI_SYSTEM_USERS is 'yes'"),
+        ("RUNAI_GPU_SHARING", "both", "RUNAI_GPU_SHARING is 'both'"),
         ("RUNAI_LOG_LEVEL", "loud", "RUNAI_LOG_LEVEL is 'loud'"),
         ("JUPYTERHUB_SERVICE_URL", "http://h:port", "JUPYTERHUB_SERVICE_URL is 'http://h:port'"),
     ],

@@ -34,6 +34,7 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.errors import NotFound
+from runai.hub_service.limits.sharing import Sharing
 
 __all__ = ["LocalCluster"]
 
@@ -56,10 +57,11 @@ class LocalCluster(RecordedCluster):
         *,
         system_users: bool = False,
         api_url: str = "",
+        sharing: Sharing | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Use `open` instead: it makes sure that nobody else does this on the same directory."""
-        super().__init__(store, {node_name: devices}, api_url=api_url, clock=clock)
+        super().__init__(store, {node_name: devices}, api_url=api_url, sharing=sharing, clock=clock)
         self._data_dir = data_dir
         self._rows = {
             name: _on_this_machine(row, node_name, len(devices)) for name, row in self._rows.items()
@@ -80,6 +82,7 @@ class LocalCluster(RecordedCluster):
         *,
         system_users: bool = False,
         api_url: str = "",
+        sharing: Sharing | None = None,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory, waiting for another service that has it open.
@@ -97,6 +100,7 @@ class LocalCluster(RecordedCluster):
                     node_name,
                     system_users=system_users,
                     api_url=api_url,
+                    sharing=sharing,
                     clock=clock,
                 )
                 try:

@@ -1,0 +1,110 @@
+"""What a worker's environment says of its share, where devices and shares differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.environment import worker_environment
+from runai.hub_service.clusters.records import (
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.clusters.row import Row
+from runai.hub_service.limits.path import HOOK
+from runai.hub_service.limits.sharing import TimeSliced
+from runai.hub_service.scheduler.model import DeviceShare
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+DEVICES = [
+    Device(index, f"GPU-{index}", "H200", memory_mib, simulated=False)
+    for index, memory_mib in enumerate((143_771, 81_920))
+]
+
+
+class Mps:
+    """A machine whose first device is shared by MPS."""
+
+    def variables(self, device: str, memory_mib: int) -> Mapping[str, str]:
+        return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{device}={memory_mib}M"}
+
+    def trouble(self, device: str) -> str:
+        return ""
+
+
+def environment(*shares: tuple[int, int], env=None, sharing=None, **asked) -> dict[str, str]:
+    spec = WorkloadSpec("vision", "exp", "ana", "job", ("true",), env=env or {}, **asked)
+    held = tuple(DeviceShare(device, MilliGpu(milli)) for device, milli in shares)
+    worker = WorkerRecord("vision/exp-0", 0, "running", "box", held)
+    record = WorkloadRecord(spec, WorkloadState.RUNNING, 0.0, (worker,))
+    return worker_environment(
+        Row(record), worker, DEVICES, api_url="", sharing=sharing or TimeSliced()
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "asked", "limits", "devices", "smallest"),
+    [
+        pytest.param([(0, 500)], {}, "71885", "143771", "71885", id="half of an H200"),
+        pytest.param([(1, 250)], {}, "20480", "81920", "20480", id="a quarter of an A100"),
+        pytest.param(
+            [(0, 500), (1, 500)], {}, "71885,40960", "143771,81920", "40960", id="two devices"
+        ),
+        pytest.param([(1, 98)], {"gpu_memory_mib": 8000}, "8000", "81920", "8000", id="memory"),
+        pytest.param([(0, 1000)], {}, "143771", "143771", "143771", id="a whole device"),
+    ],
+)
+def test_each_device_has_its_own_limit(shares, asked, limits, devices, smallest):
+    told = environment(*shares, **asked)
+
+    assert told["RUNAI_GPU_MEMORY_LIMITS_MIB"] == limits
+    assert told["RUNAI_GPU_DEVICES_MIB"] == devices
+    assert told["RUNAI_GPU_MEMORY_LIMIT_MIB"] == smallest
+
+
+def test_jax_and_cupy_get_what_a_context_leaves():
+    told = environment((0, 500))
+
+    assert told["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.4965"  # (71885 - 500) / 143771
+    assert told["CUPY_GPU_MEMORY_LIMIT"] == str((71_885 - 500) << 20)
+
+
+def test_a_whole_device_is_capped_by_nothing():
+    told = environment((0, 1000))
+
+    assert not {"XLA_PYTHON_CLIENT_MEM_FRACTION", "CUPY_GPU_MEMORY_LIMIT"} & told.keys()
+
+
+@pytest.mark.parametrize(
+    ("env", "path"),
+    [
+        pytest.param({}, HOOK, id="none before"),
+        pytest.param({"PYTHONPATH": "/home/ana/lib"}, f"{HOOK}:/home/ana/lib", id="their own"),
+        pytest.param({"PYTHONPATH": f"/x:{HOOK}"}, f"{HOOK}:/x", id="of the session it came from"),
+    ],
+)
+def test_the_hook_comes_before_a_users_own_path(env, path):
+    assert environment((0, 500), env=env)["PYTHONPATH"] == path
+
+
+def test_without_a_device_a_users_path_is_their_own():
+    assert environment(env={"PYTHONPATH": "/home/ana/lib"})["PYTHONPATH"] == "/home/ana/lib"
+    assert "PYTHONPATH" not in environment()
+
+
+@pytest.mark.parametrize(
+    ("shares", "limit"),
+    [
+        pytest.param([(0, 500)], "GPU-0=71885M", id="a share of one device"),
+        pytest.param([(0, 1000)], None, id="a whole device needs none"),
+        pytest.param([(0, 500), (1, 500)], None, id="a process is a client of one daemon only"),
+    ],
+)
+def test_who_becomes_a_client_of_mps(shares, limit):
+    told = environment(*shares, sharing=Mps())
+
+    assert told.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == limit
