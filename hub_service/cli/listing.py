@@ -5,7 +5,7 @@ both show the two side by side. The rows are functions of what the API said and 
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, get_args
 
 import click
@@ -214,7 +214,7 @@ def top(what: str, output: str) -> None:
     """
     with Client.discover() as client:
         if _KINDS[what] == "nodes":
-            _show_nodes(client.nodes(), output)
+            _show_nodes(client.nodes(), output, client if output == "table" else None)
             return
         holding = [w for w in client.workloads() if w.allocated]
         holding.sort(key=lambda w: (-(w.utilized or 0), w.id))
@@ -251,14 +251,26 @@ def show_projects(client: Client, output: str) -> None:
         click.echo(note)
 
 
-def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
+def _show_nodes(nodes: Sequence[NodeView], output: str, averages_of: Client | None = None) -> None:
     if output == "json":
         render.show_json(nodes)
         return
     wide = output == "wide"
     header = NODE_WIDE if wide else NODE_HEADER
     render.show_table(header, node_rows(nodes, wide=wide), fold="HELD BY")
+    if averages_of is not None:
+        _show_averages(averages_of)
     _note_simulated(_any_simulated(nodes))
+
+
+def _show_averages(client: Client) -> None:
+    """Print the headline figure: how busy the GPUs were, beside how many were allocated."""
+    now = datetime.now(UTC)
+    for name, hours in (("last hour", 1), ("last 24 hours", 24), ("last 7 days", 168)):
+        usage = client.usage(since=now - timedelta(hours=hours))
+        busy = render.share(usage.utilized_average, usage.capacity, simulated=usage.simulated)
+        allocated = render.share(usage.allocated_average, usage.capacity)
+        click.echo(f"{f'{name}:':15} {busy} utilized, {allocated} allocated on average")
 
 
 def _any_simulated(nodes: Sequence[NodeView]) -> bool:

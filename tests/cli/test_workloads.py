@@ -112,6 +112,17 @@ def test_simulated_devices_are_marked_wherever_they_are_shown(bob, eventually):
         assert "* simulated" in bob(*arguments).stdout, arguments
 
 
+def test_the_headline_figure_stands_below_the_nodes(bob):
+    averages = bob("top").stdout.splitlines()[-4:-1]
+
+    assert [line.partition(":")[0] for line in averages] == [
+        "last hour",
+        "last 24 hours",
+        "last 7 days",
+    ]
+    assert all(line.endswith("allocated on average") for line in averages)
+
+
 @pytest.mark.parametrize("words", [["exp1"], ["job", "exp1"], ["vision/exp1"]], ids=" ".join)
 def test_a_workload_is_described_by_any_of_its_names(bob, words):
     bob("submit", "exp1", "-g", "1", *SLEEP)

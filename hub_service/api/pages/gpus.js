@@ -172,6 +172,40 @@ function draw(overview) {
   byId("devices").replaceChildren(...devices.map(drawDevice));
 }
 
+const HOUR = 3600e3;
+/** @type {[string, number][]} */
+const RANGES = [["last hour", HOUR], ["last 24 hours", 24 * HOUR], ["last 7 days", 7 * 24 * HOUR]];
+
+/** @param {string} name @param {any} usage */
+function drawAverage(name, usage) {
+  const percent = (/** @type {number | null} */ average) =>
+    (average == null || !usage.capacity ? "–" : `${Math.round((100 * average) / usage.capacity)} %`);
+  const hours = (/** @type {number} */ amount) => amount.toFixed(amount < 10 ? 1 : 0);
+  const spent = usage.allocated_gpu_hours;
+  const idle = spent ? `${hours(spent)} GPU-hours allocated, ${hours(usage.idle_gpu_hours)} of them idle` : "";
+  return make(
+    "div", "average",
+    make("p", "percent", percent(usage.utilized_average)),
+    make("p", "", `${name} · ${percent(usage.allocated_average)} allocated`),
+    make("p", "", idle),
+  );
+}
+
+/** The headline figure: how busy the GPUs were, not just whose. */
+async function drawAverages() {
+  const tiles = await Promise.all(RANGES.map(async ([name, length]) => {
+    const since = new Date(Date.now() - length).toISOString();
+    const reply = await fetch(`${prefix}api/v1/usage?since=${since}`, { credentials: "same-origin" });
+    return reply.ok ? drawAverage(name, await reply.json()) : "";
+  }));
+  byId("averages").replaceChildren(...tiles);
+}
+
+/** Once a minute, and the service may be away: its stream says so. */
+const keepAverages = () => drawAverages().catch(() => {});
+keepAverages();
+window.setInterval(keepAverages, 60e3);
+
 const events = new EventSource(`${prefix}api/v1/events`);
 events.addEventListener("overview", (event) => draw(JSON.parse(event.data)));
 events.addEventListener("error", () => {
