@@ -1,6 +1,6 @@
 """How much nodes could give at most, by counting: infeasible searches need not be begun.
 
-Knows an upper bound of what R1, R2, E1 and R6 let a claimant take on some nodes. Never says no
+Knows an upper bound of what R1, R2, R6, R8 and E1 let a claimant take on some nodes. Never says no
 where a search could succeed; what really can be taken is `search`'s. Used by `reclaim`.
 """
 
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from runai.hub_service.scheduler.givers import Way
 from runai.hub_service.scheduler.items import ACTIVE, Item
 from runai.hub_service.scheduler.lanes import Unit
+from runai.hub_service.scheduler.protection import protected_until
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import UNLIMITED, Account
@@ -46,6 +47,7 @@ class Giving:
         self._state = state
         self._on: dict[int, list[Held]] = {}
         self._over: dict[tuple[Account, bool], int] = {}
+        self._protected: dict[Item, bool] = {}
 
     def could_suffice(self, nodes: Collection[int], unit: Unit, way: Way, workers: int = 1) -> bool:
         """Tell whether so many workers of one kind could have room if all left that may go."""
@@ -108,11 +110,26 @@ class Giving:
             if not member.kind.is_whole:
                 shared.add(item.account)
         held: list[Held] = []
-        for account, there in devices.items():
-            surplus = {item: count for item in there if (count := _surplus(item, there[item]))}
+        for account, everything in devices.items():
+            surplus = {item: s for item, n in everything.items() if (s := _surplus(item, n))}
+            there = everything
+            if self._state.protects:
+                there = {i: n for i, n in everything.items() if not self._is_protected(i)}
             losses = _loss(there), _loss(surplus)
             held.append(Held(account, there, surplus, account in shared, *losses))
         return held
+
+    def _is_protected(self, item: Item) -> bool:
+        """Tell whether it may not be paused yet (R8); an elastic one may be when it has shrunk."""
+        if len(item.members) > item.minimum:
+            return False
+        known = self._protected.get(item)
+        if known is None:
+            state = self._state
+            active = [member for member in item.members if member.standing in ACTIVE]
+            until = protected_until(item, active, state.policy, state.time)
+            known = self._protected[item] = until is not None
+        return known
 
 
 def _loss(devices: dict[Item, int]) -> Loss:

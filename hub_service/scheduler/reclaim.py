@@ -202,7 +202,9 @@ class Reclaim:
         Who is over may give so much and no more: taken in R4's order alone it may come from
         nodes where it helps nobody. On no more nodes than it needs, it is enough or it is not.
         """
-        if not self._could_help(unit, way):
+        # Where protection may be the reason (R8), only a search can tell until when.
+        asks_until = self._state.protects and self._state.policy.explain != "none"
+        if not asks_until and not self._could_help(unit, way):
             return
         protected = None if way.surplus_only else self._victims.protected
         yield Choice(partial(self._victims.of, surplus_only=way.surplus_only), None, protected)
