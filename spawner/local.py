@@ -24,7 +24,7 @@ from runai.spawner import form
 from runai.spawner.admission import Admission
 from runai.spawner.progress import Progress
 from runai.spawner.refusal import SessionRefused
-from runai.spawner.session import SessionRequest, folder_name
+from runai.spawner.session import SessionRequest, folder_name, with_handed
 
 __all__ = ["RunaiLocalSpawner"]
 
@@ -184,13 +184,7 @@ class RunaiLocalSpawner(LocalProcessSpawner):
         env: dict[str, str] = super().get_env()
         if self.api_url:
             env["RUNAI_API_URL"] = self.api_url
-        handed = {**(self._handed or NO_DEVICES)}
-        # What is handed over comes first, what the admin set for all servers stays.
-        paths = [handed.get("PYTHONPATH", ""), env.get("PYTHONPATH", "")]
-        if any(paths):
-            handed["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        env.update(handed)
-        return env
+        return with_handed(env, self._handed or NO_DEVICES)
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
         """Add who and where the user is."""

@@ -5,6 +5,7 @@ sentence; user and server become the session's name. The wait for GPUs is in `ad
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.errors import InvalidRequest
 from runai.spawner.amount import NO_GPU, Amount, parse_amount
 
-__all__ = ["SessionRequest", "folder_name", "session_name"]
+__all__ = ["SessionRequest", "folder_name", "session_name", "with_handed"]
 
 LONGEST_NAME: Final = 38
 GRACE_SECONDS: Final = 30
@@ -97,6 +98,19 @@ def session_name(user: str, server: str = "") -> str:
     plain = all(re.fullmatch(r"[a-z0-9]+", part) for part in (user, server) if part or not user)
     looks_hashed = re.fullmatch(rf"[0-9a-f]{{{_HASH_LETTERS}}}", server)
     return _label(readable, f"{user}/{server}", unique=plain and not looks_hashed)
+
+
+def with_handed(env: Mapping[str, str], handed: Mapping[str, str]) -> dict[str, str]:
+    """Return a server's environment with what its allocation hands over.
+
+    What is handed over wins; a PYTHONPATH that was there follows it, so that nothing is lost.
+
+    >>> with_handed({"PYTHONPATH": "/site", "A": "1"}, {"PYTHONPATH": "/hook"})
+    {'PYTHONPATH': '/hook:/site', 'A': '1'}
+    """
+    paths = [handed.get("PYTHONPATH", ""), env.get("PYTHONPATH", "")]
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, paths))} if any(paths) else {}
+    return {**env, **handed, **path}
 
 
 def folder_name(user: str) -> str:

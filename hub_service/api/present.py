@@ -28,17 +28,22 @@ class Present:
     sharing: Sharing = field(default_factory=TimeSliced)
     """How this machine's devices are shared; asked for what went wrong with it."""
     _reports: dict[str, tuple[float, AgentReport]] = field(default_factory=dict)
+    _held: dict[tuple[str, WorkloadId], float] = field(default_factory=dict)
+    """When each workload was last seen to hold a device of a node."""
     _notices: dict[WorkloadId, tuple[float, Notice]] = field(default_factory=dict)
 
     def learn(self, now: float, report: AgentReport, held: AbstractSet[WorkloadId]) -> list[Notice]:
         """Take a report; return its notices about workloads that hold devices of its node.
 
-        Of others a node's agent has nothing to tell.
+        Or held them lately: what was killed is gone when that is told. Of others a node's agent has
+        nothing to tell.
         """
         before = self._reports.get(report.node)
         if before is None or report.at >= before[1].at:  # reports that waited come late
             self._reports[report.node] = now, report
-        news = [notice for notice in report.notices if notice.workload in held]
+        self._held |= {(report.node, workload): now for workload in held}
+        self._held = {key: at for key, at in self._held.items() if now - at < NOTICE_FOR_S}
+        news = [n for n in report.notices if (report.node, n.workload) in self._held]
         self._notices |= {notice.workload: (now, notice) for notice in news}
         self._notices = {
             workload: (at, notice)

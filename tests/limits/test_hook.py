@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -141,3 +144,13 @@ def test_a_variable_that_is_no_number_stops_nobody(run_python, env, tmp_path):
 
 def test_an_isolated_interpreter_goes_without(run_python, env):
     assert "runai_limits" not in run_python(IMPORTED, env, options=("-I",))
+
+
+def test_an_environment_of_its_own_has_it_too(tmp_path, env):
+    home = tmp_path / "other"
+    venv.create(home, with_pip=False)
+
+    told = subprocess.check_output([home / "bin" / "python", "-c", IMPORTED], env=env, text=True)
+
+    assert "runai_limits.start" in json.loads(told)
+    assert "numpy" not in json.loads(told)

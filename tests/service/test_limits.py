@@ -144,6 +144,17 @@ def test_the_present_ends():
     assert len(present.processes(100.0 + RECENT_S - 1, "vision/exp1")) == 1
 
 
+def test_what_was_killed_is_gone_when_that_is_told():
+    present = Present()
+    present.learn(100.0, report(1.0), {"vision/exp1"})
+
+    told = present.learn(
+        101.0, report(2.0, notices=(notice("vision/exp1"), notice("vision/other"))), set()
+    )
+
+    assert [one.workload for one in told] == ["vision/exp1"]
+
+
 def test_a_report_that_waited_is_not_the_present():
     present = Present()
     present.learn(100.0, report(5.0, tiers={"vision/exp1": "driver"}), set())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runai.hub_service.errors import InvalidRequest
 from runai.spawner.amount import Amount
-from runai.spawner.session import SessionRequest, folder_name, session_name
+from runai.spawner.session import SessionRequest, folder_name, session_name, with_handed
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?")
 NAMES = st.text(max_size=50) | st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True)
@@ -124,3 +124,21 @@ def test_a_home_is_one_plain_folder(user: str):
 @pytest.mark.parametrize("user", [".", "..", "../bob", "/etc", "bob/", "", "Bob"])
 def test_no_name_leads_to_anothers_home(user: str):
     assert folder_name(user) not in {"", ".", "..", "bob"}
+
+
+@pytest.mark.parametrize(
+    ("env", "handed", "expected"),
+    [
+        pytest.param({"A": "1"}, {"B": "2"}, {"A": "1", "B": "2"}, id="no path at all"),
+        pytest.param({"A": "1"}, {"A": "2"}, {"A": "2"}, id="what is handed over wins"),
+        pytest.param(
+            {"PYTHONPATH": "/site"},
+            {"PYTHONPATH": "/hook"},
+            {"PYTHONPATH": "/hook:/site"},
+            id="the admin's path stays",
+        ),
+        pytest.param({"PYTHONPATH": "/site"}, {}, {"PYTHONPATH": "/site"}, id="without a GPU"),
+    ],
+)
+def test_a_server_gets_what_its_allocation_hands_over(env, handed, expected):
+    assert with_handed(env, handed) == expected

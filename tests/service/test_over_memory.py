@@ -1,0 +1,109 @@
+"""The whole of it: a job that goes over its memory is told and ended, its neighbour finishes.
+
+Real service, agent, supervisors and processes on a simulated device. The watchdog's seconds are the
+agent's polls, so the ladder is climbed as fast as the machine measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sys
+
+from runai.hub_service.agent.keeping import Keeper
+from runai.hub_service.agent.loop import Agent
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.api.schemas import SubmitRequest
+
+LIMIT_MIB = 100
+TOO_MUCH_MIB = 800
+
+# Ignores what it is asked: the last rung must hold.
+GREEDY = f"""
+import signal
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+ballast = b"x" * ({TOO_MUCH_MIB} << 20)
+while True:
+    signal.pause()
+"""
+
+MODEST = """
+import pathlib, sys, time
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+print("finished")
+"""
+
+
+def job(name: str, program: str, *arguments: str) -> SubmitRequest:
+    return SubmitRequest(
+        name=name,
+        project="vision",
+        command=[sys.executable, "-c", program, *arguments],
+        gpu_memory_mib=LIMIT_MIB,
+    )
+
+
+@contextlib.asynccontextmanager
+async def an_agent(served):
+    polls = itertools.count()
+    keeper = Keeper(clock=lambda: float(next(polls)))
+    reporter = await served.client("agent")
+    source = SimulatedDevices(5, node="lab")
+    task = asyncio.create_task(
+        Agent("lab", source, reporter, busy_s=0.05, idle_s=0.05, keeper=keeper).run()
+    )
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_job_over_its_memory_is_told_and_ended_and_its_neighbour_finishes(
+    served, ana, nel, tmp_path, eventually_async
+):
+    finish = tmp_path / "finish"
+    await ana.submit(job("greedy", GREEDY))
+    modest = job("modest", MODEST, str(finish)).model_copy(update={"project": "nlp"})
+    await nel.submit(modest)
+
+    async def state_of(client, workload: str) -> str:
+        return (await client.workload(workload)).state
+
+    async def has_ended() -> bool:
+        detail = await ana.workload("vision/greedy")
+        # The last thing that was done is told when it has worked already.
+        return detail.state == "failed" and any(e.text.endswith("killed") for e in detail.history)
+
+    async def shares_the_device() -> bool:
+        found = [w.workers[0].devices for w in await ana.workloads()]
+        return bool(found and found[0])
+
+    await eventually_async(shares_the_device)
+    async with an_agent(served):
+        await eventually_async(has_ended)
+    detail = await ana.workload("vision/greedy")
+    told = [event.text for event in detail.history if event.kind == "warning"]
+
+    # A last look may find it within its share again: it is gone.
+    assert [_verb(text) for text in told][:4] == ["notice", "interrupted", "told to end", "killed"]
+    assert detail.notice == told[-1]
+    assert detail.exit_code == -9
+    assert await state_of(nel, "nlp/modest") == "running"
+    finish.touch()
+
+    async def has_finished() -> bool:
+        return await state_of(nel, "nlp/modest") == "succeeded"
+
+    await eventually_async(has_finished)
+    assert [e for e in (await nel.workload("nlp/modest")).history if e.kind == "warning"] == []
+
+
+def _verb(text: str) -> str:
+    if text.endswith("in 3 s its largest process is interrupted"):
+        return "notice"
+    return text.rpartition(" is ")[2]
