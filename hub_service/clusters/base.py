@@ -125,6 +125,20 @@ class Cluster(Protocol):
             Conflict: the session holds no allocation (it was released meanwhile).
         """
 
+    async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
+        """Give a running session's GPUs to others; it goes on without them. A repeat does nothing.
+
+        Raises:
+            Conflict: it is a job, or does not run.
+        """
+
+    async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Queue a released session for its GPUs; it goes on meanwhile.
+
+        Raises:
+            Conflict: it was not released.
+        """
+
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen` (so a spawner waits)."""
 

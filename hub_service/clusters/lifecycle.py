@@ -44,11 +44,12 @@ def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int =
     workers = tuple(
         replace(
             w,
-            state="starting",
+            # A session that asked for its GPUs again runs all the while.
+            state="starting" if w.process is None else "running",
             node=held[w.index].node,
             devices=held[w.index].devices,
             started=now,
-            process=None,
+            process=w.process,
             attempt=attempt,
             exit_code=None,
         )
@@ -59,7 +60,9 @@ def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int =
     verb = "resumes" if row.resumed else "starts"
     text = f"{verb} on {_places(grants)}"
     if row.spec.command is None:
-        text = f"gets {_places(grants)}; waits for its server to start"
+        goes_on = any(w.process is not None for w in workers)
+        text = f"gets {_places(grants)}"
+        text += " again" if goes_on else "; waits for its server to start"
     record = replace(
         record,
         workers=workers,

@@ -90,11 +90,12 @@ def workload_for_core(row: Row) -> Workload | None:
 
 def _worker(row: Row, worker: WorkerRecord) -> Worker:
     spec = row.spec
+    released = row.record.released is not None
     placed = worker.state != "pending"
     return Worker(
         name=worker.name,
-        gpus=MilliGpu(0) if spec.gpu_memory_mib else spec.gpus,
-        gpu_memory_mib=Mib(spec.gpu_memory_mib) if spec.gpu_memory_mib else None,
+        gpus=MilliGpu(0) if spec.gpu_memory_mib or released else spec.gpus,
+        gpu_memory_mib=Mib(spec.gpu_memory_mib) if spec.gpu_memory_mib and not released else None,
         state=_STATES[worker.state],
         node=worker.node if placed else None,
         devices=tuple(share.device for share in worker.devices),

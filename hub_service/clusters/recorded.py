@@ -199,6 +199,17 @@ class RecordedCluster:
         self._keep({workload: lifecycle.attached(row, process, now=self._clock())})
         return self._row(workload).record
 
+    async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
+        """Give a running session's GPUs to others; it goes on without them."""
+        step = wishes.released(self._row(workload), why=why, now=self._clock())
+        self._keep({workload: step})
+        return self._row(workload).record
+
+    async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Queue a released session for its GPUs; it goes on meanwhile."""
+        self._keep({workload: wishes.regained(self._row(workload), by=by)})
+        return self._row(workload).record
+
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen`."""
         while (record := self._row(workload).record) == seen:

@@ -203,6 +203,8 @@ class WorkloadRecord:
     log_dir: str = ""
     not_before: float | None = None
     """When a retry is due."""
+    released: float | None = None
+    """Since when a session goes on without its GPUs, which were idle; None: it has what it got."""
 
     @property
     def id(self) -> WorkloadId:

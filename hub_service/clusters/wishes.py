@@ -18,7 +18,17 @@ from runai.hub_service.clusters.row import Row, Step
 from runai.hub_service.errors import Conflict
 from runai.hub_service.scheduler.model import DeviceShare, Wait
 
-__all__ = ["deleted", "reserved", "resumed", "submitted", "suspended", "unreserved", "waiting"]
+__all__ = [
+    "deleted",
+    "regained",
+    "released",
+    "reserved",
+    "resumed",
+    "submitted",
+    "suspended",
+    "unreserved",
+    "waiting",
+]
 
 _IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
 
@@ -93,6 +103,45 @@ def deleted(row: Row, *, by: str, now: float) -> Step:
         return settle(row, now=now)
     reason = StateReason("deleted", f"deleted by {by}")
     return stopped(row, range(len(row.record.workers)), reason, now=now)
+
+
+def released(row: Row, *, why: str, now: float) -> Step:
+    """Take a running session's GPUs; its process goes on without them.
+
+    Raises:
+        Conflict: it is no session that holds GPUs.
+    """
+    (worker, *_) = row.record.workers
+    if row.spec.kind != "session" or row.spec.command is not None or worker.state != "running":
+        raise Conflict(
+            f"{row.id} is no session that runs ({row.record.state}), so it cannot go on without"
+            " GPUs.",
+            hint="Suspend or delete it.",
+            code="not_releasable",
+        )
+    if not worker.devices:
+        return Step(row)
+    row = _with(row, replace(worker, devices=()))
+    record = replace(row.record, released=now, reason=StateReason("released", why))
+    return Step(replace(row, record=record), (("released", why),))
+
+
+def regained(row: Row, *, by: str) -> Step:
+    """Put a session that goes on without its GPUs into the queue for them.
+
+    Raises:
+        Conflict: it was not released.
+    """
+    if row.record.released is None:
+        raise Conflict(
+            f"{row.id} was not released: it holds what it asked for, or waits for it.",
+            hint="`runai describe` shows it.",
+            code="not_released",
+        )
+    (worker, *_) = row.record.workers
+    row = _with(row, replace(worker, state="pending", node=""))
+    record = replace(row.record, state=WorkloadState.QUEUED, released=None, reason=None)
+    return Step(replace(row, record=record), (("queued", f"{by} asks for its GPUs again"),))
 
 
 def reserved(row: Row, index: int, node: str, devices: tuple[DeviceShare, ...]) -> Step:

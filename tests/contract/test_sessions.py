@@ -80,3 +80,40 @@ async def test_a_session_with_a_command_is_started_by_the_cluster_and_not_tried_
 
     record = await lab.until(spec.id, "ended")
     assert record.exit_code == 1
+
+
+async def test_a_released_session_goes_on_and_gets_its_gpus_again(lab):
+    spec = lab.session()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+    process = await lab.session_process()
+    await lab.cluster.attach(spec.id, process)
+    released = await lab.cluster.release(spec.id, why="idle for 30 min")
+    seen = (await lab.cluster.observe()).workloads[0].workers[0]
+
+    assert (released.state, released.allocated) == ("running", 0)
+    assert released.workers[0].process == process
+    assert (seen.gpus, seen.devices) == (0, ())
+    assert released == await lab.cluster.release(spec.id, why="again")
+    assert (await lab.cluster.environment(spec.id)).variables["CUDA_VISIBLE_DEVICES"] == ""
+
+    waiting = await lab.cluster.regain(spec.id, by="ana")
+    wanted = (await lab.cluster.observe()).workloads[0].workers[0]
+    assert (waiting.state, wanted.gpus, wanted.node) == ("queued", 500, None)
+
+    await lab.cluster.apply(plan(start(spec.id, 1, share=0.5)))
+    again = await lab.cluster.workload(spec.id)
+    assert (again.state, again.allocated, again.workers[0].process) == ("running", 500, process)
+
+    await lab.end_session(spec)
+    assert (await lab.until(spec.id, "ended")).allocated == 0
+
+
+async def test_only_a_running_session_can_be_released(lab):
+    await lab.cluster.submit([lab.session(), lab.job("exp1")])
+
+    for workload in ("vision/lab-ana", "vision/exp1"):
+        with pytest.raises(Conflict, match="no session that runs"):
+            await lab.cluster.release(workload, why="idle")
+        with pytest.raises(Conflict, match="was not released"):
+            await lab.cluster.regain(workload, by="ana")
