@@ -33,6 +33,7 @@ from runai.hub_service.controller import Controller
 from runai.hub_service.errors import RunaiError
 from runai.hub_service.first_projects import first_projects
 from runai.hub_service.forgotten_sessions import ForgottenSessions
+from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.limits.sharing import MpsSharing, Sharing, TimeSliced
 from runai.hub_service.metrics import Metrics
@@ -140,10 +141,12 @@ async def serve(config: Config) -> None:
         await set_projects(cluster, config, len(devices))
         agent_token = secrets.token_urlsafe(32)
         metrics = Metrics()
+        ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
         platform = Platform(
             cluster=cluster,
             controller=Controller(cluster, decide, policy=policy, on_cycle=metrics.count),
-            ledger=Ledger(config.ledger or config.data_dir / "ledger.sqlite"),
+            ledger=ledger,
+            idle=IdleWatch(cluster, ledger),
             authenticator=SharedTokens(config.hub_token, agent_token, users),
             prefix=config.prefix,
             version=version("jupyter-runai"),

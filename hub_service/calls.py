@@ -251,6 +251,18 @@ def resume(workload: str) -> Call[schemas.WorkloadDetail]:
     return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail)
 
 
+def keep(workload: str) -> Call[schemas.WorkloadDetail]:
+    return Call("POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail)
+
+
+def release(workload: str) -> Call[schemas.WorkloadDetail]:
+    return Call("POST", f"{_workload(workload)}/release", schemas.WorkloadDetail)
+
+
+def regain(workload: str) -> Call[schemas.WorkloadDetail]:
+    return Call("POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail)
+
+
 def delete(workload: str) -> Call[None]:
     return Call("DELETE", _workload(workload), type(None))
 

@@ -141,6 +141,18 @@ class Client(_Face):
         """Put a suspended job back into its place in the queue."""
         return self._transport.send(calls.resume(workload))
 
+    def keep(self, workload: str) -> WorkloadDetail:
+        """Keep idle GPUs for 30 more minutes."""
+        return self._transport.send(calls.keep(workload))
+
+    def release(self, workload: str) -> WorkloadDetail:
+        """Give a session's GPUs to others; it goes on without them."""
+        return self._transport.send(calls.release(workload))
+
+    def regain(self, workload: str) -> WorkloadDetail:
+        """Ask for a released session's GPUs again."""
+        return self._transport.send(calls.regain(workload))
+
     def delete(self, workload: str) -> None:
         """Stop a workload if it runs, and forget it."""
         self._transport.send(calls.delete(workload))
@@ -279,6 +291,18 @@ class AsyncClient(_Face):
     async def resume(self, workload: str) -> WorkloadDetail:
         """Put a suspended job back into its place in the queue."""
         return await self._transport.send(calls.resume(workload))
+
+    async def keep(self, workload: str) -> WorkloadDetail:
+        """Keep idle GPUs for 30 more minutes."""
+        return await self._transport.send(calls.keep(workload))
+
+    async def release(self, workload: str) -> WorkloadDetail:
+        """Give a session's GPUs to others; it goes on without them."""
+        return await self._transport.send(calls.release(workload))
+
+    async def regain(self, workload: str) -> WorkloadDetail:
+        """Ask for a released session's GPUs again."""
+        return await self._transport.send(calls.regain(workload))
 
     async def delete(self, workload: str) -> None:
         """Stop a workload if it runs, and forget it."""

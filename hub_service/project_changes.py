@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from decimal import Decimal
 from typing import Any
 
+from runai.hub_service.api.idle_schemas import IdlePut
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu, gpu_text
@@ -27,7 +28,14 @@ def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
     Raises:
         InvalidRequest: the result cannot be meant.
     """
-    changed = replace(spec, **{name: _value(name, value) for name, value in given.items()})
+    changed = replace(spec, **{n: _value(n, v, spec) for n, v in given.items()})
+    if changed.idle_job.release_s is not None:
+        raise InvalidRequest(
+            f"idle_job.release_s is {changed.idle_job.release_s} for project {changed.name}:"
+            " a job does not go on without its GPUs.",
+            hint="Give stop_s: the job is suspended, and can be resumed.",
+            code="job_cannot_release",
+        )
     if (
         changed.build_quota is not None
         and changed.quota is not None
@@ -42,11 +50,13 @@ def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
     return changed
 
 
-def _value(name: str, value: Any) -> Any:  # noqa: ANN401  of any field
+def _value(name: str, value: Any, spec: ProjectSpec) -> Any:  # noqa: ANN401  of any field
     if value is None:
         return None if name in _NULL_SAYS_SOMETHING else _DEFAULTS[name]
     if isinstance(value, Decimal):
         return MilliGpu(int(value * WHOLE_GPU))
+    if isinstance(value, IdlePut):
+        return replace(getattr(spec, name), **value.model_dump(exclude_unset=True))
     if isinstance(value, list):
         return tuple(value)
     return value

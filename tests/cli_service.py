@@ -25,6 +25,7 @@ from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound, Unauthenticated
+from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.scheduler import decide
 from runai.hub_service.serving import Server, listen
@@ -131,6 +132,7 @@ async def _serve(
             cluster=cluster,
             controller=controller,
             ledger=ledger,
+            idle=IdleWatch(cluster, ledger),
             authenticator=users,
             prefix=PREFIX,
             version="0.1.0",

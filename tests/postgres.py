@@ -82,7 +82,8 @@ def postgres_server(*, durable: bool = False) -> Iterator[str]:
         fast = ["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off"]
         server = subprocess.Popen(
             [
-                *(*as_account, str(programs / "postgres"), "-D", str(data), "-k", str(folder)),
+                *as_account,
+                *(str(programs / "postgres"), "-D", str(data), "-k", str(folder)),
                 *("-c", "listen_addresses=", *([] if durable else fast)),
             ],
             stdout=subprocess.DEVNULL,

@@ -15,6 +15,8 @@ from typing import Protocol
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices import DeviceSource
 from runai.hub_service.agent.keeping import Keeper
+from runai.hub_service.agent.processor import ProcessorMeter
+from runai.hub_service.agent.releasing import Releaser
 from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
 from runai.hub_service.errors import RunaiError, Unavailable
 
@@ -58,6 +60,7 @@ class Agent:
         busy_s: float = BUSY_S,
         idle_s: float = IDLE_S,
         keeper: Keeper | None = None,
+        releaser: Releaser | None = None,
     ) -> None:
         """Measure `source` and tell `reporter`, while `wanted` says so; `keeper` acts on it."""
         self._node = node
@@ -66,6 +69,8 @@ class Agent:
         self._wanted = wanted
         self._busy_s, self._idle_s = busy_s, idle_s
         self._keeper = keeper or Keeper()
+        self._releaser = releaser or Releaser()
+        self._processor = ProcessorMeter()
         self._allocations: list[AgentAllocation] = []
         self._waiting: deque[AgentReport] = deque(maxlen=KEPT_REPORTS)
         self._to_send = asyncio.Event()
@@ -111,9 +116,11 @@ class Agent:
         report = usage.report(self._node, poll, allocations)
         # What was measured is worth telling even where nothing could be done about it.
         try:
+            self._releaser.look(poll, allocations)
+            report = self._processor.add(report, poll, allocations)
             return self._keeper.told(report, poll, allocations)
         except Exception:
-            log.exception("the memory limits could not be looked after")
+            log.exception("limits and releases could not be looked after")
             return report
 
     async def _send(self) -> None:

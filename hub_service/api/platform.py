@@ -15,11 +15,13 @@ from fastapi import Depends, Request
 from runai.hub_service.api.auth import Authenticator
 from runai.hub_service.api.permissions import Action, Actor, authorise, no_such_workload
 from runai.hub_service.api.present import Present
-from runai.hub_service.api.views import Viewer, World
+from runai.hub_service.api.views import Viewer
+from runai.hub_service.api.world import World
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound
+from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 
 __all__ = ["Caller", "On", "Platform", "Watcher", "Watching"]
@@ -34,6 +36,7 @@ class Platform:
     cluster: Cluster
     controller: Controller
     ledger: Ledger
+    idle: IdleWatch
     authenticator: Authenticator
     prefix: str
     """Path of the service's root, with a slash at both ends."""
@@ -58,6 +61,7 @@ class Platform:
             devices=await self.cluster.devices(),
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
+            idle=self.idle.now,
             present=self.present,
         )
 

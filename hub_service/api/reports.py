@@ -32,6 +32,8 @@ class UsageSample(Wire):
     """Busy share of the whole device, 0..1; None: unknown, which is not idle."""
     memory_mib: int | None
     """None: unknown, which is not none."""
+    cpu: float | None = None
+    """Processor cores that its programs on the device kept busy; None: nobody looked."""
 
 
 class ProcessSample(Wire):
@@ -110,6 +112,8 @@ class AgentAllocation(Wire):
     """What it may use of each device (UUID) that it shares; a whole device has no limit."""
     is_server: bool = False
     """Whether its process is a notebook server, which is to outlive its kernels."""
+    release: bool = False
+    """Whether its programs, the notebook server left out, are to leave the devices."""
     cgroup: str = ""
     """Its own control group: a pod's UID, or a path below the version 2 root; "" if it has none."""
 

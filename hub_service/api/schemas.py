@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from runai.hub_service.api.durations import Seconds
+from runai.hub_service.api.idle_schemas import IdlePut, IdleView
 from runai.hub_service.api.limits import LimitView, ProcessView
 from runai.hub_service.api.wire import (
     EnvName,
@@ -30,6 +31,8 @@ __all__ = [
     "EnvironmentView",
     "Gpus",
     "HistoryView",
+    "IdlePut",
+    "IdleView",
     "LimitView",
     "LogLine",
     "NodeView",
@@ -162,6 +165,10 @@ class WorkloadView(Wire):
     """None: it shares no device."""
     notice: str = ""
     """What was done lately because it used more memory than its share; follows its name."""
+    idle: IdleView | None = None
+    """Since it has kept no GPU busy for its project's badge (5 minutes)."""
+    released: datetime | None = None
+    """Since when a session goes on without its GPUs; they can be asked for again."""
     simulated: bool = False
     mine: bool = False
     """Whether the caller may pause, resume and stop it."""
@@ -248,6 +255,9 @@ class ProjectPut(Wire):
     groups: list[UserName] | None = None
     admins: list[UserName] | None = None
     admin_groups: list[UserName] | None = None
+    idle_session: IdlePut | None = None
+    idle_job: IdlePut | None = None
+    """Fields left out of these two stay as they are; null is the default."""
 
 
 class ProjectView(Wire):
@@ -276,6 +286,8 @@ class ProjectView(Wire):
     waiting: int = 0
     """Workloads in the queue."""
     utilized: float | None = None
+    idle_session: IdlePut = IdlePut()
+    idle_job: IdlePut = IdlePut(notify_s=None)
     may_admin: bool = False
     may_submit: bool = False
 
@@ -319,6 +331,8 @@ class Overview(Wire):
     projects: list[ProjectView]
     workloads: list[WorkloadView]
     nodes: list[NodeView]
+    idle_gpu_hours_reclaimed: float = 0
+    """What would have been idle, had it not been given to others; ever."""
     notes: list[str] = []
     """What an admin should know: "quotas add up to 6 GPUs, the cluster has 5"."""
 

@@ -83,12 +83,16 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     await on.cluster.note_faults(node, {device.device: device.fault for device in report.devices})
     held = held_devices(await on.cluster.workloads(), devices)
     on.ledger.record(on.clock(), report.interval, held, report)
+    await on.idle.observe(report)
     allocations = await on.cluster.allocations(node)
     for notice in on.present.learn(on.clock(), report, {a.workload for a in allocations}):
         with suppress(NotFound):  # deleted since
             await on.cluster.note(notice.workload, notice.text)
     uuids = {device.index: device.uuid for device in devices[node]}
-    return AgentReply(allocations=[_allocation(a, uuids) for a in allocations])
+    releasing = {r.id for r in await on.cluster.workloads() if on.idle.releasing(r)}
+    return AgentReply(
+        allocations=[_allocation(a, uuids, release=a.workload in releasing) for a in allocations]
+    )
 
 
 async def _authorise(
@@ -133,7 +137,7 @@ async def _series(on: Platform, found: Usage) -> UsageSeries:
     )
 
 
-def _allocation(held: Allocation, uuids: dict[int, str]) -> AgentAllocation:
+def _allocation(held: Allocation, uuids: dict[int, str], *, release: bool) -> AgentAllocation:
     return AgentAllocation(
         workload=held.workload,
         worker=held.worker,
@@ -151,6 +155,7 @@ def _allocation(held: Allocation, uuids: dict[int, str]) -> AgentAllocation:
             if limit is not None and share.device in uuids
         },
         is_server=held.is_server,
+        release=release,
     )
 
 

@@ -5,13 +5,12 @@ What a caller must not see is left out here and nowhere else.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
-from typing import Literal, Protocol
 
 from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.idle_views import idle_rules, idle_view
 from runai.hub_service.api.limit_views import limit_view, process_views
 from runai.hub_service.api.permissions import (
     Action,
@@ -20,7 +19,6 @@ from runai.hub_service.api.permissions import (
     is_project_admin,
     may,
 )
-from runai.hub_service.api.present import Present
 from runai.hub_service.api.schemas import (
     AllocationView,
     DeviceShareView,
@@ -34,96 +32,21 @@ from runai.hub_service.api.schemas import (
     WorkloadDetail,
     WorkloadView,
 )
+from runai.hub_service.api.world import World
 from runai.hub_service.clusters.records import (
     HistoryEvent,
-    ProjectRecord,
     ProjectSpec,
     WorkerRecord,
-    WorkloadId,
     WorkloadRecord,
     WorkloadState,
 )
-from runai.hub_service.ledger import Totals
-from runai.hub_service.scheduler.model import ProjectShare
 from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory, gpu_text
 from runai.hub_service.submission import build_quota
 
-__all__ = ["Meter", "Viewer", "World", "version_of"]
+__all__ = ["Viewer", "version_of"]
 
 RECENT = 100
 """Finished workloads in an overview; `workloads` lists all."""
-
-
-class Meter(Protocol):
-    """What the ledger knows of the present."""
-
-    def current(self, workload: WorkloadId) -> tuple[float, int | None] | None:
-        """Return GPUs kept busy and MiB used now; None when nothing was measured."""
-
-    def average(self, workload: WorkloadId) -> float | None:
-        """Return GPUs kept busy, averaged over the time it held any."""
-
-    def counted(self, kind: Literal["project", "node", "workload"]) -> Mapping[str, Totals]:
-        """Return what each has added up to since the service started, by its name."""
-
-    def reported(self) -> Mapping[str, float]:
-        """Return until when each node has been measured."""
-
-    def last_active(self, uuid: str) -> float | None:
-        """Return when a device was last not idle; None when it was not since the start."""
-
-    def device(self, uuid: str) -> tuple[float | None, int | None] | None:
-        """Return a device's busy share and used MiB now; None when nothing was measured."""
-
-
-@dataclass(frozen=True)
-class World:
-    """Everything there is to show, at one instant."""
-
-    at: float
-    workloads: Sequence[WorkloadRecord]
-    projects: Mapping[str, ProjectRecord]
-    devices: Mapping[str, Sequence[Device]]
-    shares: Mapping[str, ProjectShare]
-    meter: Meter
-    present: Present
-
-    def spec(self, project: str) -> ProjectSpec | None:
-        """Return a project, if it still exists."""
-        record = self.projects.get(project)
-        return record.spec if record else None
-
-    @cached_property
-    def largest_device_mib(self) -> int:
-        """Return the memory of the largest device."""
-        sizes = (device.memory_mib for devices in self.devices.values() for device in devices)
-        return max(sizes, default=0)
-
-    @cached_property
-    def capacity(self) -> MilliGpu:
-        """Return all GPUs of all nodes."""
-        return MilliGpu(1000 * sum(len(devices) for devices in self.devices.values()))
-
-    @cached_property
-    def simulated(self) -> bool:
-        """Tell whether any device is simulated."""
-        return any(d.simulated for devices in self.devices.values() for d in devices)
-
-    @cached_property
-    def by_project(self) -> Mapping[str, Sequence[WorkloadRecord]]:
-        """Return the workloads of each project, those of its children included."""
-        found: dict[str, list[WorkloadRecord]] = {name: [] for name in self.projects}
-        for record in self.workloads:
-            name: str | None = record.spec.project
-            while name is not None and name in found:
-                found[name].append(record)
-                spec = self.spec(name)
-                name = spec.parent if spec else None
-        return found
-
-    def device(self, node: str, index: int) -> Device | None:
-        """Return a device of a node by its number."""
-        return next((d for d in self.devices.get(node, ()) if d.index == index), None)
 
 
 @dataclass(frozen=True)
@@ -196,6 +119,8 @@ class Viewer:
             "memory_used_mib": measured[1] if measured else None,
             "limit": limit_view(record, world.devices, world.present),
             "notice": world.present.notice(world.at, record.id),
+            "idle": idle_view(world.idle(record.id), world.at),
+            "released": _maybe_time(record.released),
             "simulated": world.simulated,
             "mine": may(self.actor, Action.CHANGE_WORKLOAD, world.spec(spec.project), spec),
             "version": version_of(record),
@@ -270,6 +195,8 @@ class Viewer:
             over_quota=share.over_quota / 1000 if share else 0,
             waiting=sum(r.state in _WAITING for r in records),
             utilized=sum(gpus for gpus, _ in measured) if measured else None,
+            idle_session=idle_rules(spec.idle_session),
+            idle_job=idle_rules(spec.idle_job),
             may_admin=actor.admin or is_project_admin(actor, spec),
             may_submit=may(actor, Action.SUBMIT, spec),
         )
@@ -322,6 +249,7 @@ class Viewer:
             projects=self.projects(),
             workloads=[self.workload(record) for record in seen],
             nodes=self.nodes(),
+            idle_gpu_hours_reclaimed=self.world.meter.reclaimed() / 3600,
             notes=self._notes() if self.actor.admin else [],
         )
 

@@ -105,6 +105,29 @@ async def resume(project: str, name: str, on: On, caller: Caller) -> WorkloadDet
     return await _detail(on, caller, await on.cluster.resume(record.id, by=caller.name))
 
 
+@router.post("/{project}/{name}/keep")
+async def keep(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Keep idle GPUs for 30 more minutes; at most twice until they are used again."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    await on.idle.keep(record.id, by=caller.name)
+    return await _detail(on, caller, record)
+
+
+@router.post("/{project}/{name}/release")
+async def release(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Give a session's GPUs to others: its programs on them end, it goes on."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    await on.idle.release(record, by=caller.name)
+    return await _detail(on, caller, record)
+
+
+@router.post("/{project}/{name}/regain")
+async def regain(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Ask for a released session's GPUs again; it goes on while it waits for them."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    return await _detail(on, caller, await on.cluster.regain(record.id, by=caller.name))
+
+
 @router.put("/{project}/{name}/process")
 async def attach(
     project: str, name: str, report: ProcessReport, on: On, caller: Caller

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from runai.hub_service.idle.rules import FOR_JOBS, FOR_SESSIONS, IdleRules
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import MilliGpu
 
@@ -239,6 +240,8 @@ class ProjectSpec:
     groups: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
     admin_groups: tuple[str, ...] = ()
+    idle_session: IdleRules = FOR_SESSIONS
+    idle_job: IdleRules = FOR_JOBS
 
 
 @dataclass(frozen=True, slots=True)

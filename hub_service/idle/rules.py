@@ -5,7 +5,7 @@ Plain data, in seconds. By default one is shown and told; nothing is taken until
 
 from dataclasses import dataclass
 
-__all__ = ["IDLE_BELOW", "KEEPS", "KEEP_S", "NEVER_USED_S", "IdleRules"]
+__all__ = ["FOR_JOBS", "FOR_SESSIONS", "IDLE_BELOW", "KEEPS", "KEEP_S", "NEVER_USED_S", "IdleRules"]
 
 IDLE_BELOW = 0.01
 """A workload that keeps less of every device busy is idle, whatever memory it holds."""
@@ -30,3 +30,7 @@ class IdleRules:
     """Its GPUs go to others; the notebook server and its files stay. Sessions only."""
     stop_s: int | None = None
     """It is stopped."""
+
+
+FOR_SESSIONS = IdleRules()
+FOR_JOBS = IdleRules(notify_s=None)

@@ -120,6 +120,10 @@ class Integration:
         """Note that scopes have other series from now on, though the same may be held."""
         self._ask_again = True
 
+    def reclaim(self, at: float, series: Series, gpu_seconds: float) -> None:
+        """Count GPU-seconds that were not left idle until `at`."""
+        self._add(series, int(at), Field.IDLE, gpu_seconds)
+
     def measure(self, report: AgentReport) -> None:
         """Count one report; one that was counted already changes nothing."""
         assert self.at is not None, "advance first"

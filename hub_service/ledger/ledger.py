@@ -114,6 +114,14 @@ class Ledger:
             happened = self._clock() if at is None else at
             self._batch.events.append(Event(happened, workload, kind, text, project, user))
 
+    def reclaim(self, at: float, project: str, gpu_seconds: float) -> None:
+        """Count what would have been idle for a project, had it not been given to others."""
+        self._sums.reclaim(at, self._series(Scope("reclaimed", project=project)), gpu_seconds)
+
+    def reclaimed(self) -> float:
+        """Return the GPU-seconds that were reclaimed ever."""
+        return sum(s.now().idle_s for s in self._by_scope.values() if s.scope.kind == "reclaimed")
+
     def forget(self, workload: str) -> None:
         """Note that a workload was deleted: a later one of its name starts from zero."""
         series = self._by_workload.pop(workload, None)
@@ -149,7 +157,9 @@ class Ledger:
         series = self._by_workload.get(workload)
         return Totals() if series is None else series.now()
 
-    def counted(self, kind: Literal["project", "node", "workload"]) -> Mapping[str, Totals]:
+    def counted(
+        self, kind: Literal["project", "node", "workload", "reclaimed"]
+    ) -> Mapping[str, Totals]:
         """Return what each has added up to since this ledger was opened, by its name.
 
         From zero, as counters of a process are: what a crash cost of the stored totals would
@@ -157,7 +167,9 @@ class Ledger:
         """
         self._sums.advance(self._clock())
         return {
-            getattr(scope, kind): series.now().minus(self._before.get(scope, Totals()))
+            getattr(scope, "project" if kind == "reclaimed" else kind): series.now().minus(
+                self._before.get(scope, Totals())
+            )
             for scope, series in self._by_scope.items()
             if scope.kind == kind
         }

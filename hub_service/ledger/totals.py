@@ -57,7 +57,8 @@ class Field(IntEnum):
 class Scope(NamedTuple):
     """What a series is about: everything, a project, a user, both, a workload, a node, a device."""
 
-    kind: Literal["all", "project", "user", "member", "workload", "node", "device"]
+    kind: Literal["all", "project", "user", "member", "workload", "node", "device", "reclaimed"]
+    """`reclaimed` is what a project's idle GPUs were given to others for."""
     project: str = ""
     user: str = ""
     workload: str = ""

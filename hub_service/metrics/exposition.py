@@ -30,10 +30,6 @@ class Metrics:
         """Count a cycle and its decisions."""
         self._happened.count(cycle)
 
-    def reclaimed(self, gpu_seconds: float) -> None:
-        """Count GPU-seconds that would have been idle, had they not been released."""
-        self._happened.reclaimed(gpu_seconds)
-
     def render(self, viewer: Viewer, version: str) -> bytes:
         """Return everything that the viewer may read, in Prometheus' text format."""
         asked = CollectorRegistry(auto_describe=False)

@@ -43,15 +43,6 @@ class Happened:
             buckets=WAIT_BUCKETS,
             registry=registry,
         )
-        self._reclaimed = Counter(
-            "runai_idle_gpu_seconds_reclaimed",
-            "GPU-seconds that would have been idle, had they not been released.",
-            registry=registry,
-        )
-
-    def reclaimed(self, gpu_seconds: float) -> None:
-        """Count what was not left idle since the last time."""
-        self._reclaimed.inc(gpu_seconds)
 
     def count(self, cycle: Cycle) -> None:
         """Count a cycle, its decisions, and the waits that it ended."""

@@ -38,9 +38,18 @@ def present(viewer: Viewer, version: str) -> Iterator[Metric]:
     yield from _projects(viewer)
     yield from _nodes(viewer)
     for kind in ("project", "node"):
-        counted = viewer.world.meter.counted(kind)
+        totals = viewer.world.meter.counted(kind)
         prefix = "runai_" if kind == "project" else "runai_node_"
-        yield from _gpu_seconds(prefix, [kind], {(name,): t for name, t in counted.items()})
+        yield from _gpu_seconds(prefix, [kind], {(name,): t for name, t in totals.items()})
+    reclaimed = CounterMetricFamily(
+        "runai_idle_gpu_seconds_reclaimed",
+        "GPU-seconds that would have been idle, had they not been given to others.",
+        labels=["project"],
+    )
+    counted = viewer.world.meter.counted("reclaimed")
+    for name in viewer.world.projects:
+        reclaimed.add_metric([name], counted[name].idle_s if name in counted else 0.0)
+    yield reclaimed
     yield from _workloads(viewer)
 
 

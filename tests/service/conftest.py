@@ -37,6 +37,7 @@ from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound, Unauthenticated
+from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.metrics import Metrics
 from runai.hub_service.scheduler import decide
@@ -114,6 +115,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
             cluster=cluster,
             controller=Controller(cluster, decide, on_cycle=metrics.count),
             ledger=ledger,
+            idle=IdleWatch(cluster, ledger),
             authenticator=SharedTokens("hub-token", "agent-token", TokenTable(dict(CAST))),
             prefix=PREFIX,
             version="test",

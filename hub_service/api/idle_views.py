@@ -1,0 +1,37 @@
+"""How idle GPUs are shown: the watch's knowledge and a project's rules as wire schemas.
+
+Pure. Called by `views`.
+"""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Literal
+
+from runai.hub_service.api.idle_schemas import IdlePut, IdleView
+from runai.hub_service.idle.machine import Do
+from runai.hub_service.idle.rules import IdleRules
+from runai.hub_service.idle.watch import IdleNow
+
+__all__ = ["idle_rules", "idle_view"]
+
+_TAKES: dict[Do, Literal["release", "stop"]] = {Do.RELEASE: "release", Do.STOP: "stop"}
+
+
+def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
+    """Show a workload's idleness once it is worth a badge; times are as if it stays idle."""
+    if now is None or (now.level is None and not now.releasing):
+        return None
+    takes_at = None if now.in_s is None else datetime.fromtimestamp(at + now.in_s, UTC)
+    return IdleView(
+        since=datetime.fromtimestamp(at - now.idle_s, UTC).replace(microsecond=0),
+        told=now.level is not Do.BADGE,
+        takes=_TAKES[now.next] if now.next else None,
+        takes_at=takes_at.replace(microsecond=0) if takes_at else None,
+        keeps_left=now.keeps_left if now.next and not now.releasing else 0,
+        releasing=now.releasing,
+    )
+
+
+def idle_rules(rules: IdleRules) -> IdlePut:
+    """Show what a project says about idle GPUs."""
+    return IdlePut(**asdict(rules))

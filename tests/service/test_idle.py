@@ -1,0 +1,205 @@
+"""Idle GPUs on the running service: real processes, the agent's eyes and hands, time by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import psutil
+import pytest
+
+from runai.hub_service.agent import usage
+from runai.hub_service.agent.releasing import Releaser
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.api.idle_schemas import IdlePut
+from runai.hub_service.api.reports import AgentAllocation, AgentReport
+from runai.hub_service.api.schemas import ProcessReport, ProjectPut, SubmitRequest
+from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
+from waiting import eventually_async
+
+# A notebook server with one kernel, which says that it is there.
+SERVER = """
+import subprocess, sys
+program = "import signal; print(1, flush=True); signal.pause()"
+kernel = subprocess.Popen([sys.executable, "-c", program])
+kernel.wait()
+print("the server goes on", flush=True)
+sys.stdin.read()
+"""
+MINUTE = 60
+
+
+@dataclass
+class Node:
+    """The agent of the only node: it polls for real, and reports as if more time had passed."""
+
+    client: Any
+    at: float
+    releaser: Releaser
+    source: SimulatedDevices
+    allocations: list[AgentAllocation]
+
+    async def report(self, seconds: float = 10) -> AgentReport:
+        poll = self.source.poll(self.allocations)
+        self.releaser.look(poll, self.allocations)
+        self.at += seconds
+        report = usage.report("lab", poll, self.allocations).model_copy(
+            update={"at": self.at, "interval": seconds}
+        )
+        self.allocations = (await self.client.report(report)).allocations
+        return report
+
+    async def idle(self, minutes: float) -> None:
+        for _ in range(round(6 * minutes)):
+            await self.report()
+
+
+@pytest.fixture
+async def node(served, agent):
+    found = Node(agent, served.platform.clock(), Releaser(), SimulatedDevices(5, node="lab"), [])
+    yield found
+    found.source.close()
+
+
+def start_server() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", SERVER]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+@pytest.fixture
+async def session(hub, node):
+    """Run ana's session on half a GPU, with a kernel that does nothing."""
+    asked = SubmitRequest(
+        name="lab", project="vision", kind="session", owner="ana", gpus=Decimal("0.5")
+    )
+    await hub.submit(asked)
+    server = start_server()
+    assert server.stdout is not None
+    server.stdout.readline()
+    process = psutil.Process(server.pid)
+    report = ProcessReport(pid=server.pid, created=process.create_time())
+    await hub.attach("vision/lab", report)
+    for _ in range(3):  # learns of it, notes its counters, measures
+        await node.report(1)
+    yield process
+    for one in [*process.children(), process]:
+        one.kill()
+    server.communicate()
+
+
+async def shown(client):
+    return next(w for w in await client.workloads() if w.id == "vision/lab")
+
+
+async def told(client, text: str) -> bool:
+    history = (await client.workload("vision/lab")).history
+    return any(text in line.text for line in history)
+
+
+async def test_by_default_an_idle_session_is_shown_and_told_and_keeps_its_gpu(session, node, ana):
+    await node.idle(6)
+    badge = (await shown(ana)).idle
+    await node.idle(16)
+    later = await shown(ana)
+
+    assert (badge.told, badge.takes, badge.keeps_left) == (False, None, 0)
+    assert (later.idle.told, later.allocated, later.state) == (True, 0.5, "running")
+    assert await told(ana, "less than 1 % busy for 20 min")
+    with pytest.raises(Conflict, match="Nothing is to be taken"):
+        await ana.keep("vision/lab")
+
+
+async def test_a_project_may_release_the_gpu_and_the_server_goes_on(
+    session, node, ana, root, served
+):
+    await root.put_project("vision", ProjectPut(idle_session=IdlePut(release_s=30 * MINUTE)))
+    (kernel,) = session.children()
+    await node.idle(22)
+    coming = (await shown(ana)).idle
+    await node.idle(9)
+
+    async def released() -> bool:
+        await node.report()
+        return bool((await shown(ana)).released)
+
+    await eventually_async(released)
+    after = await shown(ana)
+
+    assert (coming.takes, coming.keeps_left) == ("release", 2)
+    assert not kernel.is_running() or kernel.status() == psutil.STATUS_ZOMBIE
+    assert session.is_running()
+    assert (after.state, after.allocated, after.idle) == ("running", 0, None)
+    assert await told(ana, "GPU-hours used so far")
+    history = await served.platform.ledger.events("vision/lab")
+    assert any("so its GPUs go to others" in event.text for event in history)
+
+    await node.report()
+    await node.report()
+    reclaimed = (await ana.overview()).idle_gpu_hours_reclaimed
+    assert reclaimed >= 2 * 10 * 0.5 / 3600
+
+    await ana.regain("vision/lab")
+
+    async def has_it_again() -> bool:
+        now = await shown(ana)
+        return bool(now.state == "running" and now.allocated == 0.5)
+
+    await eventually_async(has_it_again)
+    assert session.is_running()
+
+
+async def test_keeping_gives_half_an_hour_twice(session, node, ana, nel, root):
+    await root.put_project("vision", ProjectPut(idle_session=IdlePut(release_s=30 * MINUTE)))
+    await node.idle(21)
+    before = (await shown(ana)).idle
+    kept = (await ana.keep("vision/lab")).idle
+    await ana.keep("vision/lab")
+
+    assert (kept.takes_at - before.takes_at).total_seconds() == pytest.approx(1800, abs=5)
+    assert kept.keeps_left == 1
+    with pytest.raises(Conflict, match="30 min more 2 times"):
+        await ana.keep("vision/lab")
+
+
+async def test_an_owner_may_give_the_gpu_back_at_once(session, node, ana):
+    await ana.release("vision/lab")
+
+    async def released() -> bool:
+        await node.report()
+        return bool((await shown(ana)).released)
+
+    await eventually_async(released)
+    assert session.is_running()
+    assert await told(ana, "ana gives its GPUs back")
+
+
+async def test_a_job_is_suspended_where_its_project_says_so(served, node, ana, root):
+    await root.put_project("vision", ProjectPut(idle_job=IdlePut(notify_s=None, stop_s=600)))
+    sleeps = [sys.executable, "-c", "import signal; signal.pause()"]
+    await ana.submit(SubmitRequest(name="exp", project="vision", command=sleeps, gpus=Decimal(1)))
+
+    async def suspended() -> bool:
+        await node.report()
+        return bool((await ana.workload("vision/exp")).state == "suspended")
+
+    await eventually_async(suspended)
+    texts = [line.text for line in (await ana.workload("vision/exp")).history]
+    assert any("so it is stopped" in text for text in texts)
+    assert any("the idle rule of project vision" in text for text in texts)
+
+
+async def test_only_admins_set_what_is_taken_and_only_what_can_be(ana, vic, root):
+    change = ProjectPut(idle_session=IdlePut(release_s=1800))
+    for client in (ana, vic):
+        with pytest.raises(Forbidden):
+            await client.put_project("vision", change)
+    changed = await root.put_project("vision", change)
+    again = await root.put_project("vision", ProjectPut(idle_session=IdlePut(stop_s=7200)))
+
+    assert (changed.idle_session.release_s, changed.idle_session.notify_s) == (1800, 1200)
+    assert (again.idle_session.release_s, again.idle_session.stop_s) == (1800, 7200)
+    with pytest.raises(InvalidRequest, match="a job does not go on without its GPUs"):
+        await root.put_project("vision", ProjectPut(idle_job=IdlePut(release_s=1800)))
