@@ -62,17 +62,8 @@ def postgres_server(*, durable: bool = False) -> Iterator[str]:
         data = folder / "data"
         subprocess.run(
             [
-                *(
-                    *as_account,
-                    programs / "initdb",
-                    "-D",
-                    data,
-                    "-U",
-                    "ledger",
-                    "-A",
-                    "trust",
-                    "-N",
-                ),
+                *as_account,
+                *(str(programs / "initdb"), "-D", str(data), "-U", "ledger", "-A", "trust", "-N"),
                 *("--locale=C.UTF-8", "-E", "UTF8"),
             ],
             check=True,

@@ -37,5 +37,7 @@ class IdleView(Wire):
     takes_at: datetime | None = None
     keeps_left: int = 0
     """How often it can still be kept for 30 more minutes."""
+    kept: bool = False
+    """Whether its owner asked for more time since it is idle."""
     releasing: bool = False
     """Whether its programs are being ended so that its GPUs can go to others."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from runai.hub_service.api.idle_schemas import IdlePut, IdleView
 from runai.hub_service.idle.machine import Do
-from runai.hub_service.idle.rules import IdleRules
+from runai.hub_service.idle.rules import KEEPS, IdleRules
 from runai.hub_service.idle.watch import IdleNow
 
 __all__ = ["idle_rules", "idle_view"]
@@ -28,6 +28,7 @@ def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
         takes=_TAKES[now.next] if now.next else None,
         takes_at=takes_at.replace(microsecond=0) if takes_at else None,
         keeps_left=now.keeps_left if now.next and not now.releasing else 0,
+        kept=now.keeps_left < KEEPS,
         releasing=now.releasing,
     )
 

@@ -138,6 +138,8 @@ class WorkloadView(Wire):
     name: str
     user: str
     kind: Literal["job", "session"]
+    server: str = ""
+    """JupyterHub's name of a session's server; "" is the default one, and a job's."""
     state: WorkloadStateName
     preemptible: bool
     priority: int

@@ -98,6 +98,7 @@ class Viewer:
             "name": spec.name,
             "user": spec.user,
             "kind": spec.kind,
+            "server": spec.server,
             "state": record.state.value,
             "preemptible": spec.preemptible,
             "priority": spec.priority,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import psutil
 import pytest
+from jupyterhub_idle_culler import IdleCuller
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.releasing import Releaser
@@ -18,6 +20,7 @@ from runai.hub_service.api.idle_schemas import IdlePut
 from runai.hub_service.api.reports import AgentAllocation, AgentReport
 from runai.hub_service.api.schemas import ProcessReport, ProjectPut, SubmitRequest
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
+from runai.hub_service.idle.culler import cull_arbiter
 from waiting import eventually_async
 
 # A notebook server with one kernel, which says that it is there.
@@ -189,6 +192,41 @@ async def test_a_job_is_suspended_where_its_project_says_so(served, node, ana, r
     texts = [line.text for line in (await ana.workload("vision/exp")).history]
     assert any("so it is stopped" in text for text in texts)
     assert any("the idle rule of project vision" in text for text in texts)
+
+
+@pytest.mark.parametrize("does", ["works", "idles", "is kept", "has none"])
+async def test_the_culler_asks_whether_the_gpu_is_used(
+    session, node, served, ana, root, monkeypatch, does
+):
+    monkeypatch.setenv("RUNAI_API_URL", served.url)
+    monkeypatch.setenv("RUNAI_HUB_TOKEN", "hub-token")
+    if does != "works":
+        await root.put_project("vision", ProjectPut(idle_session=IdlePut(release_s=30 * MINUTE)))
+        await node.idle(6)
+    if does == "is kept":
+        await ana.keep("vision/lab")
+    owner = "somebody" if does == "has none" else "ana"
+    server = {"name": "", "url": f"/hub/user/{owner}/"}
+    hours = timedelta(hours=2)
+
+    assert await cull_arbiter(inactive=hours, inactive_limit=3600, server=server) == (
+        does in {"idles", "has none"}
+    )
+    assert not await cull_arbiter(inactive=hours, inactive_limit=9000, server=server)
+
+
+async def test_nothing_is_culled_while_nobody_can_say_what_is_used(monkeypatch, free_port):
+    monkeypatch.setenv("RUNAI_API_URL", f"http://127.0.0.1:{free_port()}/")
+    monkeypatch.setenv("RUNAI_HUB_TOKEN", "hub-token")
+    server = {"name": "", "url": "/user/ana/"}
+
+    assert not await cull_arbiter(inactive=timedelta(9), inactive_limit=1, server=server)
+
+
+def test_the_culler_takes_the_hook():
+    culler = IdleCuller(cull_arbiter_hook=cull_arbiter)
+
+    assert culler.cull_arbiter_hook is cull_arbiter
 
 
 async def test_only_admins_set_what_is_taken_and_only_what_can_be(ana, vic, root):
