@@ -202,10 +202,8 @@ class Reclaim:
         Who is over may give so much and no more: taken in R4's order alone it may come from
         nodes where it helps nobody. On no more nodes than it needs, it is enough or it is not.
         """
-        # Where protection may be the reason (R8), only a search can tell until when.
-        asks_until = self._state.protects and self._state.policy.explain != "none"
-        if not asks_until and not self._could_help(unit, way):
-            return
+        if self._victims.has_surplus and not self._could_help(unit, way):
+            return  # there is much to take in vain
         protected = None if way.surplus_only else self._victims.protected
         yield Choice(partial(self._victims.of, surplus_only=way.surplus_only), None, protected)
         if way.surplus_only:
@@ -219,9 +217,11 @@ class Reclaim:
 
     def _could_help(self, unit: Unit, way: Way) -> bool:
         """Tell whether there is a node where one of its workers could ever have room."""
-        kind = unit.members[0].kind
-        if self._state.later.find(kind) is not None:
-            return True  # something else is in the way
+        state, kind = self._state, unit.members[0].kind
+        if kind.devices <= 1 or state.later.find(kind) is not None:
+            return True  # to search is quicker; or something else is in the way
+        if state.protects and state.policy.explain != "none":
+            return True  # until when others are protected (R8), only a search can tell
         return self._giving.is_anybody_over(unit, way) and any(
             node in kind.nodes and self._giving.could_suffice([node], unit, way)
             for node in self._emptiest_first
