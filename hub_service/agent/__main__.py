@@ -7,6 +7,7 @@ parent is gone (RUNAI_AGENT_PARENT, its PID, if given). Started by the service, 
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -99,6 +100,8 @@ async def _run(settings: Settings) -> None:
     assert me is not None
     for stop in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(stop, me.cancel)
+    # What was imported stays: the collector need not look at it every few seconds.
+    gc.freeze()
     try:
         await agent.run()
     finally:

@@ -57,11 +57,14 @@ def busy_by_process(gpu: Gpu) -> dict[int, float] | None:
         if error.value in UNKNOWN:
             return None
         raise
-    # The ring buffer repeats old samples and fills with sentinels; KAI's metrics daemon has the
-    # same three filters (shouldSkipProcessUtilizationSample).
-    new = [s for s in samples if s.pid and s.smUtil <= 100 and s.timeStamp > gpu.last_sample]
-    gpu.last_sample = max((s.timeStamp for s in new), default=gpu.last_sample)
+    counted = newest = gpu.last_sample
     by_process: dict[int, list[int]] = {}
-    for sample in new:
-        by_process.setdefault(sample.pid, []).append(sample.smUtil)
+    for sample in samples:
+        # The ring buffer repeats old samples and fills with sentinels; KAI's metrics daemon has the
+        # same three filters (shouldSkipProcessUtilizationSample).
+        at = sample.timeStamp
+        if at > counted and (pid := sample.pid) and (busy := sample.smUtil) <= 100:
+            newest = max(newest, at)
+            by_process.setdefault(pid, []).append(busy)
+    gpu.last_sample = newest
     return {pid: sum(busy) / len(busy) / 100 for pid, busy in by_process.items()}

@@ -6,6 +6,7 @@ agrees). A number is used again, so all is remembered by number and start time. 
 sources; runs where the machine's process numbers are seen.
 """
 
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -59,6 +60,9 @@ def _notebook(process: psutil.Process) -> str:
 
 _GONE = Whose(0.0, None, "", "")
 
+_START_FIELD = 19
+"""Of /proc/PID/stat after the program's name, which may hold spaces: the start in clock ticks."""
+
 
 class Owners:
     """Remember whose each process is, until the allocations or the process change."""
@@ -72,6 +76,8 @@ class Owners:
         self._by_group: dict[str, AgentAllocation] = {}
         self._accounts: dict[str, set[int]] = {}
         self._known: dict[int, Whose] = {}
+        self._ticks: dict[int, bytes | None] = {}
+        """When each of these was started, as the kernel writes it."""
         self._looked_again = time.monotonic()
 
     def learn(self, allocations: Sequence[AgentAllocation]) -> None:
@@ -104,6 +110,7 @@ class Owners:
             for pid, known in self._known.items()
             if pid in pids and (known.owner or not (all_again or known.created > young))
         }
+        self._ticks = {pid: ticks for pid, ticks in self._ticks.items() if pid in self._known}
 
     def is_stranger(self, pid: int) -> bool:
         """Tell whether it was found to belong to nobody, without looking again."""
@@ -111,11 +118,21 @@ class Owners:
         return known is not None and known.owner is None
 
     def whose(self, pid: int) -> Whose:
-        """Tell what is known of a process; one that is gone is nobody's."""
+        """Tell what is known of a process; one that is gone is nobody's.
+
+        Once it is known this is one read of a small file: it is asked each second of each process.
+        """
+        ticks = _start_ticks(pid)
+        known = self._known.get(pid)
+        if known is not None and ticks is not None and self._ticks.get(pid) == ticks:
+            return known
         try:
-            return self._whose(psutil.Process(pid), MAX_ANCESTORS)
+            found = self._whose(psutil.Process(pid), MAX_ANCESTORS)
         except psutil.Error:
             return _GONE
+        # Asked for before it was looked at: who came in between is looked at again.
+        self._ticks[pid] = ticks
+        return found
 
     def owner(self, process: psutil.Process) -> AgentAllocation | None:
         """Return the allocation that a process belongs to; None for other processes.
@@ -198,3 +215,20 @@ class Owners:
         # Anybody can write a name into an environment; only the workload's own accounts may.
         accounts = self._accounts.get(claimed.workload)
         return claimed if accounts is None or process.uids().real in accounts else None
+
+
+def _start_ticks(pid: int) -> bytes | None:
+    """Return when a process was started, in the kernel's own words; None where it does not tell."""
+    try:
+        # Not by `open`: this is most of what a poll costs.
+        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        stat = os.read(file, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    fields = stat.rpartition(b")")[2].split(None, _START_FIELD + 1)
+    return fields[_START_FIELD] if len(fields) > _START_FIELD else None

@@ -21,7 +21,7 @@
 
 enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, NO_DRIVER = 9,
        TIMEOUT = 10 };
-enum { MAX_GPUS = 16, MAX_MIGS = 8, MAX_ENTRIES = 512, NONE = -1 };
+enum { MAX_GPUS = 16, MAX_MIGS = 8, MAX_ENTRIES = 2048, NONE = -1 };
 enum { EVENT_XID = 8, FIELD_RECOVERY = 230, TYPE_UNSIGNED = 1 };
 
 typedef unsigned long long u64;
