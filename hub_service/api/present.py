@@ -66,6 +66,16 @@ class Present:
         """Return why the driver of a node keeps no limits; "" where it does, or nobody said."""
         return self._reports[node][1].no_hard_limit if node in self._reports else ""
 
+    def on(self, now: float, device: str) -> list[ProcessSample]:
+        """Return the processes on a device, by its UUID."""
+        return [
+            process
+            for at, report in self._reports.values()
+            if now - at < RECENT_S
+            for process in report.processes
+            if process.device == device
+        ]
+
     def processes(self, now: float, workload: WorkloadId) -> list[ProcessSample]:
         """Return a workload's processes on devices, those with most memory first."""
         mine = (

@@ -36,6 +36,7 @@ __all__ = [
     "LimitView",
     "LogLine",
     "NodeView",
+    "OthersView",
     "Overview",
     "PastWorkload",
     "Problem",
@@ -302,6 +303,16 @@ class AllocationView(Wire):
     gpus: float
 
 
+class OthersView(Wire):
+    """Processes on a device that belong to none of those who hold it."""
+
+    account: str
+    """The Unix account; "" for whom that does not concern, or where it is not to be seen."""
+    processes: int
+    utilized: float | None
+    memory_mib: int | None
+
+
 class DeviceView(Wire):
     """One device: what is allocated of it and how busy it is."""
 
@@ -317,6 +328,7 @@ class DeviceView(Wire):
     utilized: float | None = None
     memory_used_mib: int | None = None
     allocations: list[AllocationView] = []
+    others: list[OthersView] = []
 
 
 class NodeView(Wire):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.device_views import device_view
 from runai.hub_service.api.idle_views import idle_rules, idle_view
 from runai.hub_service.api.limit_views import limit_view, process_views
 from runai.hub_service.api.permissions import (
@@ -20,7 +21,6 @@ from runai.hub_service.api.permissions import (
     may,
 )
 from runai.hub_service.api.schemas import (
-    AllocationView,
     DeviceShareView,
     DeviceView,
     HistoryView,
@@ -210,35 +210,18 @@ class Viewer:
         ]
 
     def _device(self, node: str, device: Device) -> DeviceView:
+        world = self.world
         held = [
             (record, share.gpus)
-            for record in self.world.workloads
+            for record in world.workloads
             for worker in record.workers
             if worker.node == node
             for share in worker.devices
             if share.device == device.index
         ]
-        utilized, memory_mib = self.world.meter.device(device.uuid) or (None, None)
-        return DeviceView(
-            device=device.index,
-            uuid=device.uuid,
-            name=device.name,
-            memory_mib=device.memory_mib,
-            simulated=device.simulated,
-            healthy=device.healthy,
-            fault=device.fault,
-            allocated=sum(gpus for _, gpus in held) / 1000,
-            utilized=utilized,
-            memory_used_mib=memory_mib,
-            allocations=[
-                AllocationView(
-                    workload=record.id if self.sees(record) else "",
-                    user=record.spec.user if self.sees(record) else "",
-                    gpus=gpus / 1000,
-                )
-                for record, gpus in held
-            ],
-        )
+        measured = world.meter.device(device.uuid)
+        running = world.present.on(world.at, device.uuid)
+        return device_view(device, held, measured, running, actor=self.actor, sees=self.sees)
 
     def overview(self) -> Overview:
         """Show everything, without workloads that finished long ago."""

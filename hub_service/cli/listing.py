@@ -144,6 +144,10 @@ def node_rows(nodes: Sequence[NodeView], *, wide: bool = False) -> Rows:
         for d in node.devices:
             mark = "*" if d.simulated else ""
             holders = [f"{a.workload or a.user} {render.gpus(a.gpus)}" for a in d.allocations]
+            holders += [
+                f"others{f' ({o.account})' if o.account else ''} {render.memory(o.memory_mib)}"
+                for o in d.others
+            ]
             row: list[str | Text] = [
                 node.name,
                 str(d.device),

@@ -12,6 +12,7 @@ from runai.hub_service.api.schemas import (
     DeviceView,
     LimitView,
     NodeView,
+    OthersView,
     ProjectView,
     ReasonView,
     WorkerView,
@@ -144,7 +145,10 @@ def test_nodes_show_who_holds_each_device_and_that_it_is_simulated(printed):
             memory_used_mib=512,
             allocations=[
                 AllocationView(workload="vision/a", user="bob", gpus=0.5),
-                AllocationView(workload="", user="patty", gpus=0.5),
+                AllocationView(workload="", user="pat", gpus=0.5),
+            ],
+            others=[
+                OthersView(account="eve", processes=2, utilized=0.1, memory_mib=2048),
             ],
         ),
         DeviceView(device=1, uuid="GPU-1", name="H200", memory_mib=143771, simulated=False),
@@ -161,7 +165,7 @@ def test_nodes_show_who_holds_each_device_and_that_it_is_simulated(printed):
 
     expected = """\
 NODE  GPU  DEVICE          ALLOCATED  UTIL  MEMORY    HELD BY
-box   0    Simulated GPU*  1          25%*  512M/16G  vision/a 0.5, patty 0.5
+box   0    Simulated GPU*  1          25%*  512M/16G  vision/a 0.5, pat 0.5, others (eve) 2G
 box   1    H200            0          -     -/140G    -
 box   2    H200 broken     0          -     -/140G    -
 """

@@ -15,7 +15,8 @@ MENDED = {DEVICES[0].uuid: ""}
 
 async def broken(lab) -> tuple[int, ...]:
     (node,) = (await lab.cluster.observe()).nodes
-    return node.broken_devices
+    numbers: tuple[int, ...] = node.broken_devices
+    return numbers
 
 
 async def test_the_core_is_shown_which_devices_are_broken(lab):

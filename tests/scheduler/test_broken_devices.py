@@ -18,6 +18,7 @@ from runai.hub_service.scheduler.model import (
     Snapshot,
     Start,
     Stop,
+    Wait,
     WorkerState,
 )
 from runai.hub_service.scheduler.quotas import oversubscribed
@@ -119,6 +120,7 @@ def test_a_node_of_which_a_device_is_broken_is_too_small_for_a_job_of_all() -> N
     world = snapshot(broken("1x8", 3), [project("a", 8)], [job("j", 8)])
 
     (wait,) = decide(world).decisions
+    assert isinstance(wait, Wait)
     assert wait.reason.text.startswith("no node has 8 GPUs; the largest has 7")
 
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import httpx
 
-from runai.hub_service.api.reports import AgentReport, DeviceSample
+from runai.hub_service.api.reports import AgentReport, DeviceSample, ProcessSample
 from runai.hub_service.api.schemas import SubmitRequest
 
 FELL_OFF = "XID 79: GPU has fallen off the bus"
@@ -44,6 +44,38 @@ async def test_a_broken_device_is_given_to_nobody_until_it_works_again(simulated
 
     await agent.report(report(simulated.platform, dict.fromkeys(uuids, "")))
     assert (await ana.wait("vision/waits", waits.version)).state == "running"
+
+
+async def test_processes_of_nobody_are_shown_and_admins_learn_whose_they_are(simulated):
+    ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
+    await ana.submit(job("mine", "0.5"))
+    uuid = (await ana.nodes())[0].devices[0].uuid
+
+    def process(pid: int, workload: str, account: str, mib: int | None) -> ProcessSample:
+        return ProcessSample(
+            device=uuid, pid=pid, workload=workload, worker="", account=account,
+            name="python3", utilization=0.25, memory_mib=mib,
+        )  # fmt: skip
+
+    found = (
+        process(1, "vision/mine", "ana", 100),
+        process(2, "", "ana", 200),
+        process(3, "", "eve", 400),
+        process(4, "", "eve", None),
+        process(5, "nlp/elsewhere", "nel", 800),
+    )
+    told = report(simulated.platform, {uuid: ""}).model_copy(update={"processes": found})
+    await agent.report(told)
+
+    def others(nodes):
+        return [
+            (o.account, o.processes, o.utilized, o.memory_mib) for o in nodes[0].devices[0].others
+        ]
+
+    assert others(await ana.nodes()) == [("", 3, 0.75, 1200), ("ana", 1, 0.25, 200)]
+    assert others(await root.nodes()) == [
+        ("ana", 1, 0.25, 200), ("eve", 2, 0.5, 400), ("nel", 1, 0.25, 800),
+    ]  # fmt: skip
 
 
 async def test_a_fault_is_one_line_of_text(simulated):

@@ -142,6 +142,10 @@ function drawDevice(device) {
   fill(bar, "train", device.allocated);
   const users = device.allocations.map((/** @type {any} */ a) =>
     `${a.user || "another project"} ${gpus(a.gpus)}`);
+  for (const other of device.others) {
+    const whose = other.account ? ` of ${other.account}` : "";
+    users.push(`other processes${whose} ${((other.memory_mib ?? 0) / 1024).toFixed(1)} GiB`);
+  }
   const memory = device.memory_used_mib == null ? "" :
     ` · ${(device.memory_used_mib / 1024).toFixed(1)} of ${Math.round(device.memory_mib / 1024)} GiB`;
   const utilized = device.utilized == null ? "not measured" : `${Math.round(device.utilized * 100)} % utilized`;

@@ -1,0 +1,72 @@
+"""Show a device: who holds it, how busy it is, and what else runs there.
+
+Pure. Processes of nobody, or of a workload that does not hold the device, are never left out: they
+explain why a device is full. Called by `views`.
+"""
+
+from collections.abc import Callable, Sequence
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.reports import ProcessSample
+from runai.hub_service.api.schemas import AllocationView, DeviceView, OthersView
+from runai.hub_service.clusters.records import WorkloadRecord
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+__all__ = ["device_view"]
+
+
+def device_view(
+    device: Device,
+    held: Sequence[tuple[WorkloadRecord, MilliGpu]],
+    measured: tuple[float | None, int | None] | None,
+    processes: Sequence[ProcessSample],
+    *,
+    actor: Actor,
+    sees: Callable[[WorkloadRecord], bool],
+) -> DeviceView:
+    """Show a device; whoever holds it has a name only for those who may see them."""
+    utilized, memory_mib = measured or (None, None)
+    holders = {record.id for record, _ in held}
+    return DeviceView(
+        device=device.index,
+        uuid=device.uuid,
+        name=device.name,
+        memory_mib=device.memory_mib,
+        simulated=device.simulated,
+        healthy=device.healthy,
+        fault=device.fault,
+        allocated=sum(gpus for _, gpus in held) / 1000,
+        utilized=utilized,
+        memory_used_mib=memory_mib,
+        allocations=[
+            AllocationView(
+                workload=record.id if sees(record) else "",
+                user=record.spec.user if sees(record) else "",
+                gpus=gpus / 1000,
+            )
+            for record, gpus in held
+        ],
+        others=_others([p for p in processes if p.workload not in holders], actor),
+    )
+
+
+def _others(processes: Sequence[ProcessSample], actor: Actor) -> list[OthersView]:
+    """Add processes up by account; who that is, admins are told, and everybody of themselves."""
+    by_account: dict[str, list[ProcessSample]] = {}
+    for process in processes:
+        known = actor.admin or process.account == actor.name
+        by_account.setdefault(process.account if known else "", []).append(process)
+    views = []
+    for account, found in sorted(by_account.items()):
+        busy = [p.utilization for p in found if p.utilization is not None]
+        memory = [p.memory_mib for p in found if p.memory_mib is not None]
+        views.append(
+            OthersView(
+                account=account,
+                processes=len(found),
+                utilized=sum(busy) if busy else None,
+                memory_mib=sum(memory) if memory else None,
+            )
+        )
+    return views
