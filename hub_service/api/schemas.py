@@ -10,6 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from runai.hub_service.api.device_schemas import (
+    AllocationView,
+    DeviceView,
+    NodeView,
+    OthersView,
+)
 from runai.hub_service.api.durations import Seconds
 from runai.hub_service.api.idle_schemas import IdlePut, IdleView
 from runai.hub_service.api.limits import LimitView, ProcessView
@@ -293,49 +299,6 @@ class ProjectView(Wire):
     idle_job: IdlePut = IdlePut(notify_s=None)
     may_admin: bool = False
     may_submit: bool = False
-
-
-class AllocationView(Wire):
-    """Who holds a part of a device."""
-
-    workload: str
-    user: str
-    gpus: float
-
-
-class OthersView(Wire):
-    """Processes on a device that belong to none of those who hold it."""
-
-    account: str
-    """The Unix account; "" for whom that does not concern, or where it is not to be seen."""
-    processes: int
-    utilized: float | None
-    memory_mib: int | None
-
-
-class DeviceView(Wire):
-    """One device: what is allocated of it and how busy it is."""
-
-    device: int
-    uuid: str
-    name: str
-    memory_mib: int
-    simulated: bool
-    healthy: bool = True
-    fault: str = ""
-    """Why nothing new is placed on it, as half a sentence; "" while it is healthy."""
-    allocated: float = 0
-    utilized: float | None = None
-    memory_used_mib: int | None = None
-    allocations: list[AllocationView] = []
-    others: list[OthersView] = []
-
-
-class NodeView(Wire):
-    """A machine and its devices."""
-
-    name: str
-    devices: list[DeviceView]
 
 
 class Overview(Wire):
