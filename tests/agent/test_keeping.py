@@ -91,7 +91,7 @@ def test_a_job_that_is_over_is_told_and_gone_within_ten_seconds_and_nobody_else(
         hold("vision/a", gpu, process=offending, gpus=0.5, limits_mib={gpu: LIMIT}),
         hold("nlp/b", gpu, process=neighbouring, gpus=0.5, limits_mib={gpu: LIMIT}),
     ]
-    clock, told = Clock(), []
+    clock, told = Clock(), list[Any]()
     keeper = Keeper(clock=clock)
     world.poll(allocations)  # the first one may only take note
 
@@ -126,7 +126,7 @@ def test_a_job_that_gives_its_memory_back_is_let_go(world, hold, runs):
         hold("vision/a", gpu, process=process, gpus=0.1, worker=n, limits_mib=limits)
         for n, process in enumerate((first, second))
     ]
-    clock, told = Clock(), []
+    clock, told = Clock(), list[Any]()
     keeper = Keeper(clock=clock)
     world.poll(allocations)
 
@@ -192,7 +192,7 @@ def test_a_process_that_may_not_be_signalled_is_told_of(hold, runs, world):
     def refuse(_pid: int, _created: float, _number: signal.Signals) -> bool:
         raise PermissionError
 
-    clock, told = Clock(), []
+    clock, told = Clock(), list[Any]()
     keeper = Keeper(refuse, clock)
     world.poll(allocations)
     for _ in range(6):

@@ -37,8 +37,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     control.chmod(0o755)
     compiler = shutil.which("cc")
     assert compiler is not None, "whoever asks for this has the marker cc"
-    library = [compiler, "-shared", "-fPIC", "-o", programs / "libcuda.so.1", HERE / "fake_cuda.c"]
-    subprocess.run(library, check=True)
+    library, source = str(programs / "libcuda.so.1"), str(HERE / "fake_cuda.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(programs))
     return programs

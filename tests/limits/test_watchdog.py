@@ -26,7 +26,7 @@ def play(*samples: Sequence[Holding], every: float = 1.0) -> list[tuple[float, R
     """Look once a second; return when which process got what."""
     watchdog = Watchdog()
     return [
-        (step.at, step.rung, step.target and step.target.pid)
+        (step.at, step.rung, step.target.pid if step.target else None)
         for second, holdings in enumerate(samples)
         for step in watchdog.look(second * every, holdings)
     ]

@@ -35,7 +35,7 @@ async def in_a_session(simulated):
         "JUPYTERHUB_API_TOKEN": "ana-token",
     }
 
-    async def run(source: str, **more: str) -> list:
+    async def run(source: str, **more: str):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
         client = nbclient.NotebookClient(notebook, kernel_name="python3", allow_errors=True)
         await client.async_execute(env=env | more)

@@ -72,7 +72,7 @@ async def test_a_job_over_its_memory_is_told_and_ended_and_its_neighbour_finishe
     await nel.submit(modest)
 
     async def state_of(client, workload: str) -> str:
-        return (await client.workload(workload)).state
+        return str((await client.workload(workload)).state)
 
     async def has_ended() -> bool:
         detail = await ana.workload("vision/greedy")

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from hub_platform import HubPlatform
+from runai.hub_service.limits.path import HOOK
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
 
@@ -52,6 +53,9 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
     assert environment["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     assert environment["JUPYTERHUB_API_TOKEN"]
     assert "RUNAI_HUB_TOKEN" not in environment
+    assert environment["PYTHONPATH"].startswith(HOOK)
+    limit, device = (environment[f"RUNAI_GPU_{name}_MIB"] for name in ("MEMORY_LIMITS", "DEVICES"))
+    assert int(limit) * 2 == int(device)
 
 
 def test_a_start_that_is_cancelled_leaves_nothing_and_a_killed_session_gives_its_gpu_back(
