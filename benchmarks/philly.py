@@ -46,7 +46,7 @@ FIRST, LAST, SETTLED = 47, 77, 3
 NODE_GPUS = 8
 LEFT_OUT = "51b7ef"
 PAUSE_S = 60
-EVERY_S = 1
+EVERY_S = 10
 """How often the replay decides at most: what waits for the next cycle counts as a broken quota."""
 
 

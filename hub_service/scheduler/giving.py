@@ -90,7 +90,7 @@ class Giving:
         return over - 1 + largest if over > 0 else 0
 
     def _held(self, nodes: Collection[int]) -> list[Held]:
-        if len(nodes) > 1:
+        if len(nodes) != 1:
             return self._count(nodes)
         (node,) = nodes
         known = self._on.get(node)

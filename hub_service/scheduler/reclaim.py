@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property, partial
+from itertools import islice
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.allocate import HELD, Allocation
@@ -25,6 +26,9 @@ from runai.hub_service.scheduler.victims import VictimsView
 
 _NODES_TRIED = 32
 """A claim for one worker looks at so many nodes one by one before it gives up, not proven."""
+
+_TIMES = (1, 2, 4)
+"""A gang's claim looks at so many times the nodes that it needs, after all of them at once."""
 
 _PASSES = 3
 
@@ -244,14 +248,16 @@ class Reclaim:
                     return
                 yield [node]
             return
-        lacking = len(unit.members) - sum(state.later.roomy(kind).values())
-        nodes = [node for node in roomy if not state.later.slots(node, kind)]
-        count = max(1, lacking)  # where only a cap is in the way nothing is lacking
-        while count < 2 * len(nodes):
-            chosen = nodes[:count]
+        # Where only a cap is in the way nothing is lacking.
+        lacking = max(1, len(unit.members) - sum(state.later.roomy(kind).values()))
+        full = (node for node in roomy if not state.later.slots(node, kind))
+        nodes = list(islice(full, max(_TIMES) * lacking))
+        for times in _TIMES:
+            chosen = nodes[: times * lacking]
             if self._giving.could_suffice(chosen, unit, way, lacking):
                 yield chosen
-            count *= 2
+            if len(chosen) == len(nodes):
+                return
 
     @cached_property
     def _emptiest_first(self) -> list[int]:
