@@ -260,7 +260,7 @@ class Ledger:
         for series_id in {*self._store.series_ids(scope), *in_memory}:
             remembered = in_memory.get(series_id)
             from_rows = instants if remembered is None else instants[:stored]
-            totals = self._store.totals_at_each(series_id, from_rows, found.step_s, found.level)
+            totals = self._store.totals_at_each(series_id, from_rows)
             totals += remembered or []
             sums = [sum_.plus(one) for sum_, one in zip(sums, totals, strict=True)]
         return sums, self._store.spans_between(found.since, found.until)

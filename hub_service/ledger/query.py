@@ -62,8 +62,6 @@ class Range:
     step_s: int
     ends: tuple[int, ...]
     """The ends of the steps; the first step begins at `since`."""
-    level: int
-    """Rows of at least this grid hold every end but the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +125,7 @@ def choose_range(
     step = max(wanted, (end - start) // MAX_POINTS, 1)
     step = -(-step // grid) * grid
     ends = tuple(range(start - start % step + step, end, step))
-    level = max((level for level in LEVELS_S if step % level == 0), default=LEVELS_S[0])
-    return Range(start, end, step, (*ends, end) if end > start else (), level)
+    return Range(start, end, step, (*ends, end) if end > start else ())
 
 
 def _grid(age: float, *, in_memory: bool) -> int:
