@@ -51,7 +51,7 @@ function render({ model, el }) {
     if (error) clicks.errors.set(workload, error);
   }
 
-  /** @param {"suspend" | "resume" | "delete"} verb @param {import("./views.js").Row} row */
+  /** @param {import("./views.js").Action["verb"]} verb @param {import("./views.js").Row} row */
   async function act(verb, row) {
     const stops = verb === "delete" && row.actions.some((action) => action.label === "Stop");
     if (stops && clicks.confirming !== row.id) {
@@ -69,7 +69,8 @@ function render({ model, el }) {
     const service = model.get("service");
     const error = service ? await request(service, verb, row.id, fetch) : null;
     if (error === null) model.send({ verb, workload: row.id });
-    else if (error) { finish(row.id, error); draw(); }
+    // A row that is kept looks the same, but for its text.
+    else if (error || verb === "keep") { finish(row.id, error); draw(); }
   }
 
   /** @param {{workload?: string, error?: string}} answer of panel.py */

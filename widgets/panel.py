@@ -96,7 +96,10 @@ class Panel(anywidget.AnyWidget):
     def _act(self, _widget: object, content: object, _buffers: object) -> None:
         """Do what a button asked for, where the page itself cannot reach the service."""
         match content:
-            case {"verb": "suspend" | "resume" | "delete" as verb, "workload": str(workload)}:
+            case {
+                "verb": "suspend" | "resume" | "delete" | "keep" | "release" | "regain" as verb,
+                "workload": str(workload),
+            }:
                 try:
                     getattr(self._link.client, verb)(workload)
                 except RunaiError as error:

@@ -4,7 +4,7 @@
 /**
  * Ask the service for a change with the browser's login; sign in first where that has not happened.
  * Gives an error's sentence, "" when it is done, or null when the service cannot be reached from here.
- * @param {string} service path of the service @param {"suspend" | "resume" | "delete"} verb @param {string} workload
+ * @param {string} service path of the service @param {import("./views.js").Action["verb"]} verb @param {string} workload
  * @param {typeof fetch} net @returns {Promise<string | null>}
  */
 export async function request(service, verb, workload, net) {

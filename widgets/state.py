@@ -34,7 +34,7 @@ SHOWN_FINISHED = 5
 class Action(TypedDict):
     """What a button does: the API's verb and the word on it."""
 
-    verb: Literal["suspend", "resume", "delete"]
+    verb: Literal["suspend", "resume", "delete", "keep", "release", "regain"]
     label: str
 
 
@@ -56,6 +56,8 @@ class Row(TypedDict):
     limit: str
     """`soft limit` or `hard limit` on memory; "" where it shares no device."""
     limit_why: str
+    idle: str
+    """How long its GPUs are idle and what comes of it; "" while they are used."""
     notice: str
     """What was done lately because it used more memory than its share."""
     simulated: bool
@@ -205,6 +207,7 @@ def _row(view: WorkloadView) -> Row:
         exit_code=view.exit_code,
         limit=view.limit.badge if view.limit else "",
         limit_why=limit_text(view.limit) if view.limit else "",
+        idle=view.idle.text if view.idle else "",
         notice=f"{view.name} {view.notice}" if view.notice else "",
         simulated=view.simulated,
         actions=_actions(view),
@@ -220,6 +223,7 @@ def _deleted(row: Row) -> Row:
         "utilized": None,
         "reason": "",
         "limit": "",
+        "idle": "",
         "notice": "",
         "actions": [],
     }
@@ -236,4 +240,10 @@ def _actions(view: WorkloadView) -> list[Action]:
         actions.append({"verb": "resume", "label": "Resume"})
     elif view.kind == "job" and view.state != "stopping":
         actions.append({"verb": "suspend", "label": "Pause"})
+    if view.idle is not None and view.idle.keeps_left:
+        actions.append({"verb": "keep", "label": "Keep 30 more minutes"})
+    if view.kind == "session" and view.idle is not None and not view.idle.releasing:
+        actions.append({"verb": "release", "label": "Give GPU back"})
+    if view.released is not None and view.state == "running":
+        actions.append({"verb": "regain", "label": "Get GPU back"})
     return [*actions, {"verb": "delete", "label": "Stop"}]

@@ -10,10 +10,10 @@ import { chartLegend, chartPicture, key } from "./chart.js";
 import { h } from "./nodes.js";
 
 /**
- * @typedef {{verb: "suspend" | "resume" | "delete", label: string}} Action
+ * @typedef {{verb: "suspend" | "resume" | "delete" | "keep" | "release" | "regain", label: string}} Action
  * @typedef {{id: string, name: string, project: string, kind: string, state: string, gpus: number,
  *   allocated: number, utilized: number | null, average: number | null, reason: string,
- *   pauses: number, exit_code: number | null, limit: string, limit_why: string, notice: string,
+ *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, notice: string,
  *   simulated: boolean, actions: Action[],
  *   version: string}} Row
  * @typedef {{name: string, quota: number | null, allocated: number, sessions: number,
@@ -32,7 +32,10 @@ const SIGNS = /** @type {Record<string, string>} */ ({
   queued: "◷", starting: "▷", running: "▶", stopping: "◼", paused: "‖", suspended: "‖",
   retrying: "↻", succeeded: "✓", failed: "✕", ended: "✓", deleted: "−",
 });
-export const BEGUN = { suspend: "Pausing…", resume: "Resuming…", delete: "Stopping…" };
+export const BEGUN = {
+  suspend: "Pausing…", resume: "Resuming…", delete: "Stopping…",
+  keep: "Keeping…", release: "Giving back…", regain: "Asking…",
+};
 
 /**
  * Give the nodes of a whole view.
@@ -138,9 +141,10 @@ function workloadRow(row, clicks, act, withProject) {
     h("td", { class: "runai-number", title: simulated }, percent(row.average, row.gpus)),
     h("td", { class: "runai-actions" }, buttons(row, clicks, act)),
   );
-  if (!more && !error && !row.notice) return [first];
+  if (!more && !error && !row.notice && !row.idle) return [first];
   return [first, h("tr", { key: `${row.id} more`, class: "runai-more" }, h("td", { colspan: 6 },
     row.notice && h("div", { class: "runai-error", role: "alert", key: "notice" }, row.notice),
+    row.idle && h("div", { class: "runai-idle", key: "idle" }, row.idle),
     more && h("div", { class: "runai-reason" }, more),
     error && h("div", { class: "runai-error", role: "alert" }, error),
   ))];

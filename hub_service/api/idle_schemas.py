@@ -6,13 +6,14 @@ Part of `schemas`, where every other message is.
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from runai.hub_service.api.durations import seconds
 from runai.hub_service.api.wire import Wire
 
 __all__ = ["IdlePut", "IdleView"]
 
-IdleSeconds = Annotated[int, Field(ge=60, le=30 * 86400)]
+IdleSeconds = Annotated[int, BeforeValidator(seconds), Field(ge=60, le=30 * 86400)]
 
 
 class IdlePut(Wire):
@@ -30,6 +31,8 @@ class IdleView(Wire):
 
     since: datetime
     """Measured idle time before now; gaps in measuring left out."""
+    text: str
+    """For its owner: how long, and what comes of it when."""
     told: bool = False
     """Whether its owner has been told in its history."""
     takes: Literal["release", "stop"] | None = None

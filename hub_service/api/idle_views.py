@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from runai.hub_service.api.idle_schemas import IdlePut, IdleView
+from runai.hub_service.idle.evidence import minutes
 from runai.hub_service.idle.machine import Do
 from runai.hub_service.idle.rules import KEEPS, IdleRules
 from runai.hub_service.idle.watch import IdleNow
@@ -23,6 +24,7 @@ def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
         return None
     takes_at = None if now.in_s is None else datetime.fromtimestamp(at + now.in_s, UTC)
     return IdleView(
+        text=_text(now),
         since=datetime.fromtimestamp(at - now.idle_s, UTC).replace(microsecond=0),
         told=now.level is not Do.BADGE,
         takes=_TAKES[now.next] if now.next else None,
@@ -31,6 +33,17 @@ def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
         kept=now.keeps_left < KEEPS,
         releasing=now.releasing,
     )
+
+
+def _text(now: IdleNow) -> str:
+    """Say it in words that stay true for a minute."""
+    if now.releasing:
+        return "its programs on the GPU end now, and it goes to others"
+    idle = f"idle for {minutes(now.idle_s)}"
+    if now.next is None or now.in_s is None:
+        return idle
+    what = "its GPU goes to others" if now.next is Do.RELEASE else "it is stopped"
+    return f"{idle}, {what} in {minutes(now.in_s)}"
 
 
 def idle_rules(rules: IdleRules) -> IdlePut:

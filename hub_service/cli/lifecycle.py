@@ -1,5 +1,6 @@
-"""`runai suspend`, `resume` and `delete`: for one name or several, each answered by a line.
+"""`runai suspend`, `resume`, `delete`; `keep`, `release`, `regain` of idle GPUs.
 
+For one name or several, each answered by a line.
 One that is refused does not keep the others from being done; the exit code is 1 then.
 """
 
@@ -14,7 +15,7 @@ from runai.hub_service.cli.waiting import FINISHED
 from runai.hub_service.client import Client
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["delete", "resume", "suspend"]
+__all__ = ["delete", "keep", "regain", "release", "resume", "suspend"]
 
 _NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
 
@@ -70,6 +71,52 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
             return "deleted" if workload.state in FINISHED or not workload.allocated else "stopping"
 
         _each(found, stop)
+
+
+@click.command(cls=Command)
+@_NAMES
+@in_project
+def keep(names: tuple[str, ...], project: str | None) -> None:
+    """Keep idle GPUs for 30 more minutes.
+
+    Where a project takes GPUs that nobody uses; at most twice until they are used again.
+    """
+    with Client.discover() as client:
+
+        def ask(workload: WorkloadView) -> str:
+            idle = client.keep(workload.id).idle
+            return idle.text if idle else "kept"
+
+        _each(find_all(client, names, project), ask)
+
+
+@click.command(cls=Command)
+@_NAMES
+@in_project
+def release(names: tuple[str, ...], project: str | None) -> None:
+    """Give sessions' GPUs to others; the sessions go on.
+
+    Kernels that are on a GPU end; files and the notebook server stay.
+    """
+    with Client.discover() as client:
+
+        def give(workload: WorkloadView) -> str:
+            client.release(workload.id)
+            return "gives its GPUs back"
+
+        _each(find_all(client, names, project), give)
+
+
+@click.command(cls=Command)
+@_NAMES
+@in_project
+def regain(names: tuple[str, ...], project: str | None) -> None:
+    """Ask for released sessions' GPUs again.
+
+    They go on while they wait in the queue.
+    """
+    with Client.discover() as client:
+        _each(find_all(client, names, project), lambda w: client.regain(w.id).state)
 
 
 def _each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], str]) -> None:

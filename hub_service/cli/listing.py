@@ -102,7 +102,9 @@ def _workload_row(w: WorkloadView, now: datetime, *, wide: bool) -> list[str | T
             render.memory(w.memory_used_mib),
             str(w.pauses),
         ]
-    return [*row, render.reason(w.reason) if w.state in _REASON_STATES else ""]
+    if w.idle is not None:
+        return [*row, Text(w.idle.text, style="yellow")]
+    return [*row, render.reason(w.reason) if w.state in _REASON_STATES or w.released else ""]
 
 
 def project_rows(
@@ -210,19 +212,33 @@ def list_(
     default="nodes",
     metavar="[nodes|jobs]",
 )
+@click.option("--idle", is_flag=True, help="Only workloads whose GPUs are idle, longest first.")
 @output_option("table", "json")
-def top(what: str, output: str) -> None:
+def top(what: str, idle: bool, output: str) -> None:
     """Show what is allocated and what is utilized.
 
     Of nodes, or with `runai top jobs` of the workloads that hold GPUs, busiest first.
     """
     with Client.discover() as client:
+        if idle:
+            _show_idle(client.workloads(), output)
+            return
         if _KINDS[what] == "nodes":
             _show_nodes(client.nodes(), output, client if output == "table" else None)
             return
         holding = [w for w in client.workloads() if w.allocated]
         holding.sort(key=lambda w: (-(w.utilized or 0), w.id))
         _show_workloads(holding, "wide" if output == "table" else output)
+
+
+def _show_idle(workloads: Sequence[WorkloadView], output: str) -> None:
+    found = sorted(
+        ((w.idle.since, w) for w in workloads if w.idle is not None), key=lambda one: one[0]
+    )
+    if not found and output == "table":
+        click.echo("No GPU that you may see is idle.", err=True)
+        return
+    _show_workloads([w for _, w in found], "wide" if output == "table" else output)
 
 
 def _show_workloads(workloads: Sequence[WorkloadView], output: str) -> None:

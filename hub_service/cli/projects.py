@@ -33,6 +33,14 @@ _PEOPLE: Final = {
 }
 
 
+_IDLE: Final = {
+    "tell-idle": ("idle_session", "notify_s", "Tell a session's user that its GPU is idle"),
+    "release-idle": ("idle_session", "release_s", "Give a session's idle GPU to others"),
+    "stop-idle-sessions": ("idle_session", "stop_s", "Stop a session whose GPU is idle"),
+    "stop-idle-jobs": ("idle_job", "stop_s", "Suspend a job whose GPUs are idle"),
+}
+
+
 def _field_options(command: F) -> F:
     """Add one option for each number of a project."""
     options = [
@@ -55,6 +63,10 @@ def _field_options(command: F) -> F:
             type=click.IntRange(min=0),
             metavar="SECONDS",
             help="So long nothing is reclaimed from it.",
+        ),
+        *(
+            click.option(f"--{name}", metavar="TIME", help=f"{what}, after so long (30m), or none.")
+            for name, (_, _, what) in _IDLE.items()
         ),
         click.option("--parent", type=PROJECT_NAME, help="The project it is a part of, or none."),
         click.option(
@@ -192,6 +204,10 @@ def _changes(options: dict[str, Any], before: ProjectView | None) -> dict[str, A
         value: Decimal | int | str | None = options[field]
         if value is not None:
             changes[field] = None if value == "none" else value
+    for name, (field, step, _) in _IDLE.items():
+        after = options[name.replace("-", "_")]
+        if after is not None:
+            changes.setdefault(field, {})[step] = None if after == "none" else after
     if options["parent"] is not None:
         changes["parent"] = None if options["parent"] == "none" else options["parent"]
     for field in ("node_types_build", "node_types_train"):

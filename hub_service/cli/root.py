@@ -34,6 +34,11 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "lifecycle:suspend", "Pause jobs until they are resumed; they give their GPUs back."
         ),
         "resume": CommandEntry("lifecycle:resume", "Put suspended jobs back into the queue."),
+        "keep": CommandEntry("lifecycle:keep", "Keep idle GPUs for 30 more minutes."),
+        "release": CommandEntry(
+            "lifecycle:release", "Give sessions' GPUs to others; the sessions go on."
+        ),
+        "regain": CommandEntry("lifecycle:regain", "Ask for released sessions' GPUs again."),
         "delete": CommandEntry("lifecycle:delete", "Stop workloads and forget them."),
         "top": CommandEntry("listing:top", "Show what is allocated and what is utilized."),
     },

@@ -126,3 +126,28 @@ def test_inside_a_session_its_own_project_is_the_default(as_user, monkeypatch):
     assert result.exit_code == 1
     assert "own project, vision" in result.stderr
     assert "-p nlp" in result.stderr
+
+
+def test_idle_gpus_are_left_alone_until_a_project_says_otherwise(admin):
+    before = described(admin, "vision")
+    changed = admin("project", "set", "vision", "--release-idle", "30m", "--stop-idle-jobs", "2h")
+    admin("project", "set", "vision", "--tell-idle", "none")
+    after = described(admin, "vision")
+
+    assert changed.exit_code == 0, changed.stderr
+    assert (before["idle_session"]["release_s"], before["idle_job"]["stop_s"]) == (None, None)
+    assert after["idle_session"] == {
+        "badge_s": 300,
+        "notify_s": None,
+        "release_s": 1800,
+        "stop_s": None,
+    }
+    assert after["idle_job"]["stop_s"] == 7200
+
+
+@pytest.mark.parametrize("time", ["soon", "10s"])
+def test_a_time_that_cannot_be_meant_is_refused_in_a_sentence(admin, time):
+    refused = admin("project", "set", "vision", "--release-idle", time)
+
+    assert refused.exit_code == 1
+    assert "idle_session is" in refused.stderr

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from runai.hub_service.api.idle_schemas import IdleView
 from runai.hub_service.api.schemas import (
     AllocationView,
     DeviceShareView,
@@ -229,3 +230,13 @@ def test_names_of_others_are_text_and_never_markup(printed):
     rows = listing.workload_rows([workload("exp-1", user="[red]eve[/red]")], NOW)
 
     assert "[red]eve[/red]" in printed(listing.WORKLOAD_HEADER, rows)
+
+
+def test_idle_gpus_are_said_where_the_reason_stands(printed):
+    idle = IdleView(since=NOW, text="idle for 12 min, its GPU goes to others in 18 min")
+    gone = ReasonView(code="released", text="idle for 30 min")
+    rows = listing.workload_rows(
+        [workload("a", idle=idle), workload("b", kind="session", released=NOW, reason=gone)], NOW
+    )
+
+    assert [str(row[-1]) for row in rows] == [idle.text, gone.text]

@@ -12,7 +12,7 @@ import { install } from "./dom.mjs";
 
 const row = (given = {}) => ({
   id: "vision/a", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
-  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", notice: "",
+  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", idle: "", notice: "",
   simulated: true, version: "1",
   actions: [{ verb: "suspend", label: "Pause" }, { verb: "delete", label: "Stop" }], ...given,
 });
@@ -87,6 +87,12 @@ test("a share of a device tells how strictly its memory is kept, and what was do
   assert.deepEqual([text(badge), badge.props.title], ["soft limit", "8.0 GiB: PyTorch keeps it"]);
   assert.equal(text(find(nodes, "role", "alert")), "a uses too much");
   assert.equal(find(drawn(), "class", "runai-limit"), undefined);
+});
+
+test("an idle GPU is said below its workload, with the time that is left", () => {
+  const nodes = drawn({ workloads: [row({ idle: "idle for 12 min" })] });
+  assert.equal(text(find(nodes, "class", "runai-idle")), "idle for 12 min");
+  assert.equal(find(drawn(), "class", "runai-idle"), undefined);
 });
 
 test("simulated devices are marked at the bars, in the picture and at the workloads", () => {

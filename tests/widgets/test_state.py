@@ -165,3 +165,48 @@ def test_a_share_of_a_device_tells_how_strictly_it_is_kept_and_what_was_done():
     )
     assert (second["limit"], second["notice"]) == ("", "")
     assert shown["notes"] == [COMPUTE_IS_SHARED]
+
+
+IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_left": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "labels"),
+    [
+        pytest.param(
+            {"kind": "session", "idle": IDLE},
+            "idle for 12 min",
+            ["Keep 30 more minutes", "Give GPU back", "Stop"],
+            id="a session",
+        ),
+        pytest.param(
+            {"kind": "session", "idle": IDLE | {"keeps_left": 0}},
+            "idle for 12 min",
+            ["Give GPU back", "Stop"],
+            id="kept twice",
+        ),
+        pytest.param(
+            {"kind": "session", "idle": IDLE | {"keeps_left": 0, "releasing": True}},
+            "idle for 12 min",
+            ["Stop"],
+            id="on its way",
+        ),
+        pytest.param(
+            {"kind": "session", "released": NOON}, "", ["Get GPU back", "Stop"], id="released"
+        ),
+        pytest.param(
+            {"kind": "session", "released": NOON, "state": "queued"},
+            "",
+            ["Stop"],
+            id="waits for it",
+        ),
+        pytest.param(
+            {"idle": IDLE | {"keeps_left": 0}}, "idle for 12 min", ["Pause", "Stop"], id="a job"
+        ),
+        pytest.param({"kind": "session"}, "", ["Stop"], id="in use"),
+    ],
+)
+def test_idle_gpus_are_said_and_can_be_kept_or_given_back(given, said, labels):
+    (row,) = panel_of(workload("a", **given))["workloads"]
+
+    assert (row["idle"], [action["label"] for action in row["actions"]]) == (said, labels)

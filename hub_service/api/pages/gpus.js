@@ -64,6 +64,7 @@ function drawWorkload(workload) {
   const row = make("tr", workload.user === user ? "" : "others");
   const name = make("td", "", make("span", "project-of", `${workload.project}/`), workload.name);
   const why = make("td", "why", workload.reason?.text ?? "");
+  if (workload.idle) why.append(make("p", "idle", workload.idle.text));
   if (workload.notice) why.append(make("p", "notice", `${workload.name} ${workload.notice}`));
   const state = make("span", `state state-${workload.state}`, workload.state);
   row.append(
@@ -95,6 +96,11 @@ function actions(workload) {
     const verb = workload.state === "suspended" ? "resume" : "suspend";
     buttons.push(button(verb === "resume" ? "Resume" : "Pause", "POST", `${workload.id}/${verb}`));
   }
+  if (workload.idle?.keeps_left) buttons.push(button("Keep 30 more minutes", "POST", `${workload.id}/keep`));
+  if (workload.idle && workload.kind === "session" && !workload.idle.releasing) {
+    buttons.push(button("Give GPU back", "POST", `${workload.id}/release`));
+  }
+  if (workload.released && workload.state === "running") buttons.push(button("Get GPU back", "POST", `${workload.id}/regain`));
   buttons.push(button(finished ? "Delete" : "Stop", "DELETE", workload.id));
   return buttons;
 }
