@@ -4,6 +4,7 @@ In memory only: after a restart the next report tells it anew, and notices are i
 history. Fed by the route of the samples, shown by `views`.
 """
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -59,7 +60,7 @@ class Present:
 
     def tier(self, workload: WorkloadId) -> Tier:
         """Return what keeps a workload within its share, as its agent says."""
-        told = (report.tiers.get(workload) for _, report in self._reports.values())
+        told = (report.tiers.get(workload) for _, report in self._of_holder(workload))
         return Tier(next(filter(None, told), Tier.FRAMEWORKS))
 
     def no_hard_limit(self, node: str) -> str:
@@ -80,9 +81,15 @@ class Present:
         """Return a workload's processes on devices, those with most memory first."""
         mine = (
             process
-            for at, report in self._reports.values()
+            for at, report in self._of_holder(workload)
             if now - at < RECENT_S
             for process in report.processes
             if process.workload == workload
         )
         return sorted(mine, key=lambda p: (-(p.memory_mib or 0), p.pid))
+
+    def _of_holder(self, workload: WorkloadId) -> Iterator[tuple[float, AgentReport]]:
+        """Yield the reports of the nodes where it holds devices: others' say nothing of it."""
+        for node, told in self._reports.items():
+            if (node, workload) in self._held:
+                yield told

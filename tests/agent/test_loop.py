@@ -10,6 +10,7 @@ import pytest
 
 from runai.hub_service.agent import loop
 from runai.hub_service.agent.devices import DeviceSource
+from runai.hub_service.agent.keeping import Keeper
 from runai.hub_service.agent.loop import Agent
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
@@ -149,3 +150,16 @@ async def test_it_leaves_when_nobody_wants_it(source, service):
     await agent.run()
 
     assert source.polls == 2
+
+
+async def test_what_was_measured_is_told_even_if_the_limits_cannot_be_looked_after(
+    source, service, eventually_async, caplog
+):
+    class Broken(Keeper):
+        def keep(self, poll, allocations):
+            raise RuntimeError("no idea")
+
+    async with running(source, service, idle_s=SOON, keeper=Broken()):
+        await eventually_async(lambda: len(service.reports) >= 2)
+
+    assert "could not be looked after" in caplog.text

@@ -126,19 +126,22 @@ def test_a_device_that_fails_does_not_fail_the_program(capsys, monkeypatch):
 def test_the_real_torch_is_left_word_and_makes_no_context(run_python, workload_env):
     program = f"""
 import json, torch
+from runai_limits.notebook import is_out_of_memory
 print(json.dumps([
     torch.cuda.is_initialized(),
     [call.__module__ for call, _ in torch.cuda._queued_calls if "runai" in call.__module__],
     [name for name in {stub_methods()} if not hasattr(torch.cuda, name)],
     torch.zeros(2).sum().item(),
+    is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory.")),
 ]))
 """
 
-    initialised, left_word, missing, answer = run_python(
+    initialised, left_word, missing, answer, is_known = run_python(
         program, workload_env("8192", devices="16384", context=500)
     )
 
     assert (initialised, left_word, answer) == (False, ["runai_limits.frameworks"], 0.0)
+    assert is_known
     # What the stub has, the real one has; an older one cannot tell the fraction, we do without.
     assert set(missing) <= {"get_per_process_memory_fraction"}
 
@@ -206,12 +209,15 @@ def test_the_real_tensorflow_runs_with_the_hook(run_python, workload_env):
 import json
 import tensorflow as tf
 from tensorflow.python.eager import context
+from runai_limits.notebook import is_out_of_memory
+error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 answer = float(tf.reduce_sum(tf.ones((3, 3))))
-print(json.dumps([answer, context.Context.ensure_initialized.__module__]))
+told = [answer, context.Context.ensure_initialized.__module__, is_out_of_memory(error)]
+print(json.dumps(told))
 """
     env = workload_env("8192", devices="16384", TF_CPP_MIN_LOG_LEVEL="3")
 
-    assert run_python(program, env) == [9.0, "tensorflow.python.eager.context"]
+    assert run_python(program, env) == [9.0, "tensorflow.python.eager.context", True]
 
 
 def test_a_context_that_is_not_as_we_know_it_still_initialises(monkeypatch):

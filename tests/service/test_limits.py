@@ -157,8 +157,10 @@ def test_what_was_killed_is_gone_when_that_is_told():
 
 def test_a_report_that_waited_is_not_the_present():
     present = Present()
-    present.learn(100.0, report(5.0, tiers={"vision/exp1": "driver"}), set())
-    present.learn(100.0, report(4.0), set())
+    tiers = {"vision/exp1": "driver", "vision/elsewhere": "driver"}
+    present.learn(100.0, report(5.0, tiers=tiers), {"vision/exp1"})
+    present.learn(100.0, report(4.0), {"vision/exp1"})
 
     assert present.tier("vision/exp1") is Tier.DRIVER
+    assert present.tier("vision/elsewhere") is Tier.FRAMEWORKS  # it holds nothing of that node
     assert present.tier("vision/other") is Tier.FRAMEWORKS
