@@ -1,0 +1,201 @@
+"""The whole of metering: two sessions share a device that a third process uses too.
+
+The real service with its real agent, on the fake library and on simulated devices. The agent is
+stopped in the middle, so that everybody is asked about the same sample: API, panel, command line
+and metrics must say the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
+
+from runai.hub_service.api.schemas import DeviceView, OthersView, ProcessReport, SubmitRequest
+from runai.hub_service.cli.root import cli
+from runai.hub_service.client import Client
+from waiting import eventually
+
+TOKEN = "the-hubs-token"
+UUID = "GPU-0aaaaaaa-0000-0000-0000-000000000000"
+LOADS = {"ana": 0.4, "bo": 0.25}
+PROJECTS = "projects: {vision: {quota: 1, members: [ana, bo]}}"
+
+
+class Platform:
+    """A service with its agent on one device, and two sessions on it."""
+
+    def __init__(self, directory: Path, port: int, **environment: str) -> None:
+        (directory / "projects.yaml").write_text(PROJECTS)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))}
+        self.root = f"http://127.0.0.1:{port}/services/runai/"
+        self.client = Client(self.root, TOKEN, patience_s=60)
+        log = (directory / "service.log").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "runai.hub_service"],
+            env=kept
+            | {
+                "RUNAI_DATA_DIR": str(directory / "data"),
+                "RUNAI_HUB_TOKEN": TOKEN,
+                "RUNAI_PROJECTS": str(directory / "projects.yaml"),
+                "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
+            }
+            | environment,
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+
+    def session(self, user: str, process: psutil.Process) -> None:
+        """Start half a device's session, whose process this is."""
+        request = SubmitRequest(name=f"lab-{user}", kind="session", owner=user, gpus=0.5)  # type: ignore[arg-type]
+        (seen,) = self.client.submit(request).workloads
+        while not seen.allocated:
+            seen = self.client.wait(seen.id, seen.version, 10)
+        report = ProcessReport(pid=process.pid, created=process.create_time())
+        self.client.attach(seen.id, report)
+
+    @contextlib.contextmanager
+    def held_still(self) -> Iterator[None]:
+        """Stop the agent for a while, so that nothing newer is measured."""
+        children = psutil.Process(self.process.pid).children()
+        (agent,) = (c for c in children if "runai.hub_service.agent" in c.cmdline())
+        agent.suspend()
+        try:
+            yield
+        finally:
+            agent.resume()
+
+    def runai(self, *arguments: str) -> Any:
+        environment = {"RUNAI_API_URL": self.root, "JUPYTERHUB_API_TOKEN": TOKEN}
+        result = CliRunner(env=environment).invoke(cli, [*arguments, "-o", "json"])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def metric(self, name: str, **labels: str) -> float:
+        reply = httpx.get(f"{self.root}metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        (value,) = (
+            sample.value
+            for family in text_string_to_metric_families(reply.text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+        return value
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+
+@pytest.fixture
+def platform(tmp_path: Path, free_port) -> Iterator[Platform]:
+    started = Platform(tmp_path, free_port(), RUNAI_SIMULATE="1")
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def nvml_folder(tmp_path: Path, nvml) -> Path:
+    """Compile the library anew, with the place of its state in it: the agent is not handed it."""
+    source = Path(__file__).with_name("fake_nvml.c")
+    library = tmp_path / "lib" / "libnvidia-ml.so.1"
+    library.parent.mkdir()
+    where = f'-DSTATE="{nvml.path}"'
+    subprocess.run(["cc", "-shared", "-fPIC", where, "-o", library, source], check=True)
+    return library.parent
+
+
+def everybody_says(platform: Platform, uuid: str) -> dict[str, set[tuple[float, int]]]:
+    """Ask for each session's load and memory wherever it is shown."""
+    device_load = platform.metric("runai_device_utilization_ratio", device=uuid)
+    (node,) = platform.client.nodes()
+    (listed,) = platform.runai("list", "nodes")
+    panel = platform.client.overview()
+    assert device_load == node.devices[0].utilized == listed["devices"][0]["utilized"]
+    assert panel.nodes[0].devices[0] == node.devices[0]
+    shown = [
+        *((w.id, w.utilized, w.memory_used_mib) for w in platform.client.workloads()),
+        *((w.id, w.utilized, w.memory_used_mib) for w in panel.workloads),
+        *((w["id"], w["utilized"], w["memory_used_mib"]) for w in platform.runai("top", "jobs")),
+    ]
+    said: dict[str, set[tuple[float, int]]] = {}
+    for workload, utilized, memory_mib in shown:
+        assert utilized is not None
+        assert memory_mib is not None
+        said.setdefault(workload, set()).add((utilized, memory_mib))
+    for workload, known in said.items():
+        name = workload.partition("/")[2]
+        memory = platform.metric("runai_workload_memory_used_bytes", workload=name)
+        busy = platform.metric("runai_workload_gpus_utilized", workload=name)
+        known.add((busy, int(memory) >> 20))
+    return said
+
+
+@pytest.mark.cc
+def test_on_real_devices_everybody_says_the_same_and_the_stranger_is_shown(
+    tmp_path, nvml_folder, nvml, start, free_port
+):
+    ana, bo, stranger = start(), start(), start()
+    gpu = f"gpu {UUID} 143771 600 30600 70 H200"
+    nvml.write(gpu)
+    platform = Platform(tmp_path, free_port(), LD_LIBRARY_PATH=str(nvml_folder))
+    try:
+        platform.session("ana", ana)
+        platform.session("bo", bo)
+
+        def agreed() -> tuple[dict[str, set[tuple[float, int]]], OthersView]:
+            stamp = time.time_ns() // 1000
+            nvml.write(
+                gpu,
+                f"proc 0 {ana.pid} 20000 C", f"sample 0 {ana.pid} {stamp} 40",
+                f"proc 0 {bo.pid} 10000 C", f"sample 0 {bo.pid} {stamp} 25",
+                f"proc 0 {stranger.pid} 600 C", f"sample 0 {stranger.pid} {stamp} 5",
+            )  # fmt: skip
+            # Not yet, where nothing was measured or a poll saw no new sample.
+            assert {w.user: w.utilized for w in platform.client.workloads()} == LOADS
+            with platform.held_still():
+                said = everybody_says(platform, UUID)
+                (others,) = platform.client.nodes()[0].devices[0].others
+                assert said["vision/lab-ana"] == {(0.4, 20000)}
+            return said, others
+
+        said, others = eventually(agreed, within=120)
+        assert said["vision/lab-bo"] == {(0.25, 10000)}
+        assert (others.processes, others.utilized, others.memory_mib) == (1, 0.05, 600)
+    finally:
+        platform.close()
+
+
+def test_on_simulated_devices_everybody_says_the_same(platform, start):
+    for user in ("ana", "bo"):
+        platform.session(user, start(busy=True, mib=30))
+    start(busy=True)
+
+    def agreed() -> tuple[dict[str, set[tuple[float, int]]], DeviceView]:
+        assert [bool(w.utilized) for w in platform.client.workloads()] == [True, True]
+        with platform.held_still():
+            (device,) = platform.client.nodes()[0].devices
+            return everybody_says(platform, device.uuid), device
+
+    said, device = eventually(agreed, within=120)
+
+    assert said.keys() == {"vision/lab-ana", "vision/lab-bo"}
+    assert [len(known) for known in said.values()] == [1, 1]
+    assert sum(busy for known in said.values() for busy, _ in known) == pytest.approx(
+        device.utilized
+    )
+    assert device.others == []
