@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import types
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
+from equivalent_mutants import EQUIVALENT
 from mutations import Mutation, mutations
 
 HERE = Path(__file__).parent
@@ -40,9 +41,21 @@ NAMESPACE = "runai.hub_service.scheduler"
 TESTS = ("scheduler",)
 NOT_DECIDING = ("__init__", "__main__", "wire")
 """Modules without a decision of their own."""
+FIRST = (
+    *("shares", "order", "quotas", "room", "placement", "fit", "search", "givers", "giving"),
+    *("reclaim", "victims", "allocate", "lanes", "state", "tree", "items", "cycle"),
+    *("protection", "turns", "resize", "parts", "part_choice", "backfill", "ends"),
+    *("consolidate", "vacate", "fragmentation", "frag_room", "kinds", "quantity"),
+)
+"""Modules in the order of their importance; the others follow by name."""
 
 SLOWEST_S = 4.0
 """Tests that take longer, with as few examples as here, are left to the suite itself."""
+SORTS = ("table", "story", "property")
+"""What a test is, in the order in which they are tried: who says most clearly what is wrong first.
+
+A story only says that a plan is another one than was recorded.
+"""
 CPU_S = 2.0
 """What a test may take beside five times what it takes unbroken."""
 MEMORY = 4 << 30
@@ -55,13 +68,24 @@ class Mutant:
     module: str
     mutation: Mutation
     where: str
+    """Its function."""
+    begins: int
+    """The line where the code of that function begins, its decorators included."""
     key: str
+    text: str
+    """The line that is changed."""
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Tell whether it is known that nothing differs."""
+        known = EQUIVALENT.get((self.module, self.where), ())
+        return any(e.what in {self.mutation.what, "*"} and e.text in self.text for e in known)
 
     @property
     def title(self) -> str:
         """Say where it is and what it does."""
         m = self.mutation
-        return f"{self.module}.py:{m.line}:{m.column} {self.where}: {m.what}"
+        return f"{self.module}.py:{m.line}:{m.column} {self.where}: {m.what}  |  {self.text}"
 
 
 class Source:
@@ -74,7 +98,13 @@ class Source:
         self.tree = ast.parse(self.text)
         self.module = sys.modules[f"{NAMESPACE}.{self.name}"]
         self.path = str(self.module.__file__)
+        self.lines = self.text.splitlines()
         self.code = compile(self.tree, self.path, "exec")
+        self._functions = {
+            node: ast.dump(node)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.FunctionDef)
+        }
         self._living = [
             thing
             for thing in gc.get_objects()
@@ -84,16 +114,24 @@ class Source:
     def mutants(self) -> Iterator[Mutant]:
         """Give every mutant of a function of the module."""
         for mutation in mutations(self.tree):
-            function = _function_at(self.tree, mutation.line)
+            function = self._function_at(mutation.line)
             if function is None:
                 continue  # constants and tables of a module: what reads them is tried
-            shape = f"{ast.dump(function)} {mutation.line - function.lineno} {mutation.column}"
+            text = self.lines[mutation.line - 1].strip()
+            shape = (
+                f"{self._functions[function]} {mutation.line - function.lineno} {mutation.column}"
+            )
             key = hashlib.sha1(f"{self.name} {shape} {mutation.what}".encode()).hexdigest()[:16]
-            yield Mutant(self.name, mutation, function.name, key)
+            begins = min(node.lineno for node in (function, *function.decorator_list))
+            yield Mutant(self.name, mutation, function.name, begins, key, text)
+
+    def _function_at(self, line: int) -> ast.FunctionDef | None:
+        around = [f for f in self._functions if f.lineno <= line <= (f.end_lineno or 0)]
+        return max(around, key=lambda function: function.lineno, default=None)
 
     def become(self, mutation: Mutation) -> int:
         """Put the changed code into every living function; tell how many there were."""
-        changed = compile(mutation.applied_to(self.tree), self.path, "exec")
+        changed = compile(mutation.put_into(self.tree), self.path, "exec")
         new_of: dict[tuple[str, int], types.CodeType] = {}
         for old, new in _pairs(self.code, changed):
             if old != new:
@@ -118,15 +156,6 @@ def _pairs(
         yield from _pairs(one, other)
 
 
-def _function_at(tree: ast.Module, line: int) -> ast.FunctionDef | None:
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(around, key=lambda node: node.lineno, default=None)
-
-
 class Session:
     """What pytest hands over once it has collected: takes the place of its own test loop."""
 
@@ -137,20 +166,29 @@ class Session:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests unbroken, then every mutant."""
-        reached = Reached(session.items)
+        items = [
+            item
+            for item in session.items
+            if not (self.options.tables and sort_of(item) == "property")
+        ]
+        reached = Reached(items)
         if reached.failed:
             print(f"fails unbroken: {', '.join(reached.failed)}", file=sys.stderr)
             session.shouldfail = "the tests must pass before they are tried"
             return True
-        names = self.options.modules or sorted(
-            p.stem for p in CORE.glob("*.py") if p.stem not in NOT_DECIDING
-        )
+        there = {path.stem for path in CORE.glob("*.py")}.difference(NOT_DECIDING)
+        in_order = [*(name for name in FIRST if name in there), *sorted(there.difference(FIRST))]
+        names = self.options.modules or in_order
         sources = {name: Source(CORE / f"{name}.py") for name in names}
-        chosen = [mutant for source in sources.values() for mutant in source.mutants()]
+        every = [mutant for source in sources.values() for mutant in source.mutants()]
+        chosen = [mutant for mutant in every if not mutant.is_equivalent]
         if self.options.sample:
             seed = random.Random(self.options.seed)
             chosen = sorted(seed.sample(chosen, min(self.options.sample, len(chosen))), key=_place)
-        self.report = Trial(sources, reached, self.options).run(chosen)
+        self.report = {
+            "equivalent": len(every) - len(chosen),
+            **Trial(sources, reached, self.options).run(chosen),
+        }
         return True
 
 
@@ -158,28 +196,38 @@ class Reached:
     """Which tests run which lines, and how long each takes."""
 
     def __init__(self, items: Sequence[pytest.Item]) -> None:
-        """Run every test once, watching."""
+        """Run every test once, watching: tables line by line, the others by function."""
         self.seconds: dict[pytest.Item, float] = {}
         self.by_line: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
         self.failed: list[str] = []
         prefix = str(CORE)
         for item in items:
             lines: set[tuple[str, int]] = set()
+            is_table = sort_of(item) == "table"
 
             def local(frame: types.FrameType, _event: str, _arg: object, lines=lines) -> Any:
                 lines.add((frame.f_code.co_filename, frame.f_lineno))
                 return local
 
-            def watch(frame: types.FrameType, _event: str, _arg: object, local=local) -> Any:
-                name = frame.f_code.co_filename
-                return local if "scheduler" in name and name.startswith(prefix) else None
+            def watch(
+                frame: types.FrameType,
+                _event: str,
+                _arg: object,
+                lines=lines,
+                local=local if is_table else None,
+            ) -> Any:
+                code = frame.f_code
+                if not code.co_filename.startswith(prefix):
+                    return None
+                if local is None:
+                    lines.add((code.co_filename, code.co_firstlineno))
+                return local
 
             began = time.process_time()
-            passed = _passes(item)
-            self.seconds[item] = time.process_time() - began
             sys.settrace(watch)
-            passed = _passes(item) and passed
+            passed = _passes(item)
             sys.settrace(None)
+            self.seconds[item] = time.process_time() - began
             if not passed:
                 self.failed.append(item.nodeid)
             if self.seconds[item] > SLOWEST_S:
@@ -189,13 +237,23 @@ class Reached:
         self.noticed: dict[str, int] = defaultdict(int)
         """How many mutants each test noticed, by its name."""
 
-    def tests(self, path: str, mutation: Mutation) -> list[pytest.Item]:
+    def tests(self, path: str, mutant: Mutant) -> list[pytest.Item]:
         """Give the tests that run a line: quick ones that noticed something, then the quickest."""
-        reached = self.by_line.get((path, mutation.line), [])
-        return sorted(reached, key=self._price)
+        tables = self.by_line.get((path, mutant.mutation.line), [])
+        others = self.by_line.get((path, mutant.begins), [])
+        found = [*tables, *(item for item in others if sort_of(item) != "table")]
+        return sorted(dict.fromkeys(found), key=self._price)
 
-    def _price(self, item: pytest.Item) -> float:
-        return (self.seconds[item] + 0.002) / (1 + self.noticed[item.nodeid])
+    def _price(self, item: pytest.Item) -> tuple[int, float]:
+        price = (self.seconds[item] + 0.002) / (1 + self.noticed[item.nodeid])
+        return SORTS.index(sort_of(item)), price
+
+
+def sort_of(item: pytest.Item) -> str:
+    """Say what a test is."""
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        return "property"
+    return "story" if "test_stories.py" in item.nodeid else "table"
 
 
 def _passes(item: pytest.Item) -> bool:
@@ -226,11 +284,10 @@ class Trial:
             m: self._known[m.key]
             for m in mutants
             if m.key in self._known
-            and not (self._options.again and self._known[m.key] == "survived")
+            and not (self._options.again and self._known[m.key] in {"survived", "unreached"})
         }
         print(f"{len(mutants)} mutants, {len(outcomes)} of them known already", flush=True)
-        waiting = [m for m in mutants if m not in outcomes]
-        random.Random(self._options.seed).shuffle(waiting)
+        waiting = [m for m in mutants if m not in outcomes][::-1]
         running: dict[int, Mutant] = {}
         while running or (waiting and time.monotonic() < ends):
             while waiting and len(running) < self._options.processes and time.monotonic() < ends:
@@ -238,11 +295,13 @@ class Trial:
                 running[self._try(mutant)] = mutant
             pid, status = os.wait()
             mutant = running.pop(pid)
-            self._learn(pid)
-            outcomes[mutant] = _outcome(status)
+            noticed_by = self._learn(pid)
+            outcomes[mutant] = noticed_by or _outcome(status)
             self._remember(mutant, outcomes[mutant])
-            if outcomes[mutant] != "killed":
+            if not _is_noticed(outcomes[mutant]):
                 print(f"{outcomes[mutant]:>9}  {mutant.title}", flush=True)
+            if waiting and waiting[-1].module != mutant.module:
+                print(f"{mutant.module}: {_rate(outcomes, mutant.module)}", flush=True)
         return _summary(outcomes, not_tried=len(waiting))
 
     def _remember(self, mutant: Mutant, outcome: str) -> None:
@@ -250,12 +309,15 @@ class Trial:
         self._known[mutant.key] = outcome
         self._memory.write_text(json.dumps(self._known, indent=0, sort_keys=True))
 
-    def _learn(self, pid: int) -> None:
-        """Take up which test it was that noticed."""
+    def _learn(self, pid: int) -> str:
+        """Take up which test it was that noticed; say what it is."""
         told = _told_by(pid)
-        if told.exists():
-            self._reached.noticed[told.read_text()] += 1
-            told.unlink()
+        if not told.exists():
+            return ""
+        sort, _, nodeid = told.read_text().partition(" ")
+        self._reached.noticed[nodeid] += 1
+        told.unlink()
+        return sort
 
     def _try(self, mutant: Mutant) -> int:
         pid = os.fork()
@@ -272,19 +334,27 @@ class Trial:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         source = self._sources[mutant.module]
-        tests = self._reached.tests(source.path, mutant.mutation)
+        tests = self._reached.tests(source.path, mutant)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         if not tests:
             return 3
         if not source.become(mutant.mutation):
             return 4
+        began = time.process_time()
         for item in tests:
+            if time.process_time() - began > self._options.seconds:
+                return 0
             # The timer's default action ends the child.
             signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S + 5 * self._reached.seconds[item])
             if not _passes(item):
-                _told_by(os.getpid()).write_text(item.nodeid)
+                _told_by(os.getpid()).write_text(f"{sort_of(item)} {item.nodeid}")
                 return 1
         return 0
+
+
+def _rate(outcomes: dict[Mutant, str], module: str) -> str:
+    known = [outcome for m, outcome in outcomes.items() if m.module == module]
+    return f"{sum(map(_is_noticed, known))} of {len(known)} noticed"
 
 
 def _told_by(pid: int) -> Path:
@@ -293,8 +363,12 @@ def _told_by(pid: int) -> Path:
 
 def _outcome(status: int) -> str:
     if os.WIFSIGNALED(status):
-        return "killed"
-    return {0: "survived", 3: "unreached", 4: "unplaced"}.get(os.WEXITSTATUS(status), "killed")
+        return "time"
+    return {0: "survived", 3: "unreached", 4: "unplaced"}.get(os.WEXITSTATUS(status), "time")
+
+
+def _is_noticed(outcome: str) -> bool:
+    return outcome in {*SORTS, "time"}
 
 
 def _place(mutant: Mutant) -> tuple[str, int, int, str]:
@@ -305,17 +379,19 @@ def _summary(outcomes: dict[Mutant, str], not_tried: int) -> dict[str, Any]:
     tried = {m: outcome for m, outcome in outcomes.items() if outcome != "unplaced"}
     modules: dict[str, dict[str, int]] = {}
     for mutant, outcome in sorted(tried.items(), key=lambda entry: _place(entry[0])):
-        counts = modules.setdefault(mutant.module, {"tried": 0, "killed": 0})
+        counts = modules.setdefault(mutant.module, {"tried": 0, "noticed": 0})
         counts["tried"] += 1
-        counts["killed"] += outcome == "killed"
-    killed = sum(counts["killed"] for counts in modules.values())
+        counts["noticed"] += _is_noticed(outcome)
+    noticed = sum(counts["noticed"] for counts in modules.values())
+    by = Counter(outcome for outcome in tried.values() if _is_noticed(outcome))
     return {
         "tried": len(tried),
-        "killed": killed,
-        "killed_pct": round(100 * killed / len(tried), 1) if tried else 0,
+        "noticed": noticed,
+        "noticed_pct": round(100 * noticed / len(tried), 1) if tried else 0,
+        "noticed_by": dict(sorted(by.items())),
         "not_tried": not_tried,
         "modules": modules,
-        "survivors": [m.title for m in sorted(tried, key=_place) if tried[m] != "killed"],
+        "survivors": [m.title for m in sorted(tried, key=_place) if not _is_noticed(tried[m])],
     }
 
 
@@ -325,9 +401,11 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", help="of the scheduler; left out: all")
     parser.add_argument("--sample", type=int, help="try so many, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=60, help="start no more after that")
+    parser.add_argument("--minutes", type=float, default=600, help="start no more after that")
+    parser.add_argument("--tables", action="store_true", help="try only tests without examples")
+    parser.add_argument("--seconds", type=float, default=10, help="of processor for one mutant")
     parser.add_argument("--again", action="store_true", help="try those that survived before, too")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--least", type=float, default=95, help="per cent to notice")
     parser.add_argument("--output", type=Path, help="write the report there")
     options = parser.parse_args()
@@ -342,7 +420,7 @@ def main() -> int:
     print(json.dumps({k: v for k, v in report.items() if k != "survivors"}, indent=1))
     if options.output:
         options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 0 if report["killed_pct"] >= options.least else 1
+    return 0 if report["noticed_pct"] >= options.least else 1
 
 
 if __name__ == "__main__":

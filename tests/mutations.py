@@ -1,8 +1,8 @@
 """Small wrong changes to a module's source, each as a tree that compiles: what `mutants` tries.
 
 Knows which changes there are: comparisons, plus and minus, constants, and/or, min/max, any/all,
-sort keys and their direction, statements left out. Knows no tests. Annotations, docstrings,
-assertions, raised sentences and the text of f-strings are left alone.
+sort keys and their direction, statements left out. Knows no tests. Annotations, defaults,
+docstrings, assertions, raised sentences and the text of f-strings are left alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -61,7 +62,7 @@ _IN_WORDS: dict[type[ast.AST], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One change: where, what, and how to make it on a fresh copy of the module's tree."""
+    """One change: where, what, and how to make it in the module's tree."""
 
     line: int
     column: int
@@ -70,12 +71,11 @@ class Mutation:
     """Which node of the tree, counted by `ast.walk`."""
     change: Callable[[ast.AST], ast.AST]
 
-    def applied_to(self, tree: ast.Module) -> ast.Module:
-        """Give a changed copy."""
-        changed = copy.deepcopy(tree)
-        target = list(ast.walk(changed))[self.index]
-        _Replacing(target, self.change(copy.deepcopy(target))).visit(changed)
-        return changed
+    def put_into(self, tree: ast.Module) -> ast.Module:
+        """Change the tree, which cannot be changed back: call it in a process that ends."""
+        target = next(islice(ast.walk(tree), self.index, None))
+        _Replacing(target, self.change(copy.deepcopy(target))).visit(tree)
+        return tree
 
 
 class _Replacing(ast.NodeTransformer):
@@ -114,6 +114,8 @@ def _left_alone(tree: ast.Module) -> set[int]:
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 skipped += [a.annotation for a in arguments if a.annotation]
                 skipped += [node.returns] if node.returns else []
+                # Defaults are evaluated where the function is made, not where it runs.
+                skipped += [*node.args.defaults, *filter(None, node.args.kw_defaults)]
                 skipped += node.decorator_list
             case ast.AnnAssign():
                 skipped.append(node.annotation)

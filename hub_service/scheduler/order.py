@@ -18,8 +18,8 @@ _SCALE = 10**15  # shares are compared as integers: allocated * _SCALE // alloca
 _HUGE = 10**30
 
 _Key = OrderKey | tuple[int, int, int, int, int, str, int]
-_Head = tuple[_Key, int, Lane, list[Unit], int]
-"""A lane's next unit: its key, the lane's number, the lane, its units, and the place in them."""
+_Head = tuple[_Key, Lane, list[Unit], int]
+"""A lane's next unit: its key, which no other has, the lane, its units, and the place in them."""
 
 
 class FairOrder:
@@ -36,7 +36,6 @@ class FairOrder:
         """Go through what waits (with or without surplus), and `extra` units as they are."""
         self._state = state
         self._heads: dict[Account, list[_Head]] = {}
-        self._number = 0
         if waiting:
             for account in state.lanes.accounts:
                 for lane in state.lanes.of(account):
@@ -56,7 +55,7 @@ class FairOrder:
         for heads in self._heads.values():
             heapify(heads)
         state.touched.clear()
-        for account in sorted(self._heads, key=lambda account: -len(account.path)):
+        for account in self._heads:
             self._refresh(account)
 
     def _enter(self, lane: Lane, units: list[Unit]) -> None:
@@ -71,8 +70,7 @@ class FairOrder:
                 index += 1
         if index >= len(units):
             return None
-        self._number += 1
-        return self._key_of(units[index]), self._number, lane, units, index
+        return self._key_of(units[index]), lane, units, index
 
     def _key_of(self, unit: Unit) -> _Key:
         turns = self._state.turns
@@ -86,8 +84,8 @@ class FairOrder:
         self._advance()
         if len(self._heads) == 1 and self._state.turns is None:
             (heads,) = self._heads.values()  # nobody to compare with
-            _, _, _, units, index = heads[0]
-            self._last = (heads[0][2].account, None)
+            _, _, units, index = heads[0]
+            self._last = (heads[0][1].account, None)
             return units[index]
         touched = self._state.touched
         if touched:
@@ -106,14 +104,14 @@ class FairOrder:
             assert below is not None, "a ranked account has a unit below it"
             best = below
         self._last = (best, None)
-        _, _, _, units, index = self._heads[best][0]
+        _, _, units, index = self._heads[best][0]
         return units[index]
 
     def set_aside(self) -> None:
         """Leave out the rest of the lane that the last unit came from."""
         assert self._last is not None, "a unit was popped"
         account = self._last[0]
-        self._last = (account, self._heads[account][0][2])
+        self._last = (account, self._heads[account][0][1])
 
     def _advance(self) -> None:
         if self._last is None:
@@ -121,7 +119,7 @@ class FairOrder:
         account, aside = self._last
         self._last = None
         heads = self._heads[account]
-        _, _, lane, units, index = heads[0]
+        _, lane, units, index = heads[0]
         head = None if aside is not None else self._next_head(lane, units, index + 1)
         if head is not None:
             heapreplace(heads, head)
@@ -149,11 +147,9 @@ class FairOrder:
         if heads:
             if self._state.turns is not None:
                 # Somebody got or gave something: whose turn it is may have changed (O3).
-                heads[:] = [
-                    (self._key_of(units[i]), n, lane, units, i) for _, n, lane, units, i in heads
-                ]
+                heads[:] = [(self._key_of(units[i]), lane, units, i) for _, lane, units, i in heads]
                 heapify(heads)
-            _, _, _, units, index = heads[0]
+            _, _, units, index = heads[0]
             head: Unit | None = units[index]
         else:
             best = self._best(account)

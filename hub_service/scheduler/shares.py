@@ -57,7 +57,7 @@ def _divide(siblings: list[Account], capacity: int, history_weight: int) -> None
     for account in siblings:
         # S1: the guarantee comes first, and is never scaled down when quotas oversubscribe.
         # An unlimited one is worth what there is to share.
-        quota = max(0, capacity) if account.is_unlimited else account.quota
+        quota = capacity if account.is_unlimited else account.quota
         account.fair_share = min(quota, account.limit, account.requested, account.reach)
     left = capacity - sum(account.fair_share for account in siblings)
     buckets: defaultdict[int, list[Account]] = defaultdict(list)
@@ -68,13 +68,13 @@ def _divide(siblings: list[Account], capacity: int, history_weight: int) -> None
         left, in_order = _divide_by_weight(buckets[priority], left, history_weight)
         floored += in_order
     for account in floored:
-        extra = max(0, min(WHOLE_GPU, left, _missing(account)))
+        extra = min(WHOLE_GPU, left, _missing(account))
         account.fair_share += extra
         left -= extra
 
 
 def _missing(account: Account) -> int:
-    return max(0, min(account.requested, account.limit, account.reach) - account.fair_share)
+    return min(account.requested, account.limit, account.reach) - account.fair_share
 
 
 def _divide_by_weight(

@@ -28,6 +28,26 @@ ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
         [job("a1"), job("b1", project="b")],
         "b1",
     ),
+    "O1: with the workload, whatever it holds without it": (
+        [project("a", 1), project("b", 4)],
+        [job("runs", project="b", on="n2:0"), job("a1"), job("b1", project="b")],
+        "b1",
+    ),
+    "O1: then the smaller share without it": (
+        [project("a", 2), project("b", 1)],
+        [job("runs", on="n2:0"), job("a1"), job("b1", project="b")],
+        "b1",
+    ),
+    "O1: then the larger quota": (
+        [project("a", 1), project("b", 2)],
+        [job("a1", 0.5), job("b1", project="b")],
+        "b1",
+    ),
+    "O1: of two without any share who holds less": (
+        [project("a", 0, weight=0), project("b", 0, weight=0)],
+        [job("runs", on="n2:0"), job("a1"), job("b1", project="b")],
+        "b1",
+    ),
     "O1: then the older project": (
         [project("a", 1, created=2), project("b", 1, created=1)],
         [job("a1"), job("b1", project="b")],
@@ -67,7 +87,9 @@ ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
 def test_who_gets_the_last_gpu(
     projects: list[Project], workloads: list[Workload], expected: str
 ) -> None:
-    assert started(decide(snapshot("1x1", projects, workloads))) == {f"{expected}-0"}
+    nodes = "2x1" if any(workload.name == "runs" for workload in workloads) else "1x1"
+
+    assert started(decide(snapshot(nodes, projects, workloads))) == {f"{expected}-0"}
 
 
 def test_the_smaller_share_with_the_workload_goes_first_even_if_it_holds_more() -> None:

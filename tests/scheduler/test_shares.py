@@ -57,6 +57,24 @@ TABLE = {
         [7, 1],
     ),
     "S2: another round when one has enough": (8, [("a", 2, {}), ("b", 2, {})], [3, 9], [3, 5]),
+    "S2: as often as somebody has enough, by weight again": (
+        5,
+        [("a", 0, {"weight": 1}), ("b", 0, {"weight": 1})],
+        [1, 9],
+        [1, 4],
+    ),
+    "S2: who wants just its part gets it to the fraction": (
+        3,
+        [("a", 0, {"weight": 1}), ("b", 0, {"weight": 1})],
+        [2, 1.5],
+        [1.5, 1.5],
+    ),
+    "S2: who wants just its part begins no other round": (
+        3,
+        [("a", 0, {"weight": 1}), ("b", 0, {"weight": 2}), ("c", 0, {"weight": 3})],
+        [3, 1, 3],
+        [1, 1, 1],
+    ),
     "S2: leftovers to the largest remainder": (
         5,
         [("a", 0, {"weight": 1}), ("b", 0, {"weight": 2})],
