@@ -6,6 +6,7 @@ These notice that something differs; which rule it breaks, the other tests say.
 from __future__ import annotations
 
 import pytest
+
 from stories import COUNT, RECORD, story
 
 TOLD = RECORD.read_text(encoding="utf-8").split("story ")[1:]
