@@ -22,16 +22,16 @@ import sys
 import tempfile
 import time
 import types
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 from equivalent_mutants import EQUIVALENT
+from mutant_reach import SORTS, Reached, passes, sort_of
 from mutations import Mutation, mutations
 
 HERE = Path(__file__).parent
@@ -49,13 +49,6 @@ FIRST = (
 )
 """Modules in the order of their importance; the others follow by name."""
 
-SLOWEST_S = 4.0
-"""Tests that take longer, with as few examples as here, are left to the suite itself."""
-SORTS = ("table", "story", "property")
-"""What a test is, in the order in which they are tried: who says most clearly what is wrong first.
-
-A story only says that a plan is another one than was recorded.
-"""
 CPU_S = 2.0
 """What a test may take beside five times what it takes unbroken."""
 MEMORY = 4 << 30
@@ -122,7 +115,7 @@ class Source:
                 f"{self._functions[function]} {mutation.line - function.lineno} {mutation.column}"
             )
             key = hashlib.sha1(f"{self.name} {shape} {mutation.what}".encode()).hexdigest()[:16]
-            begins = min(node.lineno for node in (function, *function.decorator_list))
+            begins = min([function.lineno, *(node.lineno for node in function.decorator_list)])
             yield Mutant(self.name, mutation, function.name, begins, key, text)
 
     def _function_at(self, line: int) -> ast.FunctionDef | None:
@@ -171,7 +164,7 @@ class Session:
             for item in session.items
             if not (self.options.tables and sort_of(item) == "property")
         ]
-        reached = Reached(items)
+        reached = Reached(items, str(CORE))
         if reached.failed:
             print(f"fails unbroken: {', '.join(reached.failed)}", file=sys.stderr)
             session.shouldfail = "the tests must pass before they are tried"
@@ -190,75 +183,6 @@ class Session:
             **Trial(sources, reached, self.options).run(chosen),
         }
         return True
-
-
-class Reached:
-    """Which tests run which lines, and how long each takes."""
-
-    def __init__(self, items: Sequence[pytest.Item]) -> None:
-        """Run every test once, watching: tables line by line, the others by function."""
-        self.seconds: dict[pytest.Item, float] = {}
-        self.by_line: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
-        self.failed: list[str] = []
-        prefix = str(CORE)
-        for item in items:
-            lines: set[tuple[str, int]] = set()
-            is_table = sort_of(item) == "table"
-
-            def local(frame: types.FrameType, _event: str, _arg: object, lines=lines) -> Any:
-                lines.add((frame.f_code.co_filename, frame.f_lineno))
-                return local
-
-            def watch(
-                frame: types.FrameType,
-                _event: str,
-                _arg: object,
-                lines=lines,
-                local=local if is_table else None,
-            ) -> Any:
-                code = frame.f_code
-                if not code.co_filename.startswith(prefix):
-                    return None
-                if local is None:
-                    lines.add((code.co_filename, code.co_firstlineno))
-                return local
-
-            began = time.process_time()
-            sys.settrace(watch)
-            passed = _passes(item)
-            sys.settrace(None)
-            self.seconds[item] = time.process_time() - began
-            if not passed:
-                self.failed.append(item.nodeid)
-            if self.seconds[item] > SLOWEST_S:
-                continue
-            for line in lines:
-                self.by_line[line].append(item)
-        self.noticed: dict[str, int] = defaultdict(int)
-        """How many mutants each test noticed, by its name."""
-
-    def tests(self, path: str, mutant: Mutant) -> list[pytest.Item]:
-        """Give the tests that run a line: quick ones that noticed something, then the quickest."""
-        tables = self.by_line.get((path, mutant.mutation.line), [])
-        others = self.by_line.get((path, mutant.begins), [])
-        found = [*tables, *(item for item in others if sort_of(item) != "table")]
-        return sorted(dict.fromkeys(found), key=self._price)
-
-    def _price(self, item: pytest.Item) -> tuple[int, float]:
-        price = (self.seconds[item] + 0.002) / (1 + self.noticed[item.nodeid])
-        return SORTS.index(sort_of(item)), price
-
-
-def sort_of(item: pytest.Item) -> str:
-    """Say what a test is."""
-    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-        return "property"
-    return "story" if "test_stories.py" in item.nodeid else "table"
-
-
-def _passes(item: pytest.Item) -> bool:
-    reports = runtestprotocol(item, log=False, nextitem=None)
-    return all(report.passed or report.skipped for report in reports)
 
 
 class Trial:
@@ -334,7 +258,7 @@ class Trial:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         source = self._sources[mutant.module]
-        tests = self._reached.tests(source.path, mutant)
+        tests = self._reached.tests(source.path, mutant.mutation.line, mutant.begins)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         if not tests:
             return 3
@@ -346,7 +270,7 @@ class Trial:
                 return 0
             # The timer's default action ends the child.
             signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S + 5 * self._reached.seconds[item])
-            if not _passes(item):
+            if not passes(item):
                 _told_by(os.getpid()).write_text(f"{sort_of(item)} {item.nodeid}")
                 return 1
         return 0
