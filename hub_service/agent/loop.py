@@ -72,7 +72,8 @@ class Agent:
         self._releaser = releaser or Releaser()
         self._processor = ProcessorMeter()
         self._allocations: list[AgentAllocation] = []
-        self._waiting: deque[AgentReport] = deque(maxlen=KEPT_REPORTS)
+        self._waiting: deque[tuple[float, AgentReport]] = deque(maxlen=KEPT_REPORTS)
+        """With the times when they were measured, by a clock that nobody sets."""
         self._to_send = asyncio.Event()
         self._allocated = asyncio.Event()
 
@@ -108,7 +109,8 @@ class Agent:
     async def _poll(self) -> None:
         allocations = self._allocations
         # A thread: a driver that hangs must not stop the reports.
-        self._waiting.append(await asyncio.to_thread(self._report, allocations))
+        report = await asyncio.to_thread(self._report, allocations)
+        self._waiting.append((time.monotonic(), report))
         self._to_send.set()
 
     def _report(self, allocations: list[AgentAllocation]) -> AgentReport:
@@ -130,15 +132,16 @@ class Agent:
             if not self._waiting:
                 self._to_send.clear()
                 continue
-            report = self._waiting.popleft()
+            measured, report = self._waiting.popleft()
+            age = time.monotonic() - measured
             try:
-                reply = await self._reporter.report(report)
+                reply = await self._reporter.report(report.model_copy(update={"age": age}))
             except Unavailable as away:
                 if failures == 0:
                     log.warning("the service is away, reports wait: %s", away)
                 failures += 1
                 if len(self._waiting) < KEPT_REPORTS:
-                    self._waiting.appendleft(report)
+                    self._waiting.appendleft((measured, report))
             except RunaiError as refused:
                 # The same report would be refused again; the next one perhaps not.
                 failures += 1

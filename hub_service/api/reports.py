@@ -88,6 +88,8 @@ class AgentReport(Wire):
     node: str
     at: float
     interval: float
+    age: Annotated[float, Field(ge=0)] | None = None
+    """Seconds from `at` to its sending, by a steady clock: what dates it where clocks differ."""
     devices: list[DeviceSample]
     samples: list[UsageSample]
     processes: tuple[ProcessSample, ...] = ()

@@ -24,6 +24,9 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["usage"])
 
+SKEW_S = 2.0
+"""A node's clock may differ from ours by as much; reports travel for part of that, too."""
+
 DEFAULT_RANGE = timedelta(hours=1)
 
 
@@ -80,6 +83,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     devices = await on.cluster.devices()
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
+    report = _dated(report, on.clock())
     await on.cluster.note_faults(node, {device.device: device.fault for device in report.devices})
     held = held_devices(await on.cluster.workloads(), devices)
     on.ledger.record(on.clock(), report.interval, held, report)
@@ -93,6 +97,13 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     return AgentReply(
         allocations=[_allocation(a, uuids, release=a.workload in releasing) for a in allocations]
     )
+
+
+def _dated(report: AgentReport, now: float) -> AgentReport:
+    """Return a report as our own clock dates it, where the node's is wrong."""
+    if report.age is None or abs(now - report.age - report.at) <= SKEW_S:
+        return report
+    return report.model_copy(update={"at": now - report.age})
 
 
 async def _authorise(

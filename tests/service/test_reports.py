@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 
 import httpx
+import pytest
 
-from runai.hub_service.api.reports import AgentReport, DeviceSample, ProcessSample
+from runai.hub_service.api.reports import AgentReport, DeviceSample, ProcessSample, UsageSample
 from runai.hub_service.api.schemas import SubmitRequest
 
 FELL_OFF = "XID 79: GPU has fallen off the bus"
@@ -86,3 +88,26 @@ async def test_a_fault_is_one_line_of_text(simulated):
         reply = await http.post(url, json=body)
 
     assert reply.status_code == 400
+
+
+@pytest.mark.parametrize("wrong_by", [3600.0, -3600.0], ids=["ahead", "behind"])
+async def test_our_own_clock_dates_reports_of_a_node_whose_clock_is_wrong(simulated, wrong_by):
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp", "1"))
+    uuid = (await ana.nodes())[0].devices[0].uuid
+    now = simulated.platform.clock()
+    told = report(simulated.platform, {uuid: ""}).model_copy(
+        update={
+            "at": now + wrong_by,
+            "age": 0.0,
+            "interval": 0.1,
+            "samples": [
+                UsageSample(workload="vision/exp", device=uuid, utilization=0.5, memory_mib=1)
+            ],
+        }
+    )
+    await asyncio.sleep(0.2)  # it has held the device for the report's interval by then
+    await agent.report(told)
+
+    shown = await ana.workload("vision/exp")
+    assert (shown.utilized, shown.utilized_average) == (0.5, 0.5)
