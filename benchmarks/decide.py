@@ -43,7 +43,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "decide.json"
 PICTURE = HERE.parent / "docs" / "pictures" / "decide.svg"
 GROWTH = (10, 30, 100, 300, 1000, 2000, 5000)
-ROUNDS = 5
+ROUNDS = 9
 
 Json = dict[str, Any]
 

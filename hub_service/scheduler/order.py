@@ -47,8 +47,10 @@ class FairOrder:
         for lane, units in grouped.items():
             units.sort()
             self._enter(lane, units)
-        self._last: tuple[Account, Lane | None] | None = None
-        """Whose head was popped and is not replaced yet; the lane where it was set aside."""
+        self._last: Account | None = None
+        """Whose head was popped and is not replaced yet."""
+        self._is_aside = False
+        """Whether the rest of that head's lane was left out."""
         self._ranked: dict[Account | None, list[tuple[tuple[object, ...], int, Account]]] = {}
         self._version: dict[Account, int] = {}
         self._head: dict[Account, Unit | None] = {}
@@ -85,7 +87,7 @@ class FairOrder:
         if len(self._heads) == 1 and self._state.turns is None:
             (heads,) = self._heads.values()  # nobody to compare with
             _, _, units, index = heads[0]
-            self._last = (heads[0][1].account, None)
+            self._last = heads[0][1].account
             return units[index]
         touched = self._state.touched
         if touched:
@@ -103,24 +105,23 @@ class FairOrder:
             below = self._best(best)
             assert below is not None, "a ranked account has a unit below it"
             best = below
-        self._last = (best, None)
+        self._last = best
         _, _, units, index = self._heads[best][0]
         return units[index]
 
     def set_aside(self) -> None:
         """Leave out the rest of the lane that the last unit came from."""
         assert self._last is not None, "a unit was popped"
-        account = self._last[0]
-        self._last = (account, self._heads[account][0][1])
+        self._is_aside = True
 
     def _advance(self) -> None:
         if self._last is None:
             return
-        account, aside = self._last
-        self._last = None
+        account, is_aside = self._last, self._is_aside
+        self._last, self._is_aside = None, False
         heads = self._heads[account]
         _, lane, units, index = heads[0]
-        head = None if aside is not None else self._next_head(lane, units, index + 1)
+        head = None if is_aside else self._next_head(lane, units, index + 1)
         if head is not None:
             heapreplace(heads, head)
         else:

@@ -254,7 +254,8 @@ def test_who_asks_for_a_type_that_is_not_there_hears_so() -> None:
 
 
 def test_more_of_a_type_is_promised_than_there_is() -> None:
-    world = snapshot(NODES, [table("x", {"a100": 3}), table("y", {"a100": 2, "*": 1})])
+    nodes = [*NODES, Node(name="old", devices=1, gpu_type="k80")]
+    world = snapshot(nodes, [table("x", {"a100": 3}), table("y", {"a100": 2, "*": 1})])
 
     assert oversubscribed(world) == (
         "the quotas of a100 add up to 5 GPUs, but the cluster has 4 GPUs of them",

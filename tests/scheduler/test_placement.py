@@ -16,7 +16,16 @@ from builders import (
     waits,
     with_,
 )
-from runai.hub_service.scheduler import Node, NodeTypes, Project, Snapshot, Start, Workload, decide
+from runai.hub_service.scheduler import (
+    Mib,
+    Node,
+    NodeTypes,
+    Project,
+    Snapshot,
+    Start,
+    Workload,
+    decide,
+)
 
 A = [project("a", 16)]
 
@@ -331,3 +340,16 @@ def test_what_a_parent_never_lends_is_there_for_its_children() -> None:
     world = snapshot("1x2", owners, [job(f"{n}{i}", 1, n) for n in "cb" for i in range(2)])
 
     assert started(decide(world)) == {"b0-0"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"cpu_milli": 8000}, {"memory_mib": 1000}],
+    ids=["all the CPU", "all the memory"],
+)
+def test_a_worker_may_ask_for_all_that_a_node_has(asked: dict[str, int]) -> None:
+    node = Node(
+        name="n1", devices=1, device_memory_mib=Mib(1000), cpu_milli=8000, memory_mib=Mib(1000)
+    )
+
+    assert started(decide(snapshot([node], A, [job("j", **asked)]))) == {"j-0"}
