@@ -42,6 +42,7 @@ from runai.hub_service.policy_file import read_policy
 from runai.hub_service.projects_file import read_projects
 from runai.hub_service.scheduler import decide
 from runai.hub_service.serving import Server, listen
+from runai.hub_service.usage_history import UsageHistory
 
 LOG = logging.getLogger("runai.service")
 
@@ -142,9 +143,12 @@ async def serve(config: Config) -> None:
         agent_token = secrets.token_urlsafe(32)
         metrics = Metrics()
         ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
+        past = UsageHistory(cluster, ledger)
         platform = Platform(
             cluster=cluster,
-            controller=Controller(cluster, decide, policy=policy, on_cycle=metrics.count),
+            controller=Controller(
+                cluster, decide, policy=policy, history=past.told, on_cycle=metrics.count
+            ),
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
             authenticator=SharedTokens(config.hub_token, agent_token, users),
@@ -162,6 +166,9 @@ async def serve(config: Config) -> None:
             platform.ledger.run(),
             keep_agent_running(agent),
         ]
+        if policy is not None and policy.history_weight:
+            await past.read()  # before anything is decided
+            work.append(past.run())
         if users is not None:
             work += [users.warm(), ForgottenSessions(cluster, users.servers).run()]
         server = Server(create_app(platform, metrics=metrics, login=users))

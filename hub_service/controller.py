@@ -47,12 +47,14 @@ class Controller:
         decide: Callable[[Snapshot], Plan],
         *,
         policy: Policy | None = None,
+        history: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
         on_cycle: Callable[[Cycle], None] = lambda _cycle: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Drive `cluster` by `decide`; `on_cycle` is told of each cycle (metrics).
 
-        `policy` is what the operator chose, None the scheduler's own.
+        `policy` is what the operator chose, None the scheduler's own. `history` adds what projects
+        used of late, where the policy lets that count.
         """
         self._cluster = cluster
         self._decide = decide
@@ -60,6 +62,7 @@ class Controller:
             # At length it is told to those who ask, and may know: not in every cycle.
             policy = replace(policy, explain="short")
         self._policy = policy
+        self._history = history
         self._on_cycle = on_cycle
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
@@ -94,6 +97,8 @@ class Controller:
         snapshot = await self._cluster.observe()
         if self._policy is not None:
             snapshot = replace(snapshot, policy=self._policy)
+            if self._policy.history_weight:
+                snapshot = self._history(snapshot)
         plan = await self.plan(snapshot)
         refused = await self._cluster.apply(plan)
         for refusal in refused:

@@ -1,0 +1,113 @@
+"""What projects used of late, given to the running scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.controller import Controller
+from runai.hub_service.ledger import Held, Ledger
+from runai.hub_service.scheduler import Policy, decide
+from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.usage_history import HALF_LIFE_S, UsageHistory
+
+DAY = 86400
+START = 1_700_000_000.0 // DAY * DAY
+
+
+@dataclass
+class Clock:
+    now: float = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def ledger(tmp_path, clock):
+    opened = Ledger(tmp_path / "ledger.sqlite", clock=clock)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+async def cluster(clock):
+    made = SimulatedCluster({"lab": SimulatedDevices(5, node="lab").devices()}, clock=clock)
+    for name in ("vision", "nlp"):
+        await made.put_project(ProjectSpec(name, quota=MilliGpu(1000), weight=1))
+    return made
+
+
+async def hold(ledger, clock, project, gpus, hours):
+    """Let a project hold whole GPUs for some hours, written down each minute."""
+    held = [Held(project, "ana", f"{project}/old", f"GPU-{n}", 1000) for n in range(gpus)]
+    for _ in range(60 * hours):
+        ledger.record(clock.now, 0, held)
+        clock.now += 60
+        await ledger.flush()
+    ledger.record(clock.now, 0, [])
+    await ledger.flush()
+
+
+@pytest.mark.parametrize(
+    ("history_weight", "expected"),
+    [
+        pytest.param(0, {2, 3}, id="today alone counts"),
+        pytest.param(1, {1, 4}, id="so does last week"),
+    ],
+)
+async def test_last_weeks_heavy_user_yields_the_surplus(
+    cluster, ledger, clock, history_weight, expected
+):
+    await hold(ledger, clock, "vision", 4, hours=2)
+    clock.now = START + 7 * DAY
+    history = UsageHistory(cluster, ledger, clock)
+    await history.read()
+    for project in ("vision", "nlp"):
+        await cluster.submit(
+            [
+                WorkloadSpec(project, f"job-{n}", "ana", "job", ("true",), gpus=MilliGpu(1000))
+                for n in range(5)
+            ]
+        )
+    policy = Policy(history_weight=history_weight)
+    controller = Controller(cluster, decide, policy=policy, history=history.told)
+    await controller.cycle()
+    held = {"vision": 0, "nlp": 0}
+    for record in await cluster.workloads():
+        held[record.spec.project] += record.allocated // 1000
+
+    assert set(held.values()) == expected
+    assert history_weight == 0 or held["nlp"] == 4
+
+
+async def test_what_is_a_week_older_counts_half(cluster, ledger, clock):
+    history = UsageHistory(cluster, ledger, clock)
+    await hold(ledger, clock, "vision", 4, hours=2)
+    clock.now = START + HALF_LIFE_S
+    await hold(ledger, clock, "nlp", 4, hours=2)
+    await history.read()
+    usage = {
+        project.name: project.usage for project in history.told(await cluster.observe()).projects
+    }
+
+    assert usage["vision"] == pytest.approx(usage["nlp"] / 2, abs=1)
+    assert usage["nlp"] > 0
+
+
+async def test_a_parents_usage_is_its_childrens(cluster, ledger, clock):
+    await cluster.put_project(ProjectSpec("students", parent="vision"))
+    history = UsageHistory(cluster, ledger, clock)
+    await history.read()
+    told = {p.name: p.usage for p in history.told(await cluster.observe()).projects}
+
+    assert told == {"vision": None, "nlp": 0, "students": 0}
