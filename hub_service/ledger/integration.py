@@ -108,6 +108,11 @@ class Integration:
         while len(self._segments) > 1 and self._segments[1].start < at - REMEMBER_S:
             self._segments.popleft()
 
+    def is_watched(self, at: float, *, and_for: float) -> bool:
+        """Tell whether a time was watched, or is less than so many seconds after one that was."""
+        span = next((span for span in reversed(self.spans) if span.started < at), None)
+        return span is not None and at <= span.ended + and_for
+
     def hold(self, at: float, held: Sequence[Held]) -> None:
         """Note that from `at` on exactly this is held; sums up first."""
         self.advance(at)

@@ -323,6 +323,8 @@ class Ledger:
         for at in range(self._sums.closed_until + WRITE_S, until + 1, WRITE_S):
             if not self._sums.changed:
                 break
+            if not self._sums.is_watched(at, and_for=LEVELS_S[-1] + WRITE_S):
+                continue  # a machine that slept for a week: nothing can have changed
             level = max(level for level in LEVELS_S if at % level == 0)
             for series in sorted(self._sums.changed, key=lambda one: one.id):
                 self._collect_row(series, at, level)

@@ -128,7 +128,8 @@ class Series:
         totals = self._totals.copy()
         second = self._newest
         for instant in reversed(instants):
-            while second >= instant:
+            # No further than memory reaches: what lies before it was added before.
+            while second >= instant and second > self._newest - MEMORY_S:
                 for offset, amount in enumerate(self._cell(second)):
                     totals[offset] -= amount
                 second -= 1

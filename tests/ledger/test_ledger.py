@@ -349,3 +349,17 @@ async def test_events_are_kept_in_order_and_survive_deletion_and_restart(ledger,
     assert (events[1].at, events[1].text) == (clock.now, "nlp takes back its quota")
     assert [e.kind for e in await book.events("vision/a", limit=1)] == ["deleted"]
     assert [e.kind for e in await book.events("vision/a", since=clock.now)] == ["paused", "deleted"]
+
+
+async def test_a_week_asleep_does_not_have_to_be_written_second_by_second(ledger, clock, report):
+    book = ledger()
+    go(book, clock, report, 60, [A], BUSY_A)
+    await book.flush()
+    clock.now += 7 * 86400
+    go(book, clock, report, 60, [A], BUSY_A)
+    await book.flush()  # hours, when every ten seconds of the week were looked at
+    book.close()
+    week = await ledger().usage(UsageFilter(workload="vision/a"), clock.now - 8 * 86400, clock.now)
+
+    assert week.allocated_gpu_hours == pytest.approx(0.5 * 120 / 3600)
+    assert week.used_gpu_hours == pytest.approx(0.4 * 120 / 3600)
