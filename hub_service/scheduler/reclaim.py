@@ -16,6 +16,7 @@ from runai.hub_service.scheduler.allocate import HELD, Allocation
 from runai.hub_service.scheduler.givers import Choice, Way
 from runai.hub_service.scheduler.giving import Giving
 from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
+from runai.hub_service.scheduler.kinds import Kind
 from runai.hub_service.scheduler.lanes import Lane, Unit
 from runai.hub_service.scheduler.order import FairOrder
 from runai.hub_service.scheduler.quotas import cap_in_the_way
@@ -152,25 +153,37 @@ class Reclaim:
     def _ways(self, unit: Unit, lane: Lane) -> Iterator[Way]:
         policy, account, item = self._state.policy, unit.item.account, unit.item
         others = "reclaim" in policy.phases
-        is_over = account.allocated + unit.demand > account.fair_share
-        if others and is_over:
+        over = account.allocated + unit.demand - account.fair_share
+        if others and over > 0:
             self.over_share.add(lane)
-        own = lent = "preempt" in policy.phases
-        if own:
+        lower, lent = False, list[Kind]()
+        if "preempt" in policy.phases:
             mine = self._victims.of(account, surplus_only=False)[-1:]
             mine += [known.victim for known in self._victims.protected(account)[-1:]]
-            # Surplus gives way to any minimum (E1); of the rest the lowest priority stands last.
-            lent = any(v.is_lent for v in self._victims.of(account, surplus_only=True))
-            own = lent or any(item.is_fixed or v.item.rank < item.rank for v in mine)  # R1
+            # The lowest priority stands last (R1); surplus gives way to any minimum (E1).
+            lower = any(item.is_fixed or v.item.rank < item.rank for v in mine)
+            surplus = self._victims.of(account, surplus_only=True)
+            lent = [victim.member.kind for victim in surplus if victim.is_lent]
+        own = lower or (bool(lent) and self._could_do(unit, lent))
+        # Within its share again by what it gives up itself, it may take from others as well.
+        both = others and (lower or (bool(lent) and over <= sum(kind.quota for kind in lent)))
         has_surplus = policy.shrink_first and self._victims.has_surplus
         kinds = (True, False) if has_surplus else (False,)
         for surplus_only in kinds[:-1] if self._surplus_only else kinds:
-            if others and not is_over:
-                yield Way(others=True, own=False, surplus_only=surplus_only, lent=lent)
-            if own:
-                yield Way(others=False, own=True, surplus_only=surplus_only, lent=lent)
-            if others and own:
-                yield Way(others=True, own=True, surplus_only=surplus_only, lent=lent)
+            way = partial(Way, surplus_only=surplus_only, lent=bool(lent))
+            if others and over <= 0:
+                yield way(others=True, own=False)
+            # What is only lent was asked for already where surplus came first (R6).
+            if own and (lower or surplus_only or not has_surplus):
+                yield way(others=False, own=True)
+            if both:
+                yield way(others=True, own=True)
+
+    def _could_do(self, unit: Unit, lent: list[Kind]) -> bool:
+        """Tell by counting whether what its project only lent could make room for one worker."""
+        kind = unit.members[0].kind
+        idle = max(self._state.later.idle, default=0)
+        return not kind.is_whole or idle + sum(each.devices for each in lent) >= kind.devices
 
     def _serve(self, unit: Unit, lane: Lane) -> bool:
         if any(not member.kind.nodes for member in unit.members):
