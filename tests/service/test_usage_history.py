@@ -96,9 +96,8 @@ async def test_what_is_a_week_older_counts_half(cluster, ledger, clock):
     clock.now = START + HALF_LIFE_S
     await hold(ledger, clock, "nlp", 4, hours=2)
     await history.read()
-    usage = {
-        project.name: project.usage for project in history.told(await cluster.observe()).projects
-    }
+    told = history.told(await cluster.observe())
+    usage = {project.name: project.usage or 0 for project in told.projects}
 
     assert usage["vision"] == pytest.approx(usage["nlp"] / 2, abs=1)
     assert usage["nlp"] > 0
