@@ -6,12 +6,13 @@ to others. Owned by the composition root; the API shows it reports and asks what
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
-from runai.hub_service.errors import Conflict
+from runai.hub_service.errors import Conflict, NotFound
 from runai.hub_service.idle.evidence import evidence, minutes
 from runai.hub_service.idle.machine import Action, Do, Idleness, Measured, due_in, kept, look
 from runai.hub_service.idle.rules import KEEP_S, KEEPS, IdleRules
@@ -132,7 +133,9 @@ class IdleWatch:
         measured = _measured(report, holding)
         for record in holding:
             if record.id in measured:
-                await self._look(record, measured[record.id])
+                # It may have ended meanwhile; the report is true all the same.
+                with suppress(Conflict, NotFound):
+                    await self._look(record, measured[record.id])
 
     def _watched_of(
         self, record: WorkloadRecord, project: ProjectSpec | None, at: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -88,8 +89,9 @@ async def session(hub, node):
     for _ in range(3):  # learns of it, notes its counters, measures
         await node.report(1)
     yield process
-    for one in [*process.children(), process]:
-        one.kill()
+    with suppress(psutil.NoSuchProcess):
+        for one in [*process.children(), process]:
+            one.kill()
     server.communicate()
 
 
@@ -177,6 +179,18 @@ async def test_an_owner_may_give_the_gpu_back_at_once(session, node, ana):
     await eventually_async(released)
     assert session.is_running()
     assert await told(ana, "ana gives its GPUs back")
+
+
+async def test_a_session_may_end_while_it_is_released(session, node, ana):
+    await ana.release("vision/lab")
+    for kernel in session.children():
+        kernel.kill()
+    session.suspend()  # it does not end at once
+    await ana.delete("vision/lab")
+    for _ in range(3):
+        await node.report()
+
+    assert (await shown(ana)).state == "stopping"
 
 
 async def test_a_job_is_suspended_where_its_project_says_so(served, node, ana, root):
