@@ -347,7 +347,7 @@ def test_what_a_parent_never_lends_is_there_for_its_children() -> None:
     [{"cpu_milli": 8000}, {"memory_mib": 1000}],
     ids=["all the CPU", "all the memory"],
 )
-def test_a_worker_may_ask_for_all_that_a_node_has(asked: dict[str, int]) -> None:
+def test_a_worker_may_ask_for_all_that_a_node_has(asked):
     node = Node(
         name="n1", devices=1, device_memory_mib=Mib(1000), cpu_milli=8000, memory_mib=Mib(1000)
     )
