@@ -31,7 +31,7 @@ class Way(NamedTuple):
     own: bool
     surplus_only: bool
     lent: bool
-    """Whether its own project has surplus that only uses what is idle (E1)."""
+    """Whether surplus of its own project, which only uses what is idle, is among it (E1)."""
 
 
 class Choice(NamedTuple):
@@ -178,7 +178,7 @@ class Givers:
         while cursor >= 0:
             self._state.victim_looks += 1
             victim = victims[cursor]
-            may_go = not own or self._goes_before(victim) or victim.is_lent
+            may_go = not own or self._goes_before(victim) or (self.way.lent and victim.is_lent)
             if not may_go and not self.way.lent:
                 cursor = -1  # from here on everybody's priority is as high (R1)
                 break

@@ -165,19 +165,18 @@ class Reclaim:
             surplus = self._victims.of(account, surplus_only=True)
             lent = [victim.member.kind for victim in surplus if victim.is_lent]
         own = lower or (bool(lent) and self._could_do(unit, lent))
-        # Within its share again by what it gives up itself, it may take from others as well.
-        both = others and (lower or (bool(lent) and over <= sum(kind.quota for kind in lent)))
         has_surplus = policy.shrink_first and self._victims.has_surplus
         kinds = (True, False) if has_surplus else (False,)
         for surplus_only in kinds[:-1] if self._surplus_only else kinds:
-            way = partial(Way, surplus_only=surplus_only, lent=bool(lent))
             if others and over <= 0:
-                yield way(others=True, own=False)
+                yield Way(others=True, own=False, surplus_only=surplus_only, lent=False)
             # What is only lent was asked for already where surplus came first (R6).
             if own and (lower or surplus_only or not has_surplus):
-                yield way(others=False, own=True)
-            if both:
-                yield way(others=True, own=True)
+                yield Way(others=False, own=True, surplus_only=surplus_only, lent=bool(lent))
+            # Own surplus would come back to what is idle at once: giving it up makes no claim
+            # on others good, or two projects take from each other in turn (R8).
+            if others and lower:
+                yield Way(others=True, own=True, surplus_only=surplus_only, lent=False)
 
     def _could_do(self, unit: Unit, lent: list[Kind]) -> bool:
         """Tell by counting whether what its project only lent could make room for one worker."""

@@ -94,6 +94,20 @@ def test_a_limit_is_kept_by_giving_surplus_back() -> None:
     assert (stopped(plan), started(plan) | reserved(plan)) == ({"e-1"}, {"new-0"})
 
 
+def test_own_surplus_makes_no_claim_on_others_good() -> None:
+    # Without its surplus a would be within its quota, and b is over its own. But surplus that is
+    # given up on nodes where it helps nobody comes back at once, and b would claim in its turn.
+    projects = [project("a", 4, weight=1, created=1), project("b", 1, weight=1)]
+    jobs = [
+        job("e", workers=3, min_workers=1, on="n1:0 n1:1 n3:1"),
+        session("ana-1", on="n3:0"),
+        job("b1", 2, "b", on="n2:0,1"),
+        job("new", 2),
+    ]
+
+    assert stopped(decide(snapshot("3x2", projects, jobs))) == set()
+
+
 def test_surplus_grows_into_what_no_minimum_waits_for_and_goes_again() -> None:
     world = settled(snapshot("1x4", [project("a", 2)], [elastic(4, on=1)]))
     assert holds(world) == {"e": 4}
