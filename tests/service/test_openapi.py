@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.timeout(900)  # thousands of requests; a busy machine takes minutes
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["root", "ana"])
 async def test_generated_requests_get_only_documented_answers(simulated, who):
