@@ -177,7 +177,8 @@ class Watchdog:
         if not holding.is_over:
             ladder = self._ladders.pop(key, None)
             told = ladder is not None and ladder.told is not None
-            return _step(now, Rung.BACK, holding) if told else None
+            # Of who has nothing left there, what was done about it is the last word.
+            return _step(now, Rung.BACK, holding) if told and holding.members else None
         ladder = self._ladders.setdefault(key, _Ladder())
         ladder.samples += 1
         if ladder.samples < SAMPLES_OVER:

@@ -85,6 +85,14 @@ def test_it_lets_go_as_soon_as_the_workload_is_within_again():
     ]
 
 
+def test_of_what_is_gone_its_end_is_the_last_word():
+    gone = Holding("vision/a", GPU, LIMIT, ())
+
+    steps = play(*[[holding(OVER)]] * 6, [gone])
+
+    assert [(at, rung) for at, rung, _ in steps] == [(2, Rung.NOTICE), (5, Rung.INTERRUPT)]
+
+
 def test_the_largest_process_is_the_one():
     steps = play(*[[holding(1000, 7000, 1900)]] * 10)
 
