@@ -29,7 +29,7 @@ test: $(VENV)/.installed-dev ## run the test suite, the built wheel included (AR
 test-long: $(VENV)/.installed-dev ## run everything, minutes-long tests included
 	$(BIN)/python -m pytest --timeout 3600 $(ARGS)
 
-mutants: $(VENV)/.installed-dev ## break the scheduler on purpose: does a test notice? (ARGS="shares --minutes 5"; an hour for all)
+mutants: $(VENV)/.installed-dev ## break the scheduler on purpose: does a test notice? (ARGS="shares --minutes 5"; hours for all)
 	$(BIN)/python tests/mutants.py --output benchmarks/results/mutants.json $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure what users wait for (an idle machine, please); kept in benchmarks/results
