@@ -44,7 +44,7 @@ pictures: $(VENV)/.installed-dev ## take the screenshots of docs/ anew, from the
 check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the fast tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy -p runai.embedded -p runai.hub_service -p runai.spawner -p runai.widgets
+	$(BIN)/mypy $(addprefix -p runai.,elastic embedded ga hpo hub_service mp profiler reporter spawner utils widgets)
 	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-incomplete-defs --allow-any-generics --no-warn-unused-ignores tests
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo

@@ -58,9 +58,9 @@ def wheel(
     source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(checkout / name, source)
-    for folder in shipped.values():
+    for folder in {folder.relative_to(checkout).parts[0] for folder in shipped.values()}:
         shutil.copytree(
-            folder, source / folder.name, ignore=shutil.ignore_patterns("__pycache__", ".*")
+            checkout / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )
     out = tmp_path_factory.mktemp("wheel")
     _pip("wheel", str(source), "--no-deps", "--no-build-isolation", "--wheel-dir", str(out))

@@ -11,7 +11,7 @@ import pytest
 CHECKOUT = Path(__file__).parents[2]
 WITH_EXAMPLES = sorted(
     "runai." + ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
-    for package in ("embedded", "hub_service", "spawner", "widgets")
+    for package in ("elastic", "embedded", "hub_service", "spawner", "widgets")
     for path in (CHECKOUT / package).rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )

@@ -33,6 +33,7 @@ CLIENT_SIDE = {
     "runai.hub_service.api.schemas",
     "runai.hub_service.client",
     "runai.hub_service.connection",
+    "runai.hub_service.elastic_messages",
     "runai.hub_service.errors",
     "runai.hub_service.limits.wording",
 }
@@ -95,7 +96,7 @@ def test_the_scheduler_imports_only_what_computes(folders):
     assert impure == {}
 
 
-@pytest.mark.parametrize("leaf", ["spawner", "widgets"])
+@pytest.mark.parametrize("leaf", ["elastic", "spawner", "widgets"])
 def test_a_leaf_knows_only_the_client_of_the_service(folders, leaf):
     known = {
         name
@@ -118,6 +119,11 @@ def test_a_leaf_knows_only_the_client_of_the_service(folders, leaf):
         pytest.param("runai.hub_service.client", HUB_ONLY, id="client-without-service"),
         pytest.param("runai.hub_service.cli", HUB_ONLY, id="cli-without-service"),
         pytest.param("runai.widgets", ["torch", *HUB_ONLY], id="widgets-without-service"),
+        pytest.param(
+            "runai.elastic",
+            ["httpx", "keras", "pydantic", "tensorflow", "torch", *HUB_ONLY],
+            id="elastic-without-frameworks",
+        ),
     ],
 )
 def test_an_import_pulls_in_no_more_than_it_needs(module, unwanted):

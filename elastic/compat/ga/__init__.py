@@ -1,0 +1,1 @@
+"""Gradient accumulation under the names of the original library (runai 0.4.1)."""

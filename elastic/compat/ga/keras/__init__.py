@@ -1,0 +1,1 @@
+"""Gradient accumulation for Keras, under the original names."""

@@ -1,0 +1,1 @@
+"""Gradient accumulation for PyTorch, under the original names."""

@@ -1,0 +1,1 @@
+"""Search of hyper-parameters that outlives pauses, under the original names."""

@@ -1,0 +1,1 @@
+"""The model parallelism of the original library, which split layers of Keras 2.2."""

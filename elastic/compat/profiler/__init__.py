@@ -1,0 +1,1 @@
+"""The profiler of the original library, which profiled sessions of TensorFlow 1."""

@@ -1,0 +1,1 @@
+"""Report metrics and progress of a training to the platform, under the original names."""

@@ -1,0 +1,1 @@
+"""The small tools that the original library exported."""

@@ -1,0 +1,238 @@
+"""The two messages between a cluster and the workers of an elastic job: target and status.
+
+Knows their fields, their JSON and their files (`target.json`, `status/WORKER.json` in
+`RUNAI_ELASTIC_DIR`); neither who decides nor how a worker obeys. Standard library only: workers
+import it. Used by `clusters.local`, by the launcher and by `runai.elastic` (docs/elastic.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+__all__ = ["ElasticFiles", "MessageError", "Reason", "Status", "Target", "WorkerPhase"]
+
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+
+class MessageError(ValueError):
+    """A message that is none; the text names the file, the field and the value."""
+
+
+class Reason(StrEnum):
+    """Why a target differs from the one before."""
+
+    START = "start"
+    EXPAND = "expand"
+    RECLAIM = "reclaim"
+    """An owner of quota needs the GPUs, or a worker is gone: go on with fewer."""
+    PAUSE = "pause"
+    """Everybody leaves; the last one leaves a checkpoint."""
+
+
+class WorkerPhase(StrEnum):
+    """How far a worker is."""
+
+    STARTING = "starting"
+    READY = "ready"
+    """Imports are done and the model is built: from now on a joiner counts."""
+    RUNNING = "running"
+    DRAINING = "draining"
+    LEFT = "left"
+    """Its device is free (what it held of it ends with the process)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who is to train from now on. `gen` only grows; who has seen a higher one ignores a lower."""
+
+    gen: int
+    ranks: tuple[str, ...]
+    """The workers by name, in the order of their ranks; the first opens the store."""
+    store: str
+    """`host:port` of this generation's own store."""
+    gpus: int
+    """Devices over all ranks."""
+    least: int
+    most: int
+    reason: Reason = Reason.START
+    deadline: str = ""
+    """RFC 3339: when those who leave are killed. Empty: nobody is in a hurry."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object that the file holds."""
+        fields = asdict(self) | {"ranks": list(self.ranks), "reason": self.reason.value}
+        fields["min"], fields["max"] = fields.pop("least"), fields.pop("most")
+        return fields
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], source: str = "target") -> Target:
+        """Parse the JSON object of a file; `source` names it in errors.
+
+        Raises:
+            MessageError: if a field is missing or of another type.
+        """
+        fields = _Fields(value, source)
+        reason = fields.one_of("reason", Reason)
+        ranks = fields.of("ranks", list)
+        if not all(isinstance(rank, str) for rank in ranks):
+            raise MessageError(f"{source}: `ranks` must name the workers, not {ranks!r}.")
+        if not ranks and reason is not Reason.PAUSE:
+            raise MessageError(f"{source}: `ranks` is empty; only a pause leaves nobody.")
+        return cls(
+            gen=fields.of("gen", int),
+            ranks=tuple(ranks),
+            store=fields.of("store", str),
+            gpus=fields.of("gpus", int),
+            least=fields.of("min", int),
+            most=fields.of("max", int),
+            reason=reason,
+            deadline=fields.of("deadline", str, ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a worker tells: where it is, and how fast it goes."""
+
+    worker: str
+    gen: int
+    state: WorkerPhase
+    pid: int
+    update: int = 0
+    """Updates of the weights so far, over the job's whole life."""
+    samples_per_s: float = 0.0
+    """Of the whole job, not of this worker; 0 where it is not known yet."""
+    gpus: int = 0
+    """How many GPUs that speed was measured with."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object that the file holds."""
+        return asdict(self) | {"state": self.state.value}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], source: str = "status") -> Status:
+        """Parse the JSON object of a file; `source` names it in errors.
+
+        Raises:
+            MessageError: if a field is missing or of another type.
+        """
+        fields = _Fields(value, source)
+        return cls(
+            worker=fields.of("worker", str),
+            gen=fields.of("gen", int),
+            state=fields.one_of("state", WorkerPhase),
+            pid=fields.of("pid", int),
+            update=fields.of("update", int, 0),
+            samples_per_s=fields.of("samples_per_s", float, 0.0),
+            gpus=fields.of("gpus", int, 0),
+        )
+
+
+class ElasticFiles:
+    """The directory that a job's cluster and its workers share. Every file is replaced whole."""
+
+    def __init__(self, directory: Path) -> None:
+        """Name the directory; whoever writes first makes it."""
+        self.directory = directory
+        self.target_path = directory / "target.json"
+
+    def write_target(self, target: Target) -> None:
+        """Tell everybody who is to train from now on."""
+        _replace(self.target_path, target.to_json())
+
+    def target(self) -> Target | None:
+        """Read the target; None where there is none yet.
+
+        Raises:
+            MessageError: if the file is not a target.
+        """
+        value = _read(self.target_path)
+        return None if value is None else Target.from_json(value, str(self.target_path))
+
+    def write_status(self, status: Status) -> None:
+        """Tell how a worker is."""
+        _replace(self._status_path(status.worker), status.to_json())
+
+    def status(self, worker: str) -> Status | None:
+        """Read what a worker told last; None where it told nothing.
+
+        Raises:
+            MessageError: if the file is not a status.
+        """
+        path = self._status_path(worker)
+        value = _read(path)
+        return None if value is None else Status.from_json(value, str(path))
+
+    def statuses(self) -> dict[str, Status]:
+        """Read what every worker told last, by name; unreadable ones are left out."""
+        found: dict[str, Status] = {}
+        for path in sorted((self.directory / "status").glob("*.json")):
+            with contextlib.suppress(MessageError):
+                value = _read(path)
+                if value is not None:
+                    found[path.stem] = Status.from_json(value, str(path))
+        return found
+
+    def _status_path(self, worker: str) -> Path:
+        # A worker is `project/name-0` to the platform: its file bears the last part.
+        return self.directory / "status" / f"{worker.rpartition('/')[2]}.json"
+
+
+class _Fields:
+    """A JSON object whose fields are looked at one by one."""
+
+    def __init__(self, value: Mapping[str, Any], source: str) -> None:
+        self._value, self._source = value, source
+
+    def of(self, name: str, kind: type[T], default: T | None = None) -> T:
+        value = self._value.get(name, default)
+        if kind is float and isinstance(value, int):
+            value = float(value)
+        if not isinstance(value, kind) or value is True or value is False:
+            raise MessageError(f"{self._source}: `{name}` cannot be {value!r}.")
+        return value
+
+    def one_of(self, name: str, choices: type[E]) -> E:
+        value = self.of(name, str)
+        known = [choice.value for choice in choices]
+        if value not in known:
+            raise MessageError(f"{self._source}: `{name}` is {value!r}; known are {known}.")
+        return choices(value)
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise MessageError(f"{path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise MessageError(f"{path} holds no object but {value!r}.")
+    return value
+
+
+def _replace(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        os.replace(name, path)  # noqa: PTH105 - as the directory's tempfile named it
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)  # noqa: PTH108
+        raise
