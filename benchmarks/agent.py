@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from statistics import mean
 from typing import Any
 
 import psutil
+from machine import measured
 
 from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
 from runai.hub_service.api.schemas import DeviceShareView
@@ -218,6 +218,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
     seconds = parser.parse_args().seconds
+    on = measured()
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "libnvidia-ml.so.1"
         source = ROOT / "tests" / "agent" / "fake_nvml.c"
@@ -226,20 +227,10 @@ def main() -> int:
             "8 GPUs, 64 processes, each on one": measure(library, seconds, everywhere=False),
             "8 GPUs, 64 processes, each on all": measure(library, seconds, everywhere=True),
         }
-    commit = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     kept = {
-        "machine": {
-            "cpu": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "kernel": platform.release(),
-            "python": platform.python_version(),
-            "nvitop": version("nvitop"),
-        },
-        "commit": subprocess.run(
-            commit, capture_output=True, text=True, check=False
-        ).stdout.strip(),
+        **on,
+        "nvitop": version("nvitop"),
         "seconds": seconds,
-        "load of the machine": round(os.getloadavg()[0], 1),
         "baseline": "nvitop: memory, processes and GpuProcess.take_snapshots of each device",
         "results": found,
     }

@@ -14,16 +14,15 @@ import argparse
 import gc
 import json
 import math
-import os
-import platform
 import random
 import resource
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from machine import measured
 
 from runai.hub_service.scheduler import (
     Changes,
@@ -351,7 +350,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="measure shapes with this in their name")
     only: str = parser.parse_args().only
-    load = os.getloadavg()[0]
+    on = measured()
     table = measure_table(only)
     if only:
         return
@@ -359,14 +358,8 @@ def main() -> None:
     shown = in_memory["value_s"] * 1000
     print(f"{'steady, 5000 nodes':26} {shown:7.1f} ms  (to reach  500)  {in_memory}")
     curves = measure_growth()
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
     kept = {
-        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
-        "python": platform.python_version(),
-        "commit": commit.stdout.strip(),
-        "load": round(load, 2),
+        **on,
         "table": table,
         "steady": {"reach_s": 0.5, "reach_mib": 1536, **in_memory},
         "growth_s": curves,

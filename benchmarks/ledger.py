@@ -9,10 +9,7 @@ the same run: the sum over one-minute samples of the scope's workloads. Both mus
 
 import asyncio
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +21,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from machine import measured
 
 from postgres import find_postgres, postgres_server
 from runai.hub_service.ledger import Ledger, UsageFilter
@@ -254,14 +253,8 @@ async def measure(database: str | Path) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Measure, print, keep; fail where a question takes too long."""
-    load = os.getloadavg()[0]
     result: dict[str, Any] = {
-        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
-        "python": platform.python_version(),
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip(),
-        "load": round(load, 2),
+        **measured(),
         "days": DAYS,
         "workloads": WORKLOADS,
         "target_ms": TARGET_MS,

@@ -13,14 +13,14 @@ import csv
 import gzip
 import json
 import os
-import platform
 import random
 import statistics
-import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from machine import measured
 
 from runai.hub_service.scheduler.frag_room import FragRoom, room_for
 from runai.hub_service.scheduler.kinds import Kind, Kinds
@@ -152,12 +152,7 @@ def main() -> None:
         print(f"openb is left out: there is no {folder}; name the traces' folder by --data")
         return
     result = {
-        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
-        "python": platform.python_version(),
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip(),
-        "load": round(os.getloadavg()[0], 2),
+        **measured(),
         "what": "GPU allocation in % once 130 % have arrived; ties by smallest node name",
         "seeds": asked.seeds,
         "source": "Alibaba cluster-trace-gpu-v2023; Weng et al., USENIX ATC'23",

@@ -15,16 +15,16 @@ import argparse
 import csv
 import json
 import os
-import platform
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from machine import commit, machine
 
 from runai.hub_service.scheduler.model import Node, Project
 from runai.hub_service.scheduler.quantity import Mib, MilliGpu
@@ -264,17 +264,6 @@ SPREAD = ("allocated_pct", "wait_mean_h", "jct_mean_h")
 TITLES = {"static": "Static: every project its own part", "quota": "Guaranteed quotas"}
 
 
-def commit() -> str:
-    """Name the commit that was measured."""
-    return subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=HERE,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the cases that were asked for and write them down, each as soon as it is there."""
     parser = argparse.ArgumentParser(description="Replay October 2017 of Philly.")
@@ -353,8 +342,7 @@ def keep(name: str, written: Mapping[str, Any]) -> None:
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     runs = {**kept.get("runs", {}), name: written}
     result: dict[str, Any] = {
-        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
-        "python": platform.python_version(),
+        **machine(),
         "source": "Jeon et al., ATC'19: msr-fiddle/philly-traces (CC-BY-4.0)",
     }
     runs = {case: runs[case] for case in CASES if case in runs}

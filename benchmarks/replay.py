@@ -10,7 +10,6 @@ seconds, and after every 20,000 jobs that ended the seconds so far and the resid
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import philly
 import psutil
+from machine import commit, machine
 
 from runai.hub_service.simulation.engine import simulate
 from runai.hub_service.simulation.results import as_json
@@ -70,10 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = simulate(rows, case.policy, setting, alone={}, progress=progress)
     seconds = round(time.perf_counter() - began, 1)
     written = {
-        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
-        "python": platform.python_version(),
+        **machine(),
         "source": "Jeon et al., ATC'19: msr-fiddle/philly-traces (CC-BY-4.0)",
-        "commit": philly.commit(),
+        "commit": commit(),
         "jobs": len(rows),
         "nodes": len(setting.nodes),
         "seconds": seconds,

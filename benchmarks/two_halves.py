@@ -9,15 +9,12 @@ The baseline is the same pair one after the other. What a real GPU gains: `gpu_s
 """
 
 import json
-import os
-import platform
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import psutil
+from machine import measured
 from platforms import as_user, free_port, seconds_until, started, stop
 
 from runai.hub_service.api.schemas import SubmitRequest
@@ -58,7 +55,7 @@ def run_two(client: Client, gpus: str, names: tuple[str, str]) -> tuple[float, f
 
 def main() -> None:
     """Run both ways and write them down."""
-    load = os.getloadavg()[0]
+    on = measured()
     with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
         folder = Path(name)
         port = free_port()
@@ -73,16 +70,7 @@ def main() -> None:
         finally:
             stop(hub)
     result = {
-        "machine": f"{psutil.cpu_count()} cores, {platform.platform()}",
-        "python": platform.python_version(),
-        "commit": subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip(),
-        "load": round(load, 2),
+        **on,
         "gpu": "simulated by one processor core",
         "both_finished_s": {
             "value": round(shared_s, 1),

@@ -8,8 +8,6 @@ processor time for idling. Needs an idle machine to mean anything; `load` says h
 """
 
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import psutil
+from machine import measured
 from platforms import as_user, free_port, seconds_until, started, stop
 
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
@@ -77,7 +76,7 @@ def bare_process() -> float:
 
 def main() -> None:
     """Run everything once and write it down."""
-    load = os.getloadavg()[0]
+    on = measured()
     with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
         folder = Path(name)
         plain, plain_idle = plain_hub(folder)
@@ -114,15 +113,7 @@ def main() -> None:
         "idle_percent_of_a_core": (idle, plain_idle),
     }
     result = {
-        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
-        "python": platform.python_version(),
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.strip(),
-        "load": round(load, 2),
+        **on,
         "figures": {
             what: {
                 "value": round(value, 3),
