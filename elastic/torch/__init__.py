@@ -1,1 +1,10 @@
-"""Elastic training with PyTorch."""
+"""Elastic training with PyTorch: what a training script imports.
+
+Knows the public names only; each file beside it has one of them.
+"""
+
+from __future__ import annotations
+
+from runai.elastic.torch.start import init
+
+__all__ = ["init"]

@@ -1,0 +1,49 @@
+"""Find out how many GPUs train together: `init`, the one call of the original library.
+
+Knows the environment that launchers set (`WORLD_SIZE`, `RANK`) and the devices that are visible;
+the division is `batching`'s, the attributes are `runai.elastic`'s. Called by training scripts.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+import runai.elastic
+
+__all__ = ["init", "launched"]
+
+
+def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = None) -> None:
+    """Divide the global batch among the GPUs, and set the attributes of `runai.elastic`.
+
+    Args:
+        global_batch_size: samples of one update of the weights, over all GPUs.
+        max_gpu_batch_size: the most samples that one GPU holds at a time.
+        gpus: GPUs over all processes; None: as many as processes were launched (`WORLD_SIZE`), else
+            those that are visible, else 1 (training on the CPU).
+
+    Raises:
+        TypeError: if a size is not an integer.
+        ValueError: if a size is below 1, or `gpus` cannot be shared among the processes.
+    """
+    rank, ranks = launched()
+    if gpus is None:
+        gpus = ranks if ranks > 1 else max(1, torch.cuda.device_count())
+    if gpus < 1:
+        raise ValueError(f"gpus must be at least 1, not {gpus}.")
+    if gpus % ranks:
+        raise ValueError(
+            f"gpus={gpus} cannot be shared among {ranks} processes (WORLD_SIZE): "
+            "leave gpus out to use one GPU for each process."
+        )
+    runai.elastic.publish(
+        global_batch_size, max_gpu_batch_size, ranks=ranks, rank=rank, devices=gpus // ranks
+    )
+
+
+def launched() -> tuple[int, int]:
+    """Return this process's rank and how many there are, as a launcher told; else `(0, 1)`."""
+    ranks = int(os.environ.get("WORLD_SIZE") or 1)
+    return (int(os.environ.get("RANK") or 0), ranks) if ranks > 1 else (0, 1)
