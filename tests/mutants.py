@@ -42,7 +42,7 @@ TESTS = ("scheduler",)
 NOT_DECIDING = ("__init__", "__main__", "wire")
 """Modules without a decision of their own."""
 FIRST = (
-    *("shares", "order", "quotas", "room", "placement", "fit", "search", "givers", "giving"),
+    *("shares", "order", "quotas", "room", "placement", "fit", "search", "givers", "bounds"),
     *("reclaim", "victims", "allocate", "lanes", "state", "tree", "items", "cycle"),
     *("protection", "turns", "resize", "parts", "part_choice", "backfill", "ends"),
     *("consolidate", "vacate", "fragmentation", "frag_room", "kinds", "quantity"),

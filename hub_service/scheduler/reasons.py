@@ -174,10 +174,13 @@ class Reasons:
 
     def _grace_left(self, going: Iterable[Member]) -> str:
         """Say how long those that were told to stop may take, where the snapshot tells."""
-        times = [member.worker.gone_by for member in going]
-        known = [time for time in times if time is not None]
-        seconds = max(known, default=0) - self._state.time
-        return f", {seconds} s at most" if seconds > 0 and len(known) == len(times) else ""
+        last = 0
+        for member in going:
+            if member.worker.gone_by is None:
+                return ""
+            last = max(last, member.worker.gone_by)
+        seconds = last - self._state.time
+        return f", {seconds} s at most" if seconds > 0 else ""
 
     def _of_cap(self, block: Block, account: Account, demand: int) -> Reason:
         if block.code == "over_build_quota":

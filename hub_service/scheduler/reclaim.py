@@ -13,8 +13,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.allocate import HELD, Allocation
+from runai.hub_service.scheduler.bounds import Bounds
 from runai.hub_service.scheduler.givers import Choice, Way
-from runai.hub_service.scheduler.giving import Giving
 from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
 from runai.hub_service.scheduler.kinds import Kind
 from runai.hub_service.scheduler.lanes import Lane, Unit
@@ -53,7 +53,7 @@ class Reclaim:
         self._state = state
         self._allocation = allocation
         self._victims: VictimsView
-        self._giving = Giving(state)
+        self._counted: Bounds | None = None
         self._surplus_only = False
         self._lane: Lane | None = None
         """Who was served last, by the search that the next of the lane may go on with."""
@@ -69,6 +69,13 @@ class Reclaim:
         """Claimants that met protected victims, and when the first may be taken (R8)."""
         self.exhausted: set[Lane] = set()
         """Claimants that would stop more than is left of what one plan may stop (R8)."""
+
+    @property
+    def _bounds(self) -> Bounds:
+        """Give what nodes could give at most, as things are."""
+        if self._counted is None:
+            self._counted = Bounds(self._state)
+        return self._counted
 
     @property
     def stopped(self) -> list[Unit]:
@@ -116,7 +123,7 @@ class Reclaim:
     def _serves_all(self) -> bool:
         """Let everybody try once; tell whether nobody waits any more."""
         state, allocation = self._state, self._allocation
-        self._giving = Giving(state)
+        self._counted = None
         self._lane = self._search = None
         self._victims = state.victims.view({**dict.fromkeys(state.changed()), **state.reserved})
         unkept = [unit for unit in allocation.unkept_units() if not unit.is_surplus]
@@ -238,8 +245,8 @@ class Reclaim:
             return True  # to search is quicker; or something else is in the way
         if state.protects and state.policy.explain != "none":
             return True  # until when others are protected (R8), only a search can tell
-        return self._giving.is_anybody_over(unit, way) and any(
-            node in kind.nodes and self._giving.could_suffice([node], unit, way)
+        return self._bounds.is_anybody_over(unit, way) and any(
+            node in kind.nodes and self._bounds.could_suffice([node], unit, way)
             for node in self._emptiest_first
         )
 
@@ -251,7 +258,7 @@ class Reclaim:
         roomy = (
             node
             for node in self._emptiest_first
-            if node in kind.nodes and self._giving.could_suffice([node], unit, way)
+            if node in kind.nodes and self._bounds.could_suffice([node], unit, way)
         )
         if len(unit.members) == 1:
             for tried, node in enumerate(roomy):
@@ -266,7 +273,7 @@ class Reclaim:
         nodes = list(islice(full, max(_TIMES) * lacking))
         for times in _TIMES:
             chosen = nodes[: times * lacking]
-            if self._giving.could_suffice(chosen, unit, way, lacking):
+            if self._bounds.could_suffice(chosen, unit, way, lacking):
                 yield chosen
             if len(chosen) == len(nodes):
                 return
@@ -278,7 +285,7 @@ class Reclaim:
         return sorted(nodes, key=self._state.later.fullness, reverse=True)
 
     def _record(self, unit: Unit, search: Search) -> None:
-        self._giving = Giving(self._state)  # somebody has come, or gone
+        self._counted = None  # somebody has come, or gone
         self.took_something = self.took_something or bool(search.taken)
         for taken in search.taken:
             for member, standing in zip(taken.members, taken.standings, strict=True):

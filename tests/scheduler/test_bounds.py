@@ -9,7 +9,7 @@ from hypothesis import given
 
 import strategies
 from runai.hub_service.scheduler import Decision, Snapshot, Wait, WorkerState, decide
-from runai.hub_service.scheduler.giving import Giving
+from runai.hub_service.scheduler.bounds import Bounds
 
 
 def with_claims_for_one_worker(world: Snapshot) -> Snapshot:
@@ -34,5 +34,5 @@ def test_nothing_is_lost_by_counting_first(world: Snapshot) -> None:
     counted = done(world)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Giving, "could_suffice", lambda *_arguments: True)
+        patch.setattr(Bounds, "could_suffice", lambda *_arguments: True)
         assert done(world) == counted

@@ -39,7 +39,7 @@ class Held(NamedTuple):
     all_surplus: Loss
 
 
-class Giving:
+class Bounds:
     """What there is to take, node by node; counted once, as long as nobody takes anything."""
 
     def __init__(self, state: State) -> None:
