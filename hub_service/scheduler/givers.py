@@ -54,6 +54,8 @@ class Giver(NamedTuple):
     """The project, at R2's level, that is over; the own one for a preemption."""
     level: int
     """How far up the claimant's path R2 judged it; -1 for a preemption."""
+    within_quota: bool = False
+    """Whether it may be taken only by who stays within the quota there (R2)."""
 
 
 class Givers:
@@ -95,13 +97,11 @@ class Givers:
     def _next_of_others(self) -> Giver | None:
         best: Giver | None = None
         furthest: Overage | None = None
-        demand = self.unit.demand
         for level, mine in enumerate(self._path):
             if not self.stays_within_share(level):
                 self.exceeds_share = True
                 break
-            judged = self._judged[level]
-            is_within_quota = judged.allocated + demand <= judged.quota
+            is_within_quota = self.stays_within_quota(level)
             rivals = self._rivals_at(level, mine, is_within_quota=is_within_quota)
             while rivals:
                 overage, rival = rivals[-1]
@@ -111,7 +111,8 @@ class Givers:
                 if _may_take(rival, is_within_quota=is_within_quota):
                     victim = self._pick(rival)
                 if victim is not None:
-                    best, furthest = Giver(victim, "R2", rival, level), overage
+                    best = Giver(victim, "R2", rival, level, rival.overage <= 0)
+                    furthest = overage
                     break
                 rivals.pop()
         return best
@@ -153,6 +154,11 @@ class Givers:
         """Tell whether a level of the claimant's path keeps to its fair share with it (R2)."""
         mine = self._judged[level]
         return mine.allocated + self.unit.demand <= mine.fair_share
+
+    def stays_within_quota(self, level: int) -> bool:
+        """Tell whether a level of the claimant's path keeps to its quota with it (R2)."""
+        mine = self._judged[level]
+        return mine.allocated + self.unit.demand <= mine.quota
 
     def _pick(self, account: Account) -> Victim | None:
         if not account.children:

@@ -178,7 +178,7 @@ class Search:
 
     def _minimise(self) -> None:
         """Give back each victim, the last chosen first, while the unit still fits."""
-        levels = Counter(taken.giver.level for taken in self.taken)
+        judged = Counter(_judged(taken.giver) for taken in self.taken)
         gone_whole = {taken.giver.victim.item for taken in self.taken if not taken.is_surplus}
         needed: list[Taken] = []
         for taken in reversed(self.taken):
@@ -186,18 +186,26 @@ class Search:
                 needed.append(taken)  # a surplus worker cannot run without its minimum
                 continue
             self._restore(taken)
-            levels[taken.giver.level] -= 1
-            if self._is_served() and self._stays_within_shares(levels):
+            judged[_judged(taken.giver)] -= 1
+            if self._is_served() and self._may_keep(judged):
                 gone_whole.discard(taken.giver.victim.item)
                 continue
-            levels[taken.giver.level] += 1
+            judged[_judged(taken.giver)] += 1
             self._release(taken)
             needed.append(taken)
         self.taken = needed[::-1]
 
-    def _stays_within_shares(self, levels: Counter[int]) -> bool:
-        highest = max((level for level, count in levels.items() if count), default=-1)
-        return all(self.givers.stays_within_share(level) for level in range(highest + 1))
+    def _may_keep(self, judged: Counter[tuple[int, bool]]) -> bool:
+        """Tell whether R2 still allows all that is taken, with what was given back."""
+        left = [judgement for judgement, count in judged.items() if count]
+        highest = max((level for level, _ in left), default=-1)
+        return all(self.givers.stays_within_share(level) for level in range(highest + 1)) and all(
+            self.givers.stays_within_quota(level) for level, within_quota in left if within_quota
+        )
+
+
+def _judged(giver: Giver) -> tuple[int, bool]:
+    return giver.level, giver.within_quota
 
 
 def _devices_of(booking: Booking | None) -> tuple[object, ...] | None:

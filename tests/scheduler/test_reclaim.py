@@ -295,6 +295,24 @@ def test_own_and_others_together_where_neither_suffices() -> None:
     assert stopped(decide(snapshot("1x2", projects, jobs))) == {"own-0", "theirs-0"}
 
 
+def test_what_only_a_project_within_its_quota_may_take_keeps_it_there() -> None:
+    # b is over its quota, not over its fair share: a takes from it within its own quota only, so
+    # that `low-1` cannot go on beside the claimant, although its device is of no use to it.
+    projects = [project("a", 2), project("b", 1)]
+    jobs = [
+        *[job(f"low-{i}", on=f"n{i}:0", priority=25, nodes=("n1", "n2")) for i in (1, 2)],
+        *[job(f"b{i}", project="b", on=f"n{i}:1", nodes=("n1", "n2")) for i in (1, 2)],
+        job("new", 2),
+    ]
+
+    plan = decide(snapshot("2x2+1x1", projects, jobs))
+
+    assert (stopped(plan), places(plan)) == (
+        {"low-1-0", "low-2-0"},
+        {"new-0": "n2:0,1", "b2-0": "n1:0"},
+    )
+
+
 def test_a_reservation_is_given_up_before_a_job_is_stopped_for_its_place() -> None:
     projects = [project("a", 0, weight=0), project("b", 1)]
     jobs = [
