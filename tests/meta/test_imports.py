@@ -15,6 +15,7 @@ PURE = {
     "bisect",
     "collections",
     "contextlib",
+    "copy",
     "dataclasses",
     "enum",
     "functools",
