@@ -1,0 +1,262 @@
+"""Where there is no platform: starts the workers of an elastic job and tells them who trains.
+
+Knows processes and what a user asked for; who trains next is `resize`'s decision, the files are
+`directory`'s, what a worker does with them is the worker's. Speaks the platform's protocol
+(`elastic_messages`). Standard library only. Called by `run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from runai.elastic.directory import JobDirectory
+from runai.elastic.membership import LEAVE_EXIT_CODE
+from runai.elastic.resize import WorkerView, line_up
+from runai.hub_service.elastic_messages import Reason, Status, Target, WorkerPhase
+
+__all__ = ["Launcher"]
+
+_LOOK_EVERY_S = 0.05
+_LEFT_CODES = (LEAVE_EXIT_CODE, -signal.SIGTERM)
+
+
+@dataclass
+class _Worker:
+    name: str
+    slot: int
+    """Its number on this machine: the device it is to use."""
+    process: subprocess.Popen[bytes]
+    leaving: bool = False
+    hurry_at: float = field(default=float("inf"))
+    hurried: int = 0
+
+
+class Launcher:
+    """Keeps one job's workers running until the training is finished, paused or hopeless."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: JobDirectory,
+        *,
+        least: int,
+        most: int,
+        say: Callable[[str], None],
+        restarts: int = 3,
+        grace_s: float = 60.0,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Prepare to run `command` as `least` to `most` workers; nothing is started yet.
+
+        Args:
+            command: of one worker.
+            directory: of this job; it keeps target, statuses and, by default, checkpoints.
+            least: fewer than these do not train.
+            most: more than these are not started.
+            say: shows a line of progress.
+            restarts: how many failures are made good without any update in between.
+            grace_s: how long who is to leave may take before SIGTERM, and then before SIGKILL.
+            environ: the workers', but for what is set here.
+        """
+        self._command, self._directory, self._say = list(command), directory, say
+        self._least, self._most, self._wanted = least, most, most
+        self._restarts, self._grace_s = restarts, grace_s
+        self._environ = dict(environ)
+        self._workers: list[_Worker] = []
+        self._statuses: dict[str, Status] = {}
+        self._ranks: tuple[str, ...] = ()
+        self._gen = self._started = self._failures = 0
+        self._failed_at = -1
+        self._pauses = self._pauses_obeyed = 0
+        self._exit_code: int | None = None
+
+    def run(self) -> int:
+        """Train until the end; return the exit code: 0 finished, 143 paused, else the failure's.
+
+        Raises:
+            DirectoryTaken: if another launcher runs this job.
+        """
+        self._gen = self._directory.take()
+        while self._step():
+            time.sleep(_LOOK_EVERY_S)
+        return self._exit_code or 0
+
+    def pause(self) -> None:
+        """Have all leave after their update, the last with a checkpoint; called again: at once."""
+        self._pauses += 1
+
+    def _step(self) -> bool:
+        self._statuses = self._directory.files.statuses()
+        self._reap()
+        if self._pauses and self._exit_code is None:
+            self._exit_code = LEAVE_EXIT_CODE
+            self._say("pausing: the workers leave after their update")
+            self._write_target((), Reason.PAUSE)
+        if self._exit_code is not None:
+            self._dismiss(self._workers)
+            self._hurry()
+            return bool(self._workers)
+        wanted = self._directory.wanted(self._least, self._most) or self._wanted
+        if wanted != self._wanted:
+            self._say(f"{wanted} workers are wanted instead of {self._wanted}")
+            self._wanted = wanted
+        self._start_missing()
+        self._line_up()
+        self._hurry()
+        return True
+
+    def _start_missing(self) -> None:
+        staying = sum(not worker.leaving for worker in self._workers)
+        for _ in range(self._wanted - staying):
+            name, self._started = f"w{self._started}", self._started + 1
+            taken = {worker.slot for worker in self._workers}
+            slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+            # A session of its own: Ctrl-C is the launcher's, which passes it on as a pause.
+            process = subprocess.Popen(  # noqa: S603 - what the user asked for
+                self._command,
+                env=self._environ | self._environ_of(name, slot),
+                start_new_session=True,
+                pass_fds=self._directory.inherited,
+            )
+            self._workers.append(_Worker(name, slot, process))
+            self._say(f"{name} started: process {process.pid}")
+
+    def _environ_of(self, name: str, slot: int) -> dict[str, str]:
+        checkpoints = str(self._directory.path / "checkpoints")
+        return {
+            "RUNAI_ELASTIC_DIR": str(self._directory.path),
+            "RUNAI_WORKER": name,
+            "RUNAI_LAUNCHER_PID": str(os.getpid()),
+            "RUNAI_CHECKPOINT_DIR": self._environ.get("RUNAI_CHECKPOINT_DIR") or checkpoints,
+            # As torchrun sets them; who trains in which rank is the target's, generation by
+            # generation.
+            "RANK": str(slot),
+            "LOCAL_RANK": str(slot),
+            "WORLD_SIZE": str(self._wanted),
+            "LOCAL_WORLD_SIZE": str(self._wanted),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": self._environ.get("MASTER_PORT") or str(_free_port()),
+        }
+
+    def _line_up(self) -> None:
+        views = [
+            WorkerView(worker.name, self._is_ready(worker), worker.leaving)
+            for worker in self._workers
+        ]
+        line = line_up(self._ranks, views, self._wanted, self._least)
+        if line is not None:
+            reason = Reason.RECLAIM if len(line) < len(self._ranks) else Reason.EXPAND
+            self._write_target(line, reason if self._ranks else Reason.START)
+        staying = [worker for worker in self._workers if not worker.leaving]
+        waiting = [worker for worker in staying if worker.name not in self._ranks]
+        self._dismiss(waiting[max(0, self._wanted - len(staying) + len(waiting)) :])
+
+    def _is_ready(self, worker: _Worker) -> bool:
+        status = self._statuses.get(worker.name)
+        return status is not None and status.state in (WorkerPhase.READY, WorkerPhase.RUNNING)
+
+    def _write_target(self, ranks: tuple[str, ...], reason: Reason) -> None:
+        self._gen += 1
+        deadline = ""
+        if len(ranks) < len(self._ranks):
+            until = datetime.now(UTC) + timedelta(seconds=self._grace_s)
+            deadline = until.isoformat(timespec="seconds")
+        self._directory.files.write_target(
+            Target(
+                self._gen,
+                ranks,
+                f"127.0.0.1:{_free_port()}",
+                gpus=len(ranks),
+                least=self._least,
+                most=self._most,
+                reason=reason,
+                deadline=deadline,
+            )
+        )
+        for worker in self._workers:
+            if worker.name in self._ranks and worker.name not in ranks:
+                self._let_go(worker)
+        self._ranks = ranks
+        self._say(f"generation {self._gen}: {' '.join(ranks) or 'nobody'} ({reason})")
+
+    # ---- those who go
+
+    def _let_go(self, worker: _Worker) -> None:
+        if not worker.leaving:
+            worker.leaving, worker.hurry_at = True, time.monotonic() + self._grace_s
+
+    def _dismiss(self, workers: Iterable[_Worker]) -> None:
+        """End those who do not train, and let those who do go after their update."""
+        for worker in workers:
+            training = worker.name in self._ranks or worker.leaving
+            self._let_go(worker)
+            if not training:
+                worker.hurry_at = 0.0
+
+    def _hurry(self) -> None:
+        """Ask those who take too long: SIGTERM, and SIGKILL after the same time again."""
+        impatient = self._pauses > max(1, self._pauses_obeyed)
+        self._pauses_obeyed = self._pauses
+        for worker in self._workers:
+            if not worker.leaving or not (impatient or time.monotonic() > worker.hurry_at):
+                continue
+            number = signal.SIGTERM if worker.hurried == 0 else signal.SIGKILL
+            worker.hurried += 1
+            worker.hurry_at = time.monotonic() + self._grace_s
+            # With what it started: a data loader's processes hold memory too.
+            with contextlib.suppress(ProcessLookupError):
+                if number == signal.SIGTERM:
+                    worker.process.terminate()
+                else:
+                    os.killpg(worker.process.pid, number)
+
+    def _reap(self) -> None:
+        for worker in list(self._workers):
+            status = self._statuses.get(worker.name)
+            if status is not None and status.state is WorkerPhase.DRAINING:
+                self._let_go(worker)
+            code = worker.process.poll()
+            if code is not None:
+                self._workers.remove(worker)
+                self._judge(worker, code)
+
+    def _judge(self, worker: _Worker, code: int) -> None:
+        if code == 0:
+            if self._exit_code in (None, LEAVE_EXIT_CODE):
+                self._exit_code = 0
+            self._say(f"{worker.name} finished")
+        elif code in _LEFT_CODES:
+            self._say(f"{worker.name} left")
+            if not (worker.hurried or worker.name not in self._ranks) and self._exit_code is None:
+                # Somebody else told it to go: its device is wanted elsewhere.
+                self._wanted = max(self._least, self._wanted - 1)
+        elif self._exit_code is None:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self._say(f"{worker.name} failed: {how}")
+            self._count_failure(code if code > 0 else 128 - code)
+
+    def _count_failure(self, code: int) -> None:
+        update = max((status.update for status in self._statuses.values()), default=0)
+        self._failures = self._failures + 1 if update <= self._failed_at else 1
+        self._failed_at = update
+        if self._failures > self._restarts:
+            self._exit_code = code
+            self._say(
+                f"{self._failures} failures without an update in between: no more restarts "
+                "(--restarts); what a worker wrote last says why"
+            )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,196 @@
+"""A worker's place in an elastic job: what the cluster wants of it, and what it tells the cluster.
+
+Knows the job's directory, the signals and how often to look and to tell; neither groups nor models
+(`torch.resizing`). Standard library only; signal handlers are set by `listen`, never at import.
+Used by `runai.elastic.torch` and `runai.elastic.keras`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from runai.hub_service.elastic_messages import (
+    ElasticFiles,
+    MessageError,
+    Reason,
+    Status,
+    Target,
+    WorkerPhase,
+)
+
+__all__ = ["LEAVE_EXIT_CODE", "Membership", "Stop"]
+
+LEAVE_EXIT_CODE = 143
+"""Of a worker that left before the training was finished; 0 means finished, on every cluster."""
+
+_TELL_EVERY_S = 1.0
+# What it costs to tell: a file of 200 bytes, replaced; 0.1 ms.
+
+
+class Stop:
+    """Whether this worker was told to go: SIGTERM, or the launcher that started it is gone.
+
+    The second SIGTERM ends the process at once.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Take the launcher's process from the environment; nothing is listened to yet."""
+        launcher = environ.get("RUNAI_LAUNCHER_PID", "")
+        self._launcher = os.getppid() if launcher == str(os.getppid()) else None
+        self._told = False
+        self._before: dict[int, Any] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """True from the first SIGTERM on, and where the launcher died."""
+        return self._told or (self._launcher is not None and os.getppid() != self._launcher)
+
+    def listen(self) -> None:
+        """Take SIGTERM and SIGUSR1, chained before the handlers that are set now.
+
+        Off the main thread, where Python allows no handlers, only the launcher is watched.
+        """
+        if self._before or threading.current_thread() is not threading.main_thread():
+            return
+        self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
+        # The default of SIGUSR1 is to die. That it came is enough: it interrupts a sleep, and the
+        # file is looked at after each update anyway, for signals get lost behind shells.
+        self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._look)
+
+    def close(self) -> None:
+        """Give the signals back to who had them."""
+        ours = (self._terminate, self._look)
+        for number, before in self._before.items():
+            if signal.getsignal(number) in ours:
+                signal.signal(number, before if before is not None else signal.SIG_DFL)
+        self._before.clear()
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if self._told:
+            raise SystemExit(LEAVE_EXIT_CODE)
+        self._told = True
+        self._pass_on(number, frame)
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        self._pass_on(number, frame)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        before = self._before.get(number)
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
+
+
+class Membership:
+    """The cluster's target for this worker, and this worker's status for the cluster."""
+
+    def __init__(
+        self, directory: Path, worker: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Name the job's directory and this worker; `clock` gives seconds."""
+        self.files = ElasticFiles(directory)
+        self.worker = worker
+        self.gen = 0
+        """The generation that this worker trains in; 0 before the first."""
+        self._name = worker.rpartition("/")[2]
+        self._clock = clock
+        self._stamp: tuple[int, int, int] | None = None
+        self._target: Target | None = None
+        self._told_at = float("-inf")
+        self._status = Status(worker, 0, WorkerPhase.STARTING, os.getpid())
+        self._speed_from: tuple[float, int] | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Membership | None:
+        """Read `RUNAI_ELASTIC_DIR` and `RUNAI_WORKER`; None where no cluster resizes this job.
+
+        Raises:
+            ValueError: if only the directory is named.
+        """
+        directory, worker = environ.get("RUNAI_ELASTIC_DIR"), environ.get("RUNAI_WORKER")
+        if not directory:
+            return None
+        if not worker:
+            raise ValueError(
+                f"RUNAI_ELASTIC_DIR is {directory}, but RUNAI_WORKER does not say which worker "
+                "this is: unset the first, or set both."
+            )
+        return cls(Path(directory), worker)
+
+    @property
+    def target(self) -> Target | None:
+        """The newest target seen."""
+        return self._target
+
+    def look(self) -> Target | None:
+        """Return the newest target, reading its file only where it was replaced (8 µs).
+
+        A file that is no target is passed over: whoever wrote it will write another.
+        """
+        try:
+            seen = os.stat(self.files.target_path)  # noqa: PTH116 - twice as fast as Path.stat
+        except OSError:
+            return self._target
+        stamp = (seen.st_ino, seen.st_mtime_ns, seen.st_size)
+        if stamp != self._stamp:
+            with contextlib.suppress(MessageError, OSError):
+                target = self.files.target()
+                if target is not None and (self._target is None or target.gen > self._target.gen):
+                    self._target = target
+                self._stamp = stamp
+        return self._target
+
+    def rank_in(self, target: Target) -> int | None:
+        """Say which rank this worker has in a target; None if it is to leave (or to wait)."""
+        names = [rank.rpartition("/")[2] for rank in target.ranks]
+        return names.index(self._name) if self._name in names else None
+
+    def is_excluded_by(self, target: Target) -> bool:
+        """Say whether a target wants this worker gone, be it training or not."""
+        return target.reason is Reason.PAUSE or (
+            0 < self.gen < target.gen and self.rank_in(target) is None
+        )
+
+    def tell(self, state: WorkerPhase, update: int = -1) -> None:
+        """Write this worker's status now; `update` -1 repeats the last."""
+        update = self._status.update if update < 0 else update
+        speed = (self._status.samples_per_s, self._status.gpus)
+        self._write(state, update, *speed)
+
+    def progress(self, update: int, samples: int, gpus: int) -> None:
+        """Tell, once a second, how far the training is and how fast it goes.
+
+        Args:
+            update: updates of the weights so far.
+            samples: samples of the whole job so far; only differences count.
+            gpus: over all ranks. A change of it begins the measurement anew.
+        """
+        now = self._clock()
+        if self._speed_from is None or gpus != self._status.gpus:
+            self._speed_from = (now, samples)
+            self._write(WorkerPhase.RUNNING, update, 0.0, gpus)
+        elif now - self._told_at >= _TELL_EVERY_S:
+            since, before = self._speed_from
+            speed = (samples - before) / (now - since) if now > since else 0.0
+            self._write(WorkerPhase.RUNNING, update, round(speed, 3), gpus)
+            # Two thirds of a minute of memory: steady, yet no prisoner of a slow beginning.
+            if now - since > 40.0:
+                self._speed_from = (now, samples)
+
+    def forget_speed(self) -> None:
+        """Begin the measurement of the speed anew, as after a pause."""
+        self._speed_from = None
+
+    def _write(self, state: WorkerPhase, update: int, speed: float, gpus: int) -> None:
+        self._status = Status(self.worker, self.gen, state, os.getpid(), update, speed, gpus)
+        self._told_at = self._clock()
+        # A full disk must not end a training: what is told is for display and for growing.
+        with contextlib.suppress(OSError):
+            self.files.write_status(self._status)

@@ -1,0 +1,117 @@
+"""The launcher's command line: `python -m runai.elastic.run --min 1 --max 4 train.py ARGS`.
+
+Knows options, lines of progress and signals; the work is `launcher`'s. The same script runs under
+plain torchrun, and in the platform, which starts workers itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from runai.elastic.directory import DirectoryTaken, JobDirectory
+from runai.elastic.launcher import Launcher
+from runai.hub_service.elastic_messages import MessageError
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a training as elastic workers, or resize one that runs; return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.resize is not None:
+        return _resize(parser, options.resize, options.script)
+    if options.script is None:
+        parser.error("which script? For example: --min 1 --max 4 train.py")
+    most = options.min if options.max is None else options.max
+    if not 1 <= options.min <= most:
+        parser.error(f"--min {options.min} --max {most}: both at least 1, max not below min")
+    command = [sys.executable, "-u", *(["-m"] if options.module else []), options.script]
+    path = options.directory or Path(tempfile.mkdtemp(prefix="runai-elastic-"))
+    directory = JobDirectory(path)
+    launcher = Launcher(
+        [*command, *options.arguments],
+        directory,
+        least=options.min,
+        most=most,
+        say=_say,
+        restarts=options.restarts,
+        grace_s=options.grace,
+    )
+
+    def pause(_number: int, _frame: FrameType | None) -> None:
+        launcher.pause()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pause)
+    _say(f"to resize: python -m runai.elastic.run --resize N {directory.path}")
+    try:
+        code = launcher.run()
+    except DirectoryTaken as error:
+        parser.exit(2, f"{error}\n")
+    ends = {0: "finished", 143: f"paused; goes on with --directory {directory.path}"}
+    _say(ends.get(code, f"failed with exit code {code}"))
+    return code
+
+
+def _resize(parser: argparse.ArgumentParser, count: int, directory: str | None) -> int:
+    if directory is None:
+        parser.error("--resize N needs the job's directory; its launcher printed it")
+    try:
+        JobDirectory(Path(directory)).want(count)
+    except (FileNotFoundError, ValueError, MessageError) as error:
+        parser.exit(2, f"{error}\n")
+    return 0
+
+
+def _say(line: str) -> None:
+    print(f"runai.elastic: {line}", file=sys.stderr, flush=True)  # noqa: T201 - its output
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m runai.elastic.run",
+        description="Train with as many workers as there may be, more or fewer while it runs.",
+        epilog="Exit code: 0 finished, 143 paused, else that of a worker that failed.",
+    )
+    parser.add_argument("--min", type=int, default=1, help="workers needed (default 1)")
+    parser.add_argument("--max", type=int, help="workers to start (default: as --min)")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="of this job: messages and checkpoints; named again, a paused job goes on "
+        "(default: a new temporary one)",
+    )
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=3,
+        help="failures made good without an update in between (default 3)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="for a worker to leave, then again before it is killed (default 60)",
+    )
+    parser.add_argument("-m", "--module", action="store_true", help="the script is a module's name")
+    parser.add_argument(
+        "--resize",
+        type=int,
+        metavar="N",
+        help="have the job of the directory given as SCRIPT run with N workers",
+    )
+    parser.add_argument("script", nargs="?", help="the training; or, with --resize, a directory")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the training's own")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

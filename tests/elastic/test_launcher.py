@@ -1,0 +1,236 @@
+"""The launcher, with real processes that speak the protocol and train nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from runai.elastic.directory import JobDirectory, lives
+from runai.hub_service.elastic_messages import ElasticFiles, WorkerPhase
+from waiting import eventually
+
+WORKER = """
+import os, signal, sys, time
+from runai.elastic.membership import Membership, Stop
+from runai.hub_service.elastic_messages import WorkerPhase
+
+directory, me = os.environ["RUNAI_ELASTIC_DIR"], os.environ["RUNAI_WORKER"]
+mine = os.path.join(directory, me)
+membership, stop = Membership.from_environment(), Stop()
+stop.listen()
+membership.tell(WorkerPhase.READY)
+update = 0
+while True:
+    target = membership.look()
+    if target and membership.rank_in(target) is not None and target.gen > membership.gen:
+        membership.gen = target.gen
+    if stop.wanted or (target and membership.is_excluded_by(target)):
+        membership.tell(WorkerPhase.LEFT)
+        sys.exit(143)
+    if os.path.exists(os.path.join(directory, "finish")) and membership.gen:
+        sys.exit(0)
+    for code in (3, 143):
+        if os.path.exists(f"{mine}.{code}"):
+            sys.exit(code)
+    if membership.gen:
+        update += 1
+        membership.progress(update, update * 10, len(target.ranks))
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(WORKER)
+    launched = _Launched(tmp_path / "job", script)
+    yield launched
+    launched.close()
+
+
+class _Launched:
+    def __init__(self, directory, script):
+        self.directory, self.script = directory, script
+        self.files = ElasticFiles(directory)
+        self.processes = []
+
+    def start(self, *options, script=None):
+        command = [sys.executable, "-m", "runai.elastic.run", "--directory", str(self.directory)]
+        process = subprocess.Popen(
+            [*command, *options, str(script or self.script)], stderr=subprocess.PIPE, text=True
+        )
+        self.processes.append(process)
+        return process
+
+    @property
+    def ranks(self):
+        target = self.files.target()
+        return target.ranks if target else ()
+
+    def trains(self, *names):
+        """Those named train, all of them in the newest generation."""
+        target, told = self.files.target(), self.files.statuses()
+        return (
+            target is not None
+            and target.ranks == names
+            and all(
+                name in told
+                and told[name].gen == target.gen
+                and told[name].state is WorkerPhase.RUNNING
+                for name in names
+            )
+        )
+
+    def pid(self, name):
+        status = self.files.status(name)
+        assert status is not None
+        return status.pid
+
+    def close(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        orphans = [status.pid for status in self.files.statuses().values()]
+        eventually(lambda: not any(lives(pid) for pid in orphans))
+
+
+def test_workers_start_together_and_the_end_of_training_is_the_end(job):
+    launcher = job.start("--min", "1", "--max", "2")
+    eventually(lambda: job.trains("w0", "w1"))
+    (job.directory / "finish").touch()
+
+    assert launcher.wait() == 0
+    assert "finished" in launcher.stderr.read()
+
+
+def test_a_resize_is_asked_for_on_the_command_line(job):
+    launcher = job.start("--min", "1", "--max", "3")
+    eventually(lambda: job.trains("w0", "w1", "w2"))
+    resize = [sys.executable, "-m", "runai.elastic.run", "--resize"]
+    subprocess.run([*resize, "1", str(job.directory)], check=True)
+    eventually(lambda: job.trains("w0"))
+    subprocess.run([*resize, "2", str(job.directory)], check=True)
+    eventually(lambda: job.trains("w0", "w3"))
+
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait() == 143
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        pytest.param(0, "runs with 1 to 2 workers, not with 0", id="too-few"),
+        pytest.param(3, "runs with 1 to 2 workers, not with 3", id="too-many"),
+    ],
+)
+def test_a_resize_beyond_the_bounds_is_refused(job, count, told):
+    job.start("--min", "1", "--max", "2")
+    eventually(lambda: job.trains("w0", "w1"))
+
+    with pytest.raises(ValueError, match=told):
+        JobDirectory(job.directory).want(count)
+
+
+def test_a_resize_where_no_job_runs_says_so(tmp_path):
+    resize = [sys.executable, "-m", "runai.elastic.run", "--resize", "1", str(tmp_path)]
+    done = subprocess.run(resize, check=False, capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert f"No elastic job runs in {tmp_path}" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_pauses_and_the_same_command_goes_on(job, number):
+    launcher = job.start("--min", "1", "--max", "2")
+    eventually(lambda: job.trains("w0", "w1"))
+    gen = job.files.target().gen
+    launcher.send_signal(number)
+
+    assert launcher.wait() == 143
+
+    job.start("--min", "1", "--max", "2")
+    eventually(lambda: job.trains("w0", "w1"))
+    assert job.files.target().gen > gen
+
+
+def test_a_killed_worker_is_replaced_while_the_others_go_on(job):
+    job.start("--min", "1", "--max", "2")
+    eventually(lambda: job.trains("w0", "w1"))
+    os.kill(job.pid("w0"), signal.SIGKILL)
+
+    eventually(lambda: job.trains("w1", "w2"))
+
+
+def test_a_worker_that_somebody_else_sends_away_is_not_replaced(job):
+    job.start("--min", "1", "--max", "2")
+    eventually(lambda: job.trains("w0", "w1"))
+    os.kill(job.pid("w1"), signal.SIGTERM)
+
+    eventually(lambda: job.trains("w0"))
+
+
+def test_a_script_that_fails_at_once_is_not_started_for_ever(job, tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit(7)")
+    launcher = job.start("--min", "1", "--restarts", "2", script=broken)
+
+    assert launcher.wait() == 7
+    told = launcher.stderr.read()
+    assert told.count("failed: exit code 7") == 3
+    assert "--restarts" in told
+
+
+def test_the_launcher_s_death_ends_its_workers_and_the_next_waits_for_them(job):
+    first = job.start("--min", "1", "--max", "2")
+    eventually(lambda: job.trains("w0", "w1"))
+    orphans = [job.pid("w0"), job.pid("w1")]
+    first.kill()
+    first.wait()
+    second = job.start("--min", "1", "--max", "2")
+    eventually(lambda: job.trains("w0", "w1") and job.pid("w0") not in orphans)
+
+    assert not any(lives(pid) for pid in orphans)
+    assert second.poll() is None
+
+
+def test_two_launchers_do_not_run_the_same_job(job):
+    job.start("--min", "1")
+    eventually(lambda: job.trains("w0"))
+    second = job.start("--min", "1")
+
+    assert second.wait() == 2
+    assert "runs the job of" in second.stderr.read()
+
+
+def test_workers_have_torchruns_environment(job, tmp_path):
+    script = tmp_path / "env.py"
+    script.write_text(
+        "import os, pathlib, sys\n"
+        "names = 'RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR'.split()\n"
+        "path = pathlib.Path(os.environ['RUNAI_ELASTIC_DIR'])\n"
+        "path /= os.environ['RUNAI_WORKER'] + '.env'\n"
+        "path.write_text(' '.join(os.environ[name] for name in names) + str(sys.argv[1:]))\n"
+        "assert int(os.environ['MASTER_PORT'])\n"
+    )
+    command = [sys.executable, "-m", "runai.elastic.run", "--directory", str(job.directory)]
+    subprocess.run([*command, "--min", "2", str(script), "--lr", "1"], check=True)
+
+    assert (job.directory / "w1.env").read_text() == "1 2 1 127.0.0.1['--lr', '1']"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--min", "2", "--max", "1", "x.py"], ["--min", "0", "x.py"], ["--resize", "2"], []],
+    ids=" ".join,
+)
+def test_wrong_options_are_refused_with_a_sentence(arguments):
+    command = [sys.executable, "-m", "runai.elastic.run", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

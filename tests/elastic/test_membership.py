@@ -1,0 +1,190 @@
+"""What a worker sees of its cluster, what it tells it, and what signals do to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+
+from runai.elastic.membership import Membership, Stop
+from runai.hub_service.elastic_messages import ElasticFiles, Reason, Target, WorkerPhase
+
+TARGET = Target(1, ("a", "b"), "127.0.0.1:1", gpus=2, least=1, most=4)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    return Membership(tmp_path, "vision/a")
+
+
+def _write(worker, **changes):
+    worker.files.write_target(replace(TARGET, **changes))
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        pytest.param({}, None, id="no-platform"),
+        pytest.param({"RUNAI_ELASTIC_DIR": ""}, None, id="empty-is-none"),
+        pytest.param({"RUNAI_ELASTIC_DIR": "/e", "RUNAI_WORKER": "p/j-0"}, "p/j-0", id="a-worker"),
+    ],
+)
+def test_the_environment_says_who_one_is(environ, found):
+    membership = Membership.from_environment(environ)
+
+    assert (membership and membership.worker) == found
+
+
+def test_a_directory_without_a_worker_is_an_error_that_names_both():
+    with pytest.raises(ValueError, match=r"RUNAI_ELASTIC_DIR is /e.*RUNAI_WORKER"):
+        Membership.from_environment({"RUNAI_ELASTIC_DIR": "/e"})
+
+
+def _told(worker):
+    status = worker.files.status(worker.worker)
+    assert status is not None
+    return status
+
+
+def test_before_the_first_target_there_is_none(worker):
+    assert worker.look() is None
+
+
+def test_a_replaced_target_is_seen_and_an_older_one_is_not(worker):
+    _write(worker, gen=2)
+    assert worker.look().gen == 2
+
+    _write(worker, gen=5, ranks=("b", "a"))
+    assert worker.look().gen == 5
+    assert worker.rank_in(worker.target) == 1
+
+    _write(worker, gen=4)
+    assert worker.look().gen == 5
+
+
+def test_rubbish_in_the_target_is_passed_over(worker):
+    _write(worker)
+    worker.look()
+    worker.files.target_path.write_text("{")
+
+    assert worker.look().gen == 1
+
+    _write(worker, gen=2)
+    assert worker.look().gen == 2
+
+
+@pytest.mark.parametrize(
+    ("gen", "target", "excluded"),
+    [
+        pytest.param(1, {"gen": 2}, False, id="still-in"),
+        pytest.param(1, {"gen": 2, "ranks": ("b",)}, True, id="trained-and-is-out"),
+        pytest.param(0, {"gen": 2, "ranks": ("b",)}, False, id="waits-to-come-in"),
+        pytest.param(0, {"ranks": (), "reason": Reason.PAUSE}, True, id="a-pause-is-for-all"),
+    ],
+)
+def test_who_is_to_leave(worker, gen, target, excluded):
+    worker.gen = gen
+
+    assert worker.is_excluded_by(replace(TARGET, **target)) is excluded
+
+
+def test_progress_is_told_once_a_second_with_the_speed_since_the_group_was_formed(tmp_path):
+    now = 0.0
+    worker = Membership(tmp_path, "a", clock=lambda: now)
+    worker.gen = 3
+    worker.progress(1, samples=100, gpus=2)
+    now = 0.5
+    worker.progress(2, samples=200, gpus=2)
+
+    assert _told(worker).update == 1
+
+    now = 2.0
+    worker.progress(5, samples=500, gpus=2)
+    told = _told(worker)
+
+    assert (told.update, told.samples_per_s, told.gpus, told.gen) == (5, 200.0, 2, 3)
+    assert (told.state, told.pid) == (WorkerPhase.RUNNING, os.getpid())
+
+    worker.progress(6, samples=600, gpus=4)
+    assert _told(worker).samples_per_s == 0.0, "another size is measured anew"
+
+
+def test_a_full_disk_does_not_end_the_training(tmp_path):
+    (tmp_path / "status").write_text("no directory")
+
+    Membership(tmp_path, "a").tell(WorkerPhase.READY)
+
+
+def test_sigterm_is_noted_and_passed_on_to_who_listened_before():
+    heard: list[object] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
+    stop = Stop({})
+    try:
+        stop.listen()
+        heard.append(stop.wanted)
+
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR1)
+
+        assert stop.wanted
+        assert heard == [False, "before"]
+        with pytest.raises(SystemExit) as left:
+            signal.raise_signal(signal.SIGTERM)
+        assert left.value.code == 143
+    finally:
+        stop.close()
+        assert signal.signal(signal.SIGTERM, before) is not stop._terminate
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_off_the_main_thread_no_handler_is_set():
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=Stop({}).listen)
+    thread.start()
+    thread.join()
+
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_importing_sets_no_handler_and_loads_no_framework():
+    program = (
+        "import signal, sys, runai.elastic, runai.elastic.membership, runai.elastic.checkpoint,"
+        "runai.elastic.run; "
+        "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL; "
+        "assert not {'torch', 'numpy', 'keras', 'jax', 'tensorflow'} & set(sys.modules)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_worker_whose_launcher_is_gone_is_to_stop(tmp_path):
+    program = """
+import os, sys, time
+from runai.elastic.membership import Stop
+if os.fork():
+    sys.stdin.read()
+    os._exit(0)
+stop = Stop({"RUNAI_LAUNCHER_PID": str(os.getppid())})
+print(stop.wanted, flush=True)
+while not stop.wanted:
+    time.sleep(0.01)
+print(stop.wanted, flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "False\n"
+        launcher.kill()
+        assert launcher.stdout.readline() == "True\n"
+
+
+def test_a_status_of_a_worker_of_the_platform_bears_its_last_name(worker, tmp_path):
+    worker.tell(WorkerPhase.READY, update=7)
+
+    assert ElasticFiles(tmp_path).statuses()["a"].update == 7

@@ -1,0 +1,67 @@
+"""Who trains together next: the launcher's decision, row by row."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.elastic.resize import WorkerView, line_up
+
+
+def _workers(text):
+    """`a b? c-`: a is ready, b still starting, c leaving."""
+    return [
+        WorkerView(name.rstrip("?-"), ready="?" not in name, leaving="-" in name)
+        for name in text.split()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "workers", "wanted", "least", "line"),
+    [
+        pytest.param("", "a? b?", 2, 1, None, id="nobody-is-ready"),
+        pytest.param("", "a b?", 2, 1, None, id="the-beginning-waits-for-all"),
+        pytest.param("", "a b", 2, 1, "a b", id="all-begin-together"),
+        pytest.param("", "a", 2, 2, None, id="too-few-to-begin"),
+        pytest.param("a b", "a b", 2, 1, None, id="nothing-changes"),
+        pytest.param("a", "a b", 2, 1, "a b", id="a-joiner-is-ready"),
+        pytest.param("a", "a b c?", 3, 1, None, id="joiners-come-together"),
+        pytest.param("a b c", "a b c", 1, 1, "a", id="shrinks-at-once-the-last-go"),
+        pytest.param("a b", "a b c?", 1, 1, "a", id="shrinking-waits-for-nobody"),
+        pytest.param("a b", "b", 2, 1, "b", id="rank-0-is-lost"),
+        pytest.param("a b", "b c?", 2, 1, "b", id="a-loss-does-not-wait-for-the-new-one"),
+        pytest.param("a b", "b c?", 2, 2, None, id="unless-too-few-are-left"),
+        pytest.param("a b", "b c", 2, 2, "b c", id="then-the-new-one-steps-in"),
+        pytest.param("a", "a- b", 1, 1, None, id="the-last-writes-its-checkpoint-first"),
+        pytest.param("a", "b", 1, 1, "b", id="then-another-reads-it"),
+        pytest.param("a b", "c d?", 2, 1, None, id="all-lost-begins-as-at-first"),
+        pytest.param("a b", "a- b c", 2, 1, "b c", id="one-goes-one-comes-in-one-change"),
+    ],
+)
+def test_who_trains_next(ranks, workers, wanted, least, line):
+    expected = None if line is None else tuple(line.split())
+
+    assert line_up(ranks.split(), _workers(workers), wanted, least) == expected
+
+
+NAMES = st.sampled_from("abcdef")
+
+
+@given(
+    st.lists(NAMES, unique=True),
+    st.lists(st.tuples(NAMES, st.booleans(), st.booleans()), unique_by=lambda w: w[0]),
+    st.integers(1, 6),
+    st.integers(1, 3),
+)
+def test_only_those_who_can_train_are_lined_up_and_never_too_many(ranks, workers, wanted, least):
+    views = [WorkerView(name, ready or name in ranks, leaving) for name, ready, leaving in workers]
+    line = line_up(ranks, views, wanted, least)
+    if line is None:
+        return
+    able = {view.name for view in views if view.ready and not view.leaving}
+
+    assert len(set(line)) == len(line)
+    assert least <= len(line) <= max(wanted, least)
+    assert set(line) <= able
+    assert [name for name in line if name in ranks] == [name for name in ranks if name in line]
