@@ -1,0 +1,179 @@
+"""What is laid over an optimizer's class so that it acts once for several micro-batches.
+
+Knows what a script may call between two updates: `step`, `zero_grad`, `add_param_group`,
+`load_state_dict`, a GradScaler, copies. How gradients are gathered is `accumulation`'s. Called by
+`optim` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from runai.ga.torch.accumulation import Accumulation
+from runai.ga.torch.scaling import under_way, wait_for_updates
+from runai.utils.notices import notice
+
+__all__ = ["Accumulating", "accumulating", "plain"]
+
+SCHEDULE_NOTICE = (
+    "runai.ga.torch: the learning rate changed between the micro-batches of an update. A schedule"
+    " that counts updates is stepped `if optimizer.runai.updated: scheduler.step()`; one whose"
+    " horizon counts micro-batches is right as it is."
+)
+
+SCALING = ("grad_scale", "found_inf")
+"""What a GradScaler sets on an optimizer for the time of a `step`."""
+
+if TYPE_CHECKING:
+    _Inner = torch.optim.Optimizer
+else:
+    _Inner = object  # the optimizer's own class comes after ours: `super()` finds it
+
+
+class Accumulating(_Inner):
+    """An optimizer that acts on each `runai.steps`-th call of `step`."""
+
+    @property
+    def runai(self) -> Accumulation:
+        """Where the optimizer is between two updates."""
+        return cast("Accumulation", self.__dict__["_runai"])
+
+    def accumulate(self, accumulation: Accumulation) -> None:
+        """Begin to gather: once, when the class was laid over the optimizer's."""
+        self.__dict__["_runai"] = accumulation
+        # A scaler then calls `step` for each micro-batch, whether its gradient is finite or not.
+        self.__dict__["_step_supports_amp_scaling"] = True
+        accumulation.watch(self._parameters())
+        wait_for_updates()
+
+    def flush(self) -> None:
+        """Update from what is gathered, at the end of an epoch; do nothing where nothing is."""
+        if self.runai.position:
+            self.runai.close_early(self._parameters())
+            self._act(None)
+
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
+        """Gather a micro-batch's gradient; update where it is the last of an update."""
+        accumulation, loss = self.runai, None
+        accumulation.step += 1
+        self.__dict__["_opt_called"] = True  # what schedulers of PyTorch look at
+        self._look_at_schedule()
+        if accumulation.closing:
+            return self._act(self._closing(closure))
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        accumulation.overflow |= bool(getattr(self, "found_inf", False))
+        accumulation.keep(self._parameters())
+        accumulation.watch(self._parameters())
+        accumulation.updated = False
+        under_way.add(self)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - PyTorch's
+        """Forget gradients where an update begins; within one they are needed."""
+        if self.runai.position == 0:
+            self.runai.clear()
+            super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Optimize more parameters, which are gathered from now on."""
+        super().add_param_group(param_group)
+        self.runai.watch(self._parameters())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the inner optimizer's state, saved by any number of steps, by none, or by 0.4.1."""
+        rest = {key: value for key, value in state_dict["state"].items() if key != "runai"}
+        super().load_state_dict({**state_dict, "state": rest})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_runai": (self.runai.steps, self.runai.reduction)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({key: value for key, value in state.items() if key != "_runai"})
+        if "_runai" in state:  # a copy; `load_state_dict` comes without
+            self.accumulate(Accumulation(*state["_runai"]))
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return _blank, (plain(type(self)),), self.__getstate__()
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        for group in self.param_groups:
+            yield from group["params"]
+
+    def _closing(self, closure: Callable[[], float] | None) -> Callable[[], float] | None:
+        """Complete the gradient: now, or after the closure that computes its last part."""
+        if closure is None:
+            self.runai.close(self._parameters())
+            return None
+
+        def compute_and_close() -> float:
+            loss = closure()
+            self.runai.close(self._parameters())
+            return loss
+
+        return compute_and_close
+
+    def _act(self, closure: Callable[[], float] | None) -> float | None:
+        """Let the inner optimizer act, unless a scaler found an infinite gradient."""
+        accumulation, loss = self.runai, None
+        skipped = accumulation.overflow
+        scaling: dict[str, Any] = {}
+        if not accumulation.scales_itself:  # then it must not see what a scaler left here for us
+            scaling = {k: self.__dict__.pop(k) for k in SCALING if k in self.__dict__}
+            skipped = skipped or bool(scaling.get("found_inf", False))
+            if not skipped:
+                self._unscale(scaling.get("grad_scale"))
+        if not skipped:
+            loss = (accumulation.inner_step or super().step)(closure)
+        self.__dict__.update(scaling)  # the scaler takes it away again
+        accumulation.updated = not skipped
+        accumulation.clear()
+        under_way.discard(self)
+        return loss
+
+    def _unscale(self, scale: torch.Tensor | None) -> None:
+        if scale is not None:
+            for parameter in self._parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(scale)
+
+    def _look_at_schedule(self) -> None:
+        """Say once that learning rates change within an update."""
+        rates = [group.get("lr") for group in self.param_groups]
+        if any(isinstance(rate, torch.Tensor) for rate in rates):
+            return  # to compare them might wait for the device
+        if self.runai.position and self.runai.rates != rates:
+            notice(SCHEDULE_NOTICE)
+        self.runai.rates = rates
+
+
+# Step hooks run with the inner `step`, once for each update; and a scheduler of PyTorch made later
+# need not lay its own `step` over ours.
+for _mark in ("hooked", "_wrapped_by_lr_sched"):
+    setattr(Accumulating.step, _mark, True)
+
+
+_KINDS: dict[type[Any], type[Any]] = {}  # one for each: a copy has its original's class
+
+
+def accumulating(inner: type[Any]) -> type[Any]:
+    """Return the class to lay over an optimizer's: a subclass of the same name."""
+    if inner not in _KINDS:
+        _KINDS[inner] = type(inner.__name__, (Accumulating, inner), {"__doc__": inner.__doc__})
+    return _KINDS[inner]
+
+
+def plain(kind: type[Any]) -> type[Any]:
+    """Return the class that `accumulating` was given."""
+    return kind.__bases__[1]
+
+
+def _blank(inner: type[Any]) -> object:
+    """Make what a copy is filled into."""
+    return object.__new__(accumulating(inner))

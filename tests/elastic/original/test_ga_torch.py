@@ -1,0 +1,399 @@
+"""`runai.ga.torch.optim`: an update over several micro-batches is the whole batch's (I11)."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+torch = pytest.importorskip("torch")
+optim = pytest.importorskip("runai.ga.torch.optim")
+
+EXACT = {"rtol": 0, "atol": 1e-12}  # float64 throughout
+
+ADAPTIVE = ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "SGD", "Rprop", "RMSprop"]
+NEWER = ["NAdam", "RAdam", "Adafactor", "Muon"]
+
+
+def linear():
+    torch.manual_seed(3)
+    return torch.nn.Linear(5, 2, dtype=torch.float64, bias=False)
+
+
+def batches(updates=3, steps=4, size=6):
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(updates, steps, size, 5, generator=generator, dtype=torch.float64)
+    return x, x.sum(-1, keepdim=True).sin().expand(*x.shape[:-1], 2)
+
+
+def loss_of(model, x, y):
+    return ((model(x) - y) ** 2).mean()
+
+
+def train(model, optimizer, x, y, *, before_step=None, after_step=None):
+    """Train as a script does that knows nothing of accumulation: a step for each micro-batch."""
+    for xs, ys in zip(x.flatten(0, 1), y.flatten(0, 1), strict=True):
+        optimizer.zero_grad()
+        loss_of(model, xs, ys).backward()
+        if before_step is not None:
+            before_step(model)
+        optimizer.step()
+        if after_step is not None:
+            after_step()
+    return model.weight.detach().clone()
+
+
+def whole(model, optimizer, x, y, **calls):
+    """Train with each update's batch at once."""
+    return train(model, optimizer, x.flatten(1, 2)[:, None], y.flatten(1, 2)[:, None], **calls)
+
+
+def whole_and_gathered(make, *, steps=4, reduction="mean", **calls):
+    """Return the weights after three updates with the whole batch, and with micro-batches."""
+    x, y = batches(steps=steps)
+    model, other = linear(), linear()
+    expected = whole(model, make(model.parameters()), x, y, **calls)
+    optimizer = optim.Optimizer(make(other.parameters()), steps, reduction)
+    return expected, train(other, optimizer, x, y, **calls)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE + NEWER)
+def test_micro_batches_make_the_update_of_the_whole_batch(name):
+    make = getattr(torch.optim, name)
+
+    expected, weights = whole_and_gathered(lambda parameters: make(parameters, lr=0.05))
+
+    torch.testing.assert_close(weights, expected, **EXACT)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE + NEWER)
+def test_every_optimizer_has_its_constructor(name):
+    model = linear()
+
+    optimizer = getattr(optim, name)(4, model.parameters(), lr=0.05)
+
+    assert isinstance(optimizer, getattr(torch.optim, name))
+    assert (optimizer.runai.steps, optimizer.defaults["lr"]) == (4, 0.05)
+
+
+def test_sparse_gradients_are_gathered():
+    def step(optimizer_of, parts):
+        embedding = torch.nn.Embedding(6, 2, sparse=True)
+        torch.nn.init.ones_(embedding.weight)
+        optimizer = optimizer_of(embedding.parameters())
+        for part in parts:
+            optimizer.zero_grad()
+            (embedding(part) ** 3).sum().div(len(part)).backward()
+            optimizer.step()
+        return embedding.weight.detach()
+
+    words = torch.tensor([[0, 2], [2, 5]])
+    expected = step(lambda p: torch.optim.SparseAdam(list(p)), [words.flatten()])
+    weights = step(lambda p: optim.SparseAdam(2, list(p)), words)
+
+    torch.testing.assert_close(weights, expected)
+
+
+def test_a_sum_is_the_originals():
+    x, y = batches(updates=1)
+    model, other = linear(), linear()
+    whole(model, torch.optim.SGD(model.parameters(), lr=0.04), x, y)
+    train(other, optim.SGD(4, other.parameters(), lr=0.01, reduction="sum"), x, y)
+
+    torch.testing.assert_close(other.weight, model.weight, **EXACT)
+
+
+def test_the_mean_is_announced_once(caplog, monkeypatch):
+    monkeypatch.setattr("runai.utils.notices._SAID", set())
+    for _ in range(2):
+        optim.Optimizer(torch.optim.SGD(linear().parameters()), 4)
+
+    assert [record.message for record in caplog.records] == [optim.MEAN_NOTICE]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        pytest.param((0,), ValueError, "at least 1, not 0", id="no-steps"),
+        pytest.param((2.0,), TypeError, "must be an integer, not 2.0", id="part-of-a-step"),
+        pytest.param((2, "max"), ValueError, "not 'max'", id="unknown-reduction"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, error, text):
+    with pytest.raises(error, match=text):
+        optim.Optimizer(torch.optim.SGD(linear().parameters()), *arguments)
+
+
+def test_lbfgs_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="several times for each update"):
+        optim.LBFGS(4, linear().parameters())
+
+
+def test_zero_grad_takes_its_argument_and_acts_where_an_update_begins():
+    model = linear()
+    optimizer = optim.SGD(2, model.parameters())
+    cleared = []
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=False)
+        cleared.append(None if model.weight.grad is None else bool((model.weight.grad == 0).all()))
+        model(torch.ones(5, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+
+    assert cleared == [None, None, True]
+
+
+def test_clipping_acts_on_the_whole_gradient():
+    def clip(model):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    expected, weights = whole_and_gathered(
+        lambda parameters: torch.optim.SGD(parameters, lr=0.5), before_step=clip
+    )
+
+    torch.testing.assert_close(weights, expected, **EXACT)
+
+
+def test_several_losses_of_a_micro_batch_add_up():
+    x, y = batches(updates=2)
+
+    def train_twice(optimizer_of, x, y):
+        model = linear()
+        optimizer = optimizer_of(model.parameters())
+        for xs, ys in zip(x, y, strict=True):
+            optimizer.zero_grad()
+            loss_of(model, xs, ys).backward()
+            (0.1 * model(xs).abs().mean()).backward()
+            optimizer.step()
+        return model.weight
+
+    expected = train_twice(lambda p: torch.optim.SGD(p, lr=0.1), x.flatten(1, 2), y.flatten(1, 2))
+    weights = train_twice(lambda p: optim.SGD(4, p, lr=0.1), x.flatten(0, 1), y.flatten(0, 1))
+
+    torch.testing.assert_close(weights, expected, **EXACT)
+
+
+def test_gradients_asked_for_by_themselves_are_not_gathered():
+    x, y = batches(updates=1)
+
+    def look(model):
+        (gradient,) = torch.autograd.grad(loss_of(model, x[0, 0], y[0, 0]), model.weight)
+        (plain,) = torch.autograd.grad(
+            loss_of(reference := copy.deepcopy(model), x[0, 0], y[0, 0]), reference.weight
+        )
+        torch.testing.assert_close(gradient, plain, **EXACT)
+
+    expected, weights = whole_and_gathered(
+        lambda parameters: torch.optim.SGD(parameters, lr=0.5), before_step=look
+    )
+
+    torch.testing.assert_close(weights, expected, **EXACT)
+
+
+def test_a_closure_is_called_for_each_micro_batch():
+    x, y = batches(updates=2)
+    model, other = linear(), linear()
+    expected = whole(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
+    optimizer = optim.SGD(4, other.parameters(), lr=0.1)
+    losses = []
+    for xs, ys in zip(x.flatten(0, 1), y.flatten(0, 1), strict=True):
+
+        def closure(xs=xs, ys=ys):
+            optimizer.zero_grad()
+            loss = loss_of(other, xs, ys)
+            loss.backward()
+            return loss
+
+        losses.append(optimizer.step(closure).item())
+
+    torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
+    assert len(losses) == 8
+
+
+def test_the_tail_of_an_epoch_counts_by_its_samples():
+    torch.manual_seed(1)
+    x = torch.randn(96, 5, dtype=torch.float64)
+    y = torch.randn(96, 2, dtype=torch.float64)
+    model, other = linear(), linear()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = optim.SGD(4, other.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        plain.zero_grad()
+        loss_of(model, x, y).backward()
+        plain.step()
+        for xs, ys in zip(x.split(40), y.split(40), strict=True):  # 40, 40, 16: of four steps
+            optimizer.zero_grad()
+            optimizer.runai.samples = len(xs)
+            loss_of(other, xs, ys).backward()
+            optimizer.step()
+        optimizer.flush()
+
+    assert optimizer.runai.updated
+    torch.testing.assert_close(other.weight, model.weight, **EXACT)
+
+
+def test_the_steps_may_change_between_updates():
+    x, y = batches(updates=2, steps=12)
+    model, other = linear(), linear()
+    expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
+    optimizer = optim.AdamW(4, other.parameters())
+    for number, steps in enumerate((3, 6)):
+        optimizer.runai.steps = steps
+        shape = (1, steps, 72 // steps, -1)
+        train(other, optimizer, x[number].reshape(shape), y[number].reshape(shape))
+
+    torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
+
+
+def test_hooks_run_once_for_each_update():
+    model, seen = linear(), []
+    plain = torch.optim.SGD(model.parameters())
+    plain.register_step_post_hook(lambda *_: seen.append("step"))
+    train(model, optim.Optimizer(plain, 4, "mean"), *batches())
+
+    assert seen == ["step"] * 3
+
+
+def test_moments_groups_and_defaults_outlive_the_wrapping():
+    x, y = batches(updates=4)
+    model, other = linear(), linear()
+    optimizer = torch.optim.Adam(other.parameters(), lr=0.02, weight_decay=0.1)
+    expected = whole(model, torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=0.1), x, y)
+    whole(other, optimizer, x[:2], y[:2])
+    wrapped = optim.Optimizer(optimizer, 4, "mean")
+    train(other, wrapped, x[2:3], y[2:3])
+    whole(other, optim.unwrap(wrapped), x[3:], y[3:])
+
+    assert wrapped is optimizer
+    assert torch.optim.Adam is type(optimizer)
+    torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
+
+
+def test_a_group_added_later_has_the_defaults_and_is_gathered():
+    model, late = linear(), linear()
+    optimizer = optim.SGD(2, model.parameters(), lr=0.5, momentum=0.9)
+    optimizer.add_param_group({"params": late.parameters()})
+    before = late.weight.detach().clone()
+    for scale in (1, 3):
+        optimizer.zero_grad()
+        (scale * late.weight.sum()).backward()
+        optimizer.step()
+
+    assert tuple(optimizer.param_groups[1][key] for key in ("lr", "momentum")) == (0.5, 0.9)
+    torch.testing.assert_close(late.weight, before - 0.5 * 2, **EXACT)
+
+
+def test_parameters_thawed_later_are_gathered():
+    model = linear()
+    model.weight.requires_grad_(False)
+    optimizer = optim.SGD(2, model.parameters(), lr=1)
+    model.weight.requires_grad_(True)
+    before = model.weight.detach().clone()
+    for scale in (1, 3, 5, 7):
+        optimizer.zero_grad()
+        (scale * model.weight.sum()).backward()
+        optimizer.step()
+
+    torch.testing.assert_close(model.weight, before - 2 - 6, **EXACT)
+
+
+def test_a_parameter_without_a_gradient_in_the_last_micro_batch_is_updated_all_the_same():
+    model = linear()
+    before = model.weight.detach().clone()
+    optimizer = optim.SGD(2, model.parameters(), lr=1)
+    model.weight.sum().backward()
+    optimizer.step()
+    optimizer.step()
+
+    torch.testing.assert_close(model.weight, before - 0.5, **EXACT)
+
+
+def test_another_optimizer_of_the_same_parameters_does_not_disturb():
+    x, y = batches()
+    model, other = linear(), linear()
+    expected = whole(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
+    abandoned = optim.SGD(2, other.parameters(), lr=0.1)
+    loss_of(other, x[0, 0], y[0, 0]).backward()
+    abandoned.step()
+    del abandoned
+    weights = train(other, optim.SGD(4, other.parameters(), lr=0.1), x, y)
+
+    torch.testing.assert_close(weights, expected, **EXACT)
+
+
+def _restored(blob):
+    return torch.load(io.BytesIO(blob), weights_only=True)
+
+
+def _saved(value):
+    torch.save(value, file := io.BytesIO())
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("steps", [pytest.param(1, id="plain"), 2, 4])
+def test_a_checkpoint_resumes_with_any_number_of_steps(steps):
+    x, y = batches(updates=4)
+    model, other = linear(), linear()
+    expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
+    optimizer = optim.AdamW(4, other.parameters())
+    train(other, optimizer, x[:2], y[:2])
+    blob = _saved(optimizer.state_dict())
+    resumed = torch.optim.AdamW(other.parameters())
+    if steps > 1:
+        optim.Optimizer(resumed, steps, "mean")
+    resumed.load_state_dict(_restored(blob))
+    shape = (2, steps, 24 // steps, -1)
+    weights = train(other, resumed, x[2:].reshape(shape), y[2:].reshape(shape))
+
+    torch.testing.assert_close(weights, expected, **EXACT)
+
+
+def test_a_plain_checkpoint_resumes_with_steps():
+    x, y = batches(updates=4)
+    model, other = linear(), linear()
+    expected = whole(model, torch.optim.AdamW(model.parameters()), x, y)
+    plain = torch.optim.AdamW(other.parameters())
+    whole(other, plain, x[:2], y[:2])
+    resumed = optim.AdamW(4, other.parameters())
+    resumed.load_state_dict(_restored(_saved(plain.state_dict())))
+
+    torch.testing.assert_close(train(other, resumed, x[2:], y[2:]), expected, **EXACT)
+
+
+def test_a_checkpoint_of_the_original_library_is_loaded():
+    model = linear()
+    plain = torch.optim.Adam(model.parameters())
+    whole(model, plain, *batches())
+    kept = optim.State()
+    kept.steps, kept.step = 4, 12
+    original = plain.state_dict()
+    original["state"]["runai"] = kept  # as pickled by 0.4.1: its class by its name
+    resumed = optim.Adam(2, model.parameters())
+    resumed.load_state_dict(_restored(_saved(original)))
+
+    assert resumed.runai.steps == 2
+    assert plain.state_dict()["state"].keys() - {"runai"} == resumed.state_dict()["state"].keys()
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        pytest.param(copy.deepcopy, id="deepcopy"),
+        pytest.param(lambda both: pickle.loads(pickle.dumps(both)), id="pickle"),
+    ],
+)
+def test_a_copy_goes_on_by_itself(copied):
+    x, y = batches(updates=4)
+    model, other = linear(), linear()
+    expected = whole(model, torch.optim.Adam(model.parameters()), x, y)
+    optimizer = optim.Adam(4, other.parameters())
+    train(other, optimizer, x[:2], y[:2])
+    model_copy, optimizer_copy = copied((other, optimizer))
+    train(other, optimizer, x[:1], y[:1])
+    weights = train(model_copy, optimizer_copy, x[2:], y[2:])
+
+    assert (optimizer_copy.runai.steps, optimizer_copy.runai.reduction) == (4, "mean")
+    torch.testing.assert_close(weights, expected, **EXACT)
