@@ -114,6 +114,10 @@ class Status:
     """Of the whole job, not of this worker; 0 where it is not known yet."""
     gpus: int = 0
     """How many GPUs that speed was measured with."""
+    global_batch: int = 0
+    """Samples of an update over all ranks; 0 where it is not known yet."""
+    steps: int = 0
+    """Micro-batches of an update on each rank."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that the file holds."""
@@ -135,6 +139,8 @@ class Status:
             update=fields.of("update", int, 0),
             samples_per_s=fields.of("samples_per_s", float, 0.0),
             gpus=fields.of("gpus", int, 0),
+            global_batch=fields.of("global_batch", int, 0),
+            steps=fields.of("steps", int, 0),
         )
 
 

@@ -10,6 +10,7 @@ from itertools import count
 
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.elastic_requests import elastic_gpus
 from runai.hub_service.errors import InvalidRequest, NotFound
 from runai.hub_service.scheduler.quantity import (
     WHOLE_GPU,
@@ -34,6 +35,8 @@ class Site:
     taken: Collection[str]
     """Ids of all workloads."""
     largest_device_mib: int
+    most_devices: int = 0
+    """Of the node that has most."""
 
 
 def known_project(
@@ -91,10 +94,15 @@ def workload_specs(
         InvalidRequest: it cannot be meant, or can never run in this project.
     """
     _check_shape(request)
-    gpus = _gpus(request)
+    gpus = elastic_gpus(request) if request.elastic else _gpus(request)
     preemptible = request.kind == "job" if request.preemptible is None else request.preemptible
-    min_workers = request.workers if request.min_workers is None else request.min_workers
-    _check_fits_project(request, gpus, min_workers, preemptible, project, site)
+    at_least = 1 if request.elastic else request.workers
+    min_workers = at_least if request.min_workers is None else request.min_workers
+    gpus_max = MilliGpu(0)
+    if request.elastic and request.workers == 1:
+        gpus_max = MilliGpu(max(gpus, site.most_devices * WHOLE_GPU))
+    needed = WHOLE_GPU if request.elastic else gpus
+    _check_fits_project(request, needed, min_workers, preemptible, project, site)
     return [
         WorkloadSpec(
             project=project.name,
@@ -108,6 +116,8 @@ def workload_specs(
             gpu_memory_mib=request.gpu_memory_mib or 0,
             workers=request.workers,
             min_workers=min_workers,
+            elastic=request.elastic,
+            gpus_max=gpus_max,
             preemptible=preemptible,
             priority=_priority(request),
             backoff_limit=request.backoff_limit,

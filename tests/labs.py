@@ -23,7 +23,16 @@ from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.recorded import RecordedCluster
 from runai.hub_service.clusters.records import Process, WorkloadRecord, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.scheduler.model import DeviceShare, Plan, Reason, Reserve, Start, Stop
+from runai.hub_service.elastic_messages import ElasticFiles, Status, WorkerPhase
+from runai.hub_service.scheduler.model import (
+    DeviceShare,
+    Plan,
+    Reason,
+    Reserve,
+    Resize,
+    Start,
+    Stop,
+)
 from runai.hub_service.scheduler.quantity import MilliGpu, milli_gpus
 from waiting import eventually_async
 
@@ -146,6 +155,32 @@ class Lab:
     async def nudge(self) -> None:
         """Let what was told to stop do so."""
 
+    async def tell(
+        self, spec: WorkloadSpec, state: str, *workers: int, gpus: int = 0, speed: float = 0
+    ) -> None:
+        """Let workers of an elastic job tell their cluster how they are; wait until it knows."""
+        for index in workers:
+            name = f"{spec.id}-{index}"
+            # Its pid is the test's: whoever is not of the worker's session gets no signal.
+            status = Status(name, 0, WorkerPhase(state), os.getpid(), 0, speed, gpus)
+            await self.write(spec, status)
+            await self.until_told(spec, name, status)
+
+    async def write(self, spec: WorkloadSpec, status: Status) -> None:
+        """Let a worker tell its status."""
+        raise NotImplementedError
+
+    async def until_told(self, spec: WorkloadSpec, name: str, status: Status) -> None:
+        """Wait until the cluster knows what a worker has told."""
+
+        async def known() -> bool:
+            state = (await self.cluster.workload(spec.id)).elastic
+            assert state is not None
+            has = state.throughput.get(status.gpus, 0.0)
+            return state.phases.get(name) is status.state and bool(has) >= bool(status.gpus)
+
+        await eventually_async(known)
+
     async def pass_time(self, seconds: float) -> None:
         """Let time pass for the cluster."""
         self.clock.at += seconds
@@ -190,6 +225,17 @@ def stop(workload: str, worker: int = 0) -> Stop:
     return Stop(workload=workload, worker=f"{workload}-{worker}", reason=reason)
 
 
+def resize(workload: str, *devices: int, worker: int = 0, node: str = NODE) -> Resize:
+    """Decide that a worker starts again on these devices."""
+    return Resize(
+        workload=workload,
+        worker=f"{workload}-{worker}",
+        node=node,
+        devices=tuple(DeviceShare(device, MilliGpu(1000)) for device in devices),
+        reason=Reason(code="grown", rule="E2", text=f"takes {len(devices)} GPUs"),
+    )
+
+
 def plan(*decisions: Any) -> Plan:
     """Put decisions into a plan."""
     return Plan(decisions=decisions)
@@ -226,6 +272,9 @@ class SimulatedLab(Lab):
                         code if isinstance(code, int) else by_signal,
                         worker=worker.index,
                     )
+
+    async def write(self, spec: WorkloadSpec, status: Status) -> None:
+        self.cluster.report_statuses(spec.id, {status.worker: status})
 
     async def session_process(self) -> Process:
         return Process(4711, self.clock())
@@ -265,6 +314,11 @@ class LocalLab(Lab):
             return True
 
         await eventually_async(given)
+
+    async def write(self, spec: WorkloadSpec, status: Status) -> None:
+        directory = Path((await self.cluster.workload(spec.id)).checkpoint_dir).parent / "elastic"
+        await eventually_async(directory.is_dir)
+        ElasticFiles(directory).write_status(status)
 
     async def session_process(self) -> Process:
         self._sessions.append(sleeping())

@@ -183,6 +183,8 @@ class Options(TypedDict, total=False):
     project: str | None
     priority: str | int
     workers: int
+    elastic: bool
+    min_workers: int | None
     env: Mapping[str, str] | Iterable[str] | None
     workdir: str | PathLike[str] | None
     interactive: bool
@@ -209,6 +211,8 @@ def submit(
     project: str | None = None,
     priority: str | int = "normal",
     workers: int = 1,
+    elastic: bool = False,
+    min_workers: int | None = None,
     array: int | None = None,
     env: Mapping[str, str] | Iterable[str] | None = None,
     workdir: str | PathLike[str] | None = None,
@@ -239,6 +243,8 @@ def submit(
         name=name,
         project=project,
         workers=workers,
+        elastic=elastic,
+        min_workers=min_workers,
         array=array,
         preemptible=preemptible,
         backoff_limit=backoff_limit,

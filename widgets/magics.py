@@ -73,6 +73,8 @@ class RunaiMagics(Magics):
     @argument("-p", "--project", help="project that pays for it (default: the session's)")
     @argument("--priority", default="normal", help="low, normal or high")
     @argument("--workers", type=int, default=1, help="processes that start together")
+    @argument("--elastic", action="store_true", help="as many GPUs as there are, while it runs")
+    @argument("--min-workers", type=int, help="so many workers are enough (elastic: 1)")
     @argument("--array", type=int, help="submit so many jobs, numbered by RUNAI_ARRAY_INDEX")
     @argument(
         "-e", "--env", action="append", default=[], help="variable, as NAME=VALUE; repeatable"
@@ -115,6 +117,8 @@ class RunaiMagics(Magics):
             name=options.name,
             project=options.project,
             workers=options.workers,
+            elastic=options.elastic,
+            min_workers=options.min_workers,
             array=options.array,
             preemptible=options.preemptible,
             backoff_limit=options.backoff_limit,

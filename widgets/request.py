@@ -45,6 +45,7 @@ _HINTS = {
     "gpus": "Ask for a number with at most three decimals, such as 0.5 or 2.",
     "gpu_memory_mib": "Ask for memory as 4G or 500M.",
     "workers": "Ask for 1 worker or more.",
+    "min_workers": "Ask for 1 worker or more.",
     "array": "Ask for 1 job or more.",
     "priority": "Use low, normal, high, or a number from 0 to 1000.",
     "expected_runtime": "Use a number and a unit, such as 90m, 2h or 3d.",

@@ -157,6 +157,8 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Reason", reason(detail.reason)),
         ("Priority", str(detail.priority)),
         ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
+        ("Elastic", detail.elastic.text if detail.elastic else ""),
+        ("Speed", detail.elastic.speed if detail.elastic else ""),
         ("Utilized", _utilized(detail)),
         ("Memory", f"{detail.limit.badge}, {limit_text(detail.limit)}" if detail.limit else ""),
         ("Sharing", COMPUTE_IS_SHARED if detail.limit else ""),

@@ -17,6 +17,7 @@ from runai.hub_service.api.device_schemas import (
     OthersView,
 )
 from runai.hub_service.api.durations import Seconds
+from runai.hub_service.api.elastic_schemas import ElasticView
 from runai.hub_service.api.idle_schemas import IdlePut, IdleView
 from runai.hub_service.api.limits import LimitView, ProcessView
 from runai.hub_service.api.wire import (
@@ -34,6 +35,7 @@ __all__ = [
     "AllocationView",
     "DeviceShareView",
     "DeviceView",
+    "ElasticView",
     "EnvironmentView",
     "Gpus",
     "HistoryView",
@@ -86,7 +88,10 @@ class SubmitRequest(Wire):
     gpu_memory_mib: PositiveInt | None = None
     workers: Annotated[int, Field(ge=1, le=10_000)] = 1
     min_workers: PositiveInt | None = None
-    """None: all of them (a gang)."""
+    """None: all of them (a gang), or 1 of an elastic job."""
+    elastic: bool = False
+    """As many GPUs as there are for it, changed while it runs: one each for `min_workers` to
+    `workers` processes, or with one worker 1 to a node's for a process that asks for `gpus`."""
     array: Annotated[int, Field(ge=1, le=10_000)] | None = None
     priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000)] = "normal"
     preemptible: bool | None = None
@@ -176,6 +181,8 @@ class WorkloadView(Wire):
     """What was done lately because it used more memory than its share; follows its name."""
     idle: IdleView | None = None
     """Since it has kept no GPU busy for its project's badge (5 minutes)."""
+    elastic: ElasticView | None = None
+    """None: it is not elastic."""
     released: datetime | None = None
     """Since when a session goes on without its GPUs; they can be asked for again."""
     simulated: bool = False

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.device_views import device_view
+from runai.hub_service.api.elastic_views import elastic_view
 from runai.hub_service.api.idle_views import idle_rules, idle_view
 from runai.hub_service.api.limit_views import limit_view, process_views
 from runai.hub_service.api.permissions import (
@@ -121,6 +122,7 @@ class Viewer:
             "limit": limit_view(record, world.devices, world.present),
             "notice": world.present.notice(world.at, record.id),
             "idle": idle_view(world.idle(record.id), world.at),
+            "elastic": elastic_view(record),
             "released": _maybe_time(record.released),
             "simulated": world.simulated,
             "mine": may(self.actor, Action.CHANGE_WORKLOAD, world.spec(spec.project), spec),
@@ -275,6 +277,7 @@ def version_of(record: WorkloadRecord) -> str:
         record.attempts,
         record.pauses,
         record.failures,
+        record.elastic,
     )
     return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
 

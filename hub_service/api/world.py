@@ -77,6 +77,11 @@ class World:
         return max(sizes, default=0)
 
     @cached_property
+    def most_devices(self) -> int:
+        """Return how many devices the node has that has most."""
+        return max((len(devices) for devices in self.devices.values()), default=0)
+
+    @cached_property
     def capacity(self) -> MilliGpu:
         """Return all GPUs of all nodes."""
         return MilliGpu(1000 * sum(len(devices) for devices in self.devices.values()))

@@ -34,7 +34,8 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
     why = render.reason(w.reason)
     busy = render.share(w.utilized, w.allocated, simulated=w.simulated)
     average = render.share(w.utilized_average, w.gpus, simulated=w.simulated)
-    wanted = render.asked(w) + (f" (of {w.min_workers} workers or more)" if _is_elastic(w) else "")
+    resizes = f", {w.elastic.resizes} resized" if w.elastic and w.elastic.resizes else ""
+    least = f" (of {w.min_workers} workers or more)" if w.min_workers < len(w.workers) else ""
     lines = [
         ("Name", w.name),
         ("Project", w.project),
@@ -42,7 +43,9 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Kind", f"{w.kind}, {'preemptible' if w.preemptible else 'never preempted'}"),
         ("State", w.state),
         ("Reason", why),
-        ("GPUs asked", wanted),
+        ("GPUs asked", render.asked(w) + least),
+        ("Elastic", w.elastic.text if w.elastic else ""),
+        ("Speed", w.elastic.speed if w.elastic else ""),
         ("GPU memory", "" if w.gpu_memory_mib is None else render.memory(w.gpu_memory_mib)),
         ("Allocated", f"{render.gpus(w.allocated)} on {render.devices(w)}" if w.allocated else "0"),
         ("Utilized", f"{busy} now, {average} on average while allocated"),
@@ -55,7 +58,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Started", render.clock(w.started) if w.started else ""),
         ("Finished", render.clock(w.finished) if w.finished else ""),
         ("Exit code", "" if w.exit_code is None else str(w.exit_code)),
-        ("Attempts", f"{w.attempts} ({w.pauses} paused, {w.failures} failed)"),
+        ("Attempts", f"{w.attempts} ({w.pauses} paused{resizes}, {w.failures} failed)"),
         ("Retries", f"up to {w.backoff_limit}" if w.backoff_limit else ""),
         ("Grace period", f"{w.grace_seconds} s"),
         ("Expected runtime", duration_text(w.expected_runtime) if w.expected_runtime else ""),
@@ -72,10 +75,6 @@ def _limit(w: WorkloadDetail) -> str:
     if w.limit is None:
         return ""
     return f"{render.memory(w.limit.memory_mib)}, {w.limit.badge}: {w.limit.why}"
-
-
-def _is_elastic(w: WorkloadDetail) -> bool:
-    return w.min_workers < len(w.workers)
 
 
 @click.command(cls=Command)

@@ -47,6 +47,18 @@ __all__ = ["submit"]
     help="Processes that start together or not at all, each with its --gpus.",
 )
 @click.option(
+    "--elastic",
+    is_flag=True,
+    help="As many GPUs as there are, changed while it runs: one process of 1 to a node's GPUs that"
+    " asks for --gpus, or with --workers so many processes of one GPU each.",
+)
+@click.option(
+    "--min-workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --workers: so many are enough. Default: all; with --elastic 1.",
+)
+@click.option(
     "--array",
     type=click.IntRange(min=1),
     metavar="N",
@@ -97,6 +109,8 @@ def submit(
     interactive: bool,
     preemptible: bool,
     workers: int,
+    elastic: bool,
+    min_workers: int | None,
     array: int | None,
     priority: str | int | None,
     env: tuple[EnvPair, ...],
@@ -115,6 +129,7 @@ def submit(
     runai submit exp1 --gpus 0.5 -- python train.py
     runai submit -g 1 -p vision -- python train.py --epochs 3    (the name is made up)
     runai submit sweep -g 0.25 --array 8 -- python sweep.py
+    runai submit big --elastic --workers 8 -- python train.py    (on 1 to 8 GPUs)
 
     It returns at once: the job is in the project's queue and starts when its turn comes.
     Jobs beyond the quota may be paused (SIGTERM, then the grace period) and start again with
@@ -132,6 +147,8 @@ def submit(
         gpus=gpus,
         gpu_memory_mib=gpu_memory,
         workers=workers,
+        elastic=elastic or None,
+        min_workers=min_workers,
         array=array,
         priority=priority,
         preemptible=preemptible or None,

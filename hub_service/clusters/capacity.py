@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.records import WorkloadSpec, WorkloadState
+from runai.hub_service.clusters.resizing import coming
 from runai.hub_service.clusters.row import ACTIVE, Row
-from runai.hub_service.scheduler.model import DeviceShare, Reserve, Start
+from runai.hub_service.scheduler.model import DeviceShare, Reserve, Resize, Start
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
 
 __all__ = ["Held", "device_memory", "held_by", "refusal_of_gang", "refusal_of_place"]
@@ -47,13 +48,13 @@ class Held:
 
 
 def held_by(rows: Iterable[Row], nodes: Mapping[str, Sequence[Device]]) -> Held:
-    """Add up what starting, running and stopping workers hold."""
+    """Add up what starting, running and stopping workers hold, or are to start again on."""
     held = Held()
     for row in rows:
         for worker in row.record.workers:
             if worker.state in ACTIVE and worker.devices:
                 mib = device_memory(nodes.get(worker.node, ()))
-                held.book(row.spec, worker.node, worker.devices, mib)
+                held.book(row.spec, worker.node, (*worker.devices, *coming(row)), mib)
     return held
 
 
@@ -78,12 +79,12 @@ def refusal_of_gang(row: Row, starts: Sequence[Start]) -> str:
 
 def refusal_of_place(
     spec: WorkloadSpec,
-    decisions: Sequence[Start | Reserve],
+    decisions: Sequence[Start | Reserve | Resize],
     nodes: Mapping[str, Sequence[Device]],
     held: Held | None = None,
 ) -> str:
     """Say why devices cannot be given, or ""; books them in `held` if all of them can."""
-    booked: list[tuple[Start | Reserve, int]] = []
+    booked: list[tuple[Start | Reserve | Resize, int]] = []
     refusal = ""
     for decision in decisions:
         refusal = _no_such_place(decision, nodes)
@@ -103,7 +104,9 @@ def refusal_of_place(
     return refusal
 
 
-def _no_such_place(decision: Start | Reserve, nodes: Mapping[str, Sequence[Device]]) -> str:
+def _no_such_place(
+    decision: Start | Reserve | Resize, nodes: Mapping[str, Sequence[Device]]
+) -> str:
     devices = nodes.get(decision.node)
     if devices is None:
         return f"there is no node {decision.node}"

@@ -7,6 +7,7 @@ user's account (HOME, PATH) to the cluster. The same on every cluster; called by
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from pathlib import PurePath
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.records import (
@@ -21,7 +22,7 @@ from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import memory_of_fraction
 
-__all__ = ["CONTEXT_MIB", "allocation", "memory_limits", "worker_environment"]
+__all__ = ["CONTEXT_MIB", "allocation", "elastic_dir", "memory_limits", "worker_environment"]
 
 CONTEXT_MIB = 500
 """Device memory of a process's CUDA context, counted inside its share (a first guess)."""
@@ -65,6 +66,7 @@ def worker_environment(
         "RUNAI_CHECKPOINT_DIR": row.record.checkpoint_dir,
         "RUNAI_RESUMED": "1" if row.resumed else "0",
         "RUNAI_API_URL": api_url,
+        **({"RUNAI_ELASTIC_DIR": elastic_dir(row.record)} if spec.elastic else {}),
         **_gang(row, worker),
         **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
     }
@@ -99,6 +101,11 @@ def allocation(
         ),
         is_server=spec.kind == "session" and spec.command is None,
     )
+
+
+def elastic_dir(record: WorkloadRecord) -> str:
+    """Return the directory that an elastic job's cluster and workers share, beside checkpoints."""
+    return str(PurePath(record.checkpoint_dir).parent / "elastic")
 
 
 def _shared(

@@ -8,6 +8,7 @@ What becomes of a workload at rest is in `outcomes`, what users may wish in `wis
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from runai.hub_service.clusters import membership, resizing
 from runai.hub_service.clusters.outcomes import settle
 from runai.hub_service.clusters.records import (
     Process,
@@ -27,6 +28,7 @@ __all__ = [
     "exited",
     "next_due",
     "request_text",
+    "resized",
     "running",
     "started",
     "stopped",
@@ -73,7 +75,8 @@ def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int =
         not_before=None,
     )
     row = replace(row, halt="", granted=now, stopping_since=None, master_port=master_port)
-    return Step(_with_state(replace(row, record=record), now), (("starting", text),))
+    row = membership.sized(replace(row, record=record), now=now)
+    return Step(_with_state(row, now), (("starting", text),))
 
 
 def running(row: Row, index: int, process: Process, *, now: float) -> Step:
@@ -109,21 +112,30 @@ def stopped(row: Row, indexes: Iterable[int], reason: StateReason, *, now: float
     whole = all(w.state == "stopping" for w in workers if w.state in ACTIVE)
     halt = row.halt or ("paused" if whole else "")
     row = replace(row, record=record, halt=halt, stopping_since=now)
-    row = _with_state(row, now)
+    row = _with_state(membership.sized(row, now=now), now)
     step = Step(row, (("stopping", reason.text),))
     if row.spec.command is None and row.record.workers[0].process is None:
         return _then(step, exited(row, 0, Ending(None, told=True), now=now))
     return step
 
 
+def resized(row: Row, grant: Grant, reason: StateReason, *, now: float) -> Step:
+    """Tell a worker to stop, to be started again on these devices of its node (E2)."""
+    step = stopped(row, [grant.index], reason, now=now)
+    assert step.row is not None
+    return Step(replace(step.row, resize=grant, halt=""), step.events)
+
+
 def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
     """Take back a worker's devices and decide what its end means for the workload.
 
     Exit code 0 is finished, whoever stopped it. A worker that was told to stop and ends otherwise
-    is paused. Any other end is a failure, which stops the rest of its gang.
+    is paused. Any other end is a failure, which stops the rest of its gang, unless the rest of an
+    elastic job can go on without it.
     """
-    worker = row.record.workers[index]
+    before, worker = row, row.record.workers[index]
     told = ending.told or worker.state == "stopping"
+    again = resizing.grant_after(row, ending) if told else None
     worker = replace(
         worker,
         state="finished",
@@ -134,9 +146,22 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
     )
     if told and ending.exit_code != 0 and not row.halt and len(row.active) > 1:
         worker = replace(worker, state="pending")  # the others go on without it
-    row = _with_worker(row, worker)
+    row = replace(_with_worker(row, worker), resize=None)
     events = [("exited", _ended(row, index, ending))]
-    if not told and ending.exit_code != 0 and row.halt in {"", "paused"}:
+    if again is not None:
+        row = membership.resized(replace(row, resumed=True))
+        return _then(Step(row, tuple(events)), started(row, [again], now=now))
+    if not told and ending.exit_code != 0 and membership.goes_on_without(before, index):
+        text = f"{_ended(row, index, ending)}; the others go on without it"
+        return Step(_with_state(membership.without(row, index), now), (("warning", text),))
+    if ending.exit_code == 0 and membership.is_done_by(before, index):
+        row = replace(row, halt="done")
+        if late := [w.index for w in membership.joiners(row.record)]:
+            why = StateReason("finished", "the others have finished the training")
+            step = stopped(row, late, why, now=now)
+            assert step.row is not None
+            row, events = step.row, [*events, *step.events]
+    if not told and ending.exit_code != 0 and row.halt in {"", "paused", "done"}:
         row = replace(row, halt="lost" if ending.lost else "failed")
         row = replace(row, record=replace(row.record, reason=_failure(row, index, ending)))
         rest = [w.index for w in row.active if w.state != "stopping"]

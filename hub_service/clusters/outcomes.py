@@ -5,6 +5,7 @@ Pure; called by `lifecycle` when the last worker has ended, and by `wishes`.
 
 from dataclasses import replace
 
+from runai.hub_service.clusters.membership import is_of_its_end
 from runai.hub_service.clusters.records import StateReason, WorkerRecord, WorkloadState
 from runai.hub_service.clusters.row import Row, Step
 
@@ -21,7 +22,8 @@ def settle(row: Row, *, now: float) -> Step:
     assert not row.active
     if row.intent == "delete":
         return Step(None)
-    begun = [w for w in row.record.workers if w.state == "finished"]
+    ended = [w for w in row.record.workers if w.state == "finished"]
+    begun = [w for w in ended if is_of_its_end(row, w)]
     if row.spec.kind == "session":
         return _finish(row, WorkloadState.ENDED, now=now)
     if begun and all(w.exit_code == 0 for w in begun):

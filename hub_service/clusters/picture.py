@@ -9,8 +9,12 @@ from math import ceil
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.capacity import device_memory
+from runai.hub_service.clusters.elastic_state import ElasticRules
+from runai.hub_service.clusters.membership import keeps_its_size, most_gpus
 from runai.hub_service.clusters.records import ProjectRecord, WorkerRecord, WorkloadState
+from runai.hub_service.clusters.resizing import for_core_while_resizing
 from runai.hub_service.clusters.row import Row
+from runai.hub_service.clusters.speed import throughput_for_core
 from runai.hub_service.scheduler.model import (
     LeftOut,
     Node,
@@ -21,7 +25,7 @@ from runai.hub_service.scheduler.model import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, Mib, MilliGpu
 
 __all__ = ["NODE_TYPE_LABEL", "project_for_core", "snapshot", "workload_for_core"]
 
@@ -47,10 +51,11 @@ def snapshot(
     nodes: Mapping[str, Sequence[Device]],
     projects: Sequence[ProjectRecord],
     rows: Iterable[Row],
+    rules: ElasticRules,
 ) -> Snapshot:
     """Return everything that a decision may depend on."""
     parents = {project.spec.parent for project in projects}
-    drawn = (workload_for_core(row) for row in rows)
+    drawn = (workload_for_core(row, now, rules) for row in rows)
     return Snapshot(
         now=int(now),
         nodes=tuple(_node(name, devices) for name, devices in sorted(nodes.items())),
@@ -59,19 +64,29 @@ def snapshot(
     )
 
 
-def workload_for_core(row: Row) -> Workload | None:
+def workload_for_core(
+    row: Row, now: float = 0.0, rules: ElasticRules | None = None
+) -> Workload | None:
     """Return a workload that wants or holds devices; None for one that does neither.
 
     What comes to rest as a whole shows only the workers that still hold devices: the others may not
-    start before they are gone.
+    start before they are gone. An elastic job that was just sized shows nothing it could grow by.
     """
-    record, spec = row.record, row.spec
+    record, rules = row.record, rules or ElasticRules()
+    if row.resize is not None:
+        return for_core_while_resizing(_drawn(row, row.active, rules), row)
     if record.state in _WANTS_DEVICES and not row.halt:
         shown = [w for w in record.workers if w.state != "finished"]
     else:
         shown = list(row.active)
-    if not shown:
-        return None
+    if keeps_its_size(record, now, rules):
+        shown = list(row.active)
+    return _drawn(row, shown, rules) if shown else None
+
+
+def _drawn(row: Row, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Workload:
+    record, spec = row.record, row.spec
+    elastic = record.elastic
     return Workload(
         name=record.id,
         project=spec.project,
@@ -85,6 +100,10 @@ def workload_for_core(row: Row) -> Workload | None:
         workers=tuple(_worker(row, worker) for worker in shown),
         pauses=tuple(int(at) for at in record.pauses),
         below_min_since=None if row.below_min_since is None else int(row.below_min_since),
+        gpus_min=WHOLE_GPU if spec.gpus_max else None,
+        gpus_max=spec.gpus_max or None,
+        throughput=throughput_for_core(elastic.throughput, most_gpus(record)) if elastic else {},
+        resize_cost=rules.resize_cost_s if spec.gpus_max else 0,
     )
 
 

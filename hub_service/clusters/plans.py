@@ -5,6 +5,7 @@ port that a gang meets at, which the cluster picks. Called by `recorded` for `ap
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from runai.hub_service.agent.devices import Device
@@ -12,7 +13,8 @@ from runai.hub_service.clusters import lifecycle, wishes
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.capacity import held_by, refusal_of_gang, refusal_of_place
 from runai.hub_service.clusters.records import StateReason, WorkloadId
-from runai.hub_service.clusters.row import Grant, Row, Step
+from runai.hub_service.clusters.resizing import coming, without_resize
+from runai.hub_service.clusters.row import ACTIVE, Grant, Row, Step
 from runai.hub_service.scheduler.model import (
     Decision,
     Move,
@@ -74,8 +76,7 @@ class PlanSteps:
                 case Wait():
                     self._put(row, wishes.waiting(row, first))
                 case Resize():
-                    text = "this cluster cannot resize a worker"
-                    self._refuse(row.id, first.worker, text)
+                    self._resize(row, first)
                 case Move():
                     raise AssertionError(first)
                 case _:
@@ -113,10 +114,40 @@ class PlanSteps:
             for worker in row.record.workers
             if worker.name in named and worker.state in {"starting", "running"}
         ]
+        reason = _state_reason(decisions[0])
         if indexes:
-            why = decisions[0].reason
-            reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
             self._put(row, lifecycle.stopped(row, indexes, reason, now=self._now))
+        elif row.resize is not None and row.record.workers[row.resize.index].name in named:
+            record = replace(row.record, reason=reason)
+            stays_away = without_resize(replace(row, record=record))
+            self._put(row, Step(stays_away, (("stopping", reason.text),)))
+
+    def _resize(self, row: Row, decision: Resize) -> None:
+        """Have an elastic worker start again on other devices of its node, unless it does so."""
+        index = _index(row, decision.worker)
+        worker = row.record.workers[index]
+        grant = Grant(index, decision.node, decision.devices)
+        if index < 0 or not row.spec.elastic or len(row.record.workers) > 1:
+            self._refuse(row.id, decision.worker, f"{decision.worker} cannot be resized")
+            return
+        if row.resize == grant or _is_up(row, decision):
+            return
+        if worker.state not in ACTIVE or row.halt or row.intent != "run":
+            self._refuse(row.id, decision.worker, f"{decision.worker} does not run")
+            return
+        has = {share.device for share in (*worker.devices, *coming(row))}
+        more = tuple(share for share in decision.devices if share.device not in has)
+        gained = replace(decision, devices=more)
+        refusal = refusal_of_place(row.spec, [gained], self._nodes, self._held)
+        if decision.node != worker.node:
+            refusal = f"{decision.worker} runs on {worker.node}, not on {decision.node}"
+        if refusal:
+            self._refuse(row.id, decision.worker, refusal)
+        elif worker.state == "stopping":
+            self._put(row, Step(replace(row, resize=grant)))
+        else:
+            reason = _state_reason(decision)
+            self._put(row, lifecycle.resized(row, grant, reason, now=self._now))
 
     def _reserve(self, row: Row, decision: Reserve) -> None:
         index = _index(row, decision.worker)
@@ -135,11 +166,16 @@ def _stop_of(move: Move) -> Stop:
     return Stop(workload=move.workload, worker=move.worker, reason=move.reason)
 
 
+def _state_reason(decision: Stop | Resize) -> StateReason:
+    why = decision.reason
+    return StateReason(why.code, why.text, why.rule, why.for_ or "")
+
+
 def _index(row: Row, worker: str) -> int:
     return next((w.index for w in row.record.workers if w.name == worker), -1)
 
 
-def _is_up(row: Row, start: Start) -> bool:
+def _is_up(row: Row, start: Start | Resize) -> bool:
     """Tell whether a start has been carried out already."""
     index = _index(row, start.worker)
     worker = row.record.workers[index]

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters import lifecycle, picture, wishes
+from runai.hub_service.clusters import lifecycle, membership, picture, wishes
 from runai.hub_service.clusters.base import Refused
+from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import allocation, worker_environment
 from runai.hub_service.clusters.faults import told, with_faults
 from runai.hub_service.clusters.plans import PlanSteps
@@ -31,6 +32,7 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
 )
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row, Step
+from runai.hub_service.elastic_messages import Status
 from runai.hub_service.errors import Conflict, NotFound
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.scheduler.model import Plan, Snapshot
@@ -72,9 +74,11 @@ class RecordedCluster:
         *,
         api_url: str = "",
         sharing: Sharing | None = None,
+        elastic: ElasticRules | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Take over what the store holds; `sharing` says what a part of a device needs."""
+        self._elastic = elastic or ElasticRules()
         self._sharing = sharing or TimeSliced()
         self._store = store
         self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
@@ -113,7 +117,11 @@ class RecordedCluster:
         """Return everything the core needs."""
         self._changed.clear()
         return picture.snapshot(
-            self._clock(), self._nodes, list(self._projects.values()), self._rows.values()
+            self._clock(),
+            self._nodes,
+            list(self._projects.values()),
+            self._rows.values(),
+            self._elastic,
         )
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
@@ -311,6 +319,11 @@ class RecordedCluster:
         row = self._row(workload)
         self._keep({workload: lifecycle.exited(row, index, ending, now=self._clock())})
 
+    def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
+        """Note what the workers of an elastic job tell, by their names."""
+        step = membership.heard(self._row(workload), statuses)
+        self._keep({workload: step}, quietly=True)
+
     def report_time(self) -> float | None:
         """Do what is due by now; return when the next thing is."""
         now = self._clock()
@@ -335,10 +348,11 @@ class RecordedCluster:
         Changes of a plan's own making (`quietly`) wake the controller only if they alter what the
         core sees; others always do, because people watch.
         """
+        now = self._clock()
+        steps = {w: self._followed(step, now) for w, step in steps.items()}
         changed = {w: s for w, s in steps.items() if s.row != self._rows.get(w) or s.events}
         if not changed:
             return
-        now = self._clock()
         gone = [self._rows[w] for w, s in changed.items() if s.row is None]
         for row in gone:
             self.forget(row)
@@ -360,7 +374,7 @@ class RecordedCluster:
             else:
                 self._rows[workload] = step.row
             if not seen_otherwise:
-                seen_otherwise = _for_core(before) != _for_core(step.row)
+                seen_otherwise = self._for_core(before, now) != self._for_core(step.row, now)
         self._announce(core=seen_otherwise)
         for step in changed.values():
             if step.row is not None:
@@ -372,6 +386,12 @@ class RecordedCluster:
         self._next_change.set()
         self._next_change = asyncio.Event()
 
+    def _followed(self, step: Step, now: float) -> Step:
+        """Let the target of an elastic job follow from its workers."""
+        if step.row is None:
+            return step
+        after = membership.followed(step.row, now=now, free_port=self.free_port)
+        return Step(after.row, (*step.events, *after.events))
 
-def _for_core(row: Row | None) -> object:
-    return None if row is None else picture.workload_for_core(row)
+    def _for_core(self, row: Row | None, now: float) -> object:
+        return None if row is None else picture.workload_for_core(row, now, self._elastic)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.idle.rules import FOR_JOBS, FOR_SESSIONS, IdleRules
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import MilliGpu
@@ -93,6 +94,10 @@ class WorkloadSpec:
     gpu_memory_mib: int = 0
     workers: int = 1
     min_workers: int = 1
+    elastic: bool = False
+    """`min_workers` to `workers` processes of one GPU each; or one of one GPU to `gpus_max`."""
+    gpus_max: MilliGpu = MilliGpu(0)
+    """Of an elastic job of one process."""
     preemptible: bool = True
     priority: int = 50
     backoff_limit: int = 0
@@ -206,6 +211,8 @@ class WorkloadRecord:
     """When a retry is due."""
     released: float | None = None
     """Since when a session goes on without its GPUs, which were idle; None: it has what it got."""
+    elastic: ElasticState | None = None
+    """None: it is not elastic."""
 
     @property
     def id(self) -> WorkloadId:

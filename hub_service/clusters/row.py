@@ -21,12 +21,21 @@ ACTIVE = ("starting", "running", "stopping")
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """Devices of a node for one worker."""
+
+    index: int
+    node: str
+    devices: tuple[DeviceShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """A workload's record and what else must be remembered to carry on after a restart."""
 
     record: WorkloadRecord
     intent: Literal["run", "suspend", "delete"] = "run"
-    halt: Literal["", "paused", "failed", "lost"] = ""
+    halt: Literal["", "paused", "failed", "lost", "done"] = ""
     """Why the workload as a whole is coming to rest, if it is."""
     resumed: bool = False
     """Whether it was stopped before, so that its next start finds a checkpoint."""
@@ -35,6 +44,8 @@ class Row:
     stopping_since: float | None = None
     below_min_since: float | None = None
     master_port: int = 0
+    resize: Grant | None = None
+    """What an elastic worker that is stopping is to start again on (E2)."""
 
     @property
     def id(self) -> WorkloadId:
@@ -59,15 +70,6 @@ class Step:
     row: Row | None
     events: tuple[tuple[str, str], ...] = ()
     """Kind and sentence of each line of history."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Devices of a node for one worker."""
-
-    index: int
-    node: str
-    devices: tuple[DeviceShare, ...]
 
 
 @dataclass(frozen=True, slots=True)

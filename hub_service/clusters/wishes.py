@@ -5,6 +5,7 @@ Pure, as `lifecycle` is, whose transitions these lead to. Called by `recorded`.
 
 from dataclasses import replace
 
+from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.clusters.lifecycle import request_text, stopped
 from runai.hub_service.clusters.outcomes import settle
 from runai.hub_service.clusters.records import (
@@ -14,6 +15,7 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
     WorkloadState,
 )
+from runai.hub_service.clusters.resizing import without_resize
 from runai.hub_service.clusters.row import Row, Step
 from runai.hub_service.errors import Conflict
 from runai.hub_service.scheduler.model import DeviceShare, Wait
@@ -45,6 +47,7 @@ def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: s
         workers,
         checkpoint_dir=checkpoint_dir,
         log_dir=log_dir,
+        elastic=ElasticState() if spec.elastic else None,
     )
     return Step(Row(record), (("queued", f"submitted by {spec.user}: {request_text(spec)}"),))
 
@@ -72,6 +75,7 @@ def suspended(row: Row, *, by: str, now: float) -> Step:
         return Step(replace(row, record=record), (("suspended", reason.text),))
     row = replace(row, intent="suspend")
     if record.state is WorkloadState.STOPPING:
+        row = without_resize(row)
         record = replace(row.record, reason=reason)
         return Step(replace(row, record=record), (("warning", f"{reason.text} while it stops"),))
     return stopped(row, range(len(record.workers)), reason, now=now)
@@ -102,7 +106,7 @@ def deleted(row: Row, *, by: str, now: float) -> Step:
     if not row.active:
         return settle(row, now=now)
     reason = StateReason("deleted", f"deleted by {by}")
-    return stopped(row, range(len(row.record.workers)), reason, now=now)
+    return stopped(without_resize(row), range(len(row.record.workers)), reason, now=now)
 
 
 def released(row: Row, *, why: str, now: float) -> Step:

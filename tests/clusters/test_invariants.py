@@ -19,6 +19,7 @@ from runai.hub_service.clusters.records import (
     WorkloadState,
 )
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.elastic_messages import Status, Target, WorkerPhase
 from runai.hub_service.errors import Conflict
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.quantity import MilliGpu
@@ -36,6 +37,8 @@ class Cluster(RuleBasedStateMachine):
     def begin(self, quotas: tuple[int, int]) -> None:
         self.clock = Clock()
         self.store = MemoryStore()
+        self.told: dict[tuple[str, float, int], Target] = {}
+        self.gens: dict[tuple[str, float], int] = {}
         self.restart()
         for name, quota in zip(PROJECTS, quotas, strict=True):
             self.do(self.cluster.put_project(ProjectSpec(name, quota=MilliGpu(quota * 500))))
@@ -87,6 +90,44 @@ class Cluster(RuleBasedStateMachine):
             backoff_limit=backoff_limit,
         )
         self.do(self.cluster.submit([spec]))
+
+    @rule(
+        name=NAMES,
+        gpus=st.integers(1, 3),
+        workers=st.integers(1, 3),
+        least=st.integers(1, 3),
+        backoff_limit=st.integers(0, 2),
+    )
+    def submit_elastic(self, name, gpus, workers, least, backoff_limit) -> None:
+        self.clock.at += 1  # one of the same name that was deleted is another one
+        spec = WorkloadSpec(
+            name[0],
+            name[1],
+            "ana",
+            "job",
+            ("train",),
+            gpus=MilliGpu(1000 * (gpus if workers == 1 else 1)),
+            gpus_max=MilliGpu(3000 if workers == 1 else 0),
+            workers=workers,
+            min_workers=min(least, workers),
+            elastic=True,
+            backoff_limit=backoff_limit,
+        )
+        self.do(self.cluster.submit([spec]))
+
+    @rule(
+        name=NAMES,
+        worker=st.integers(0, 2),
+        phase=st.sampled_from(["starting", "ready", "running", "left"]),
+        gpus=st.integers(0, 3),
+        speed=st.sampled_from([0.0, 5.0, 10.0, 11.0]),
+    )
+    def tell(self, name, worker, phase, gpus, speed) -> None:
+        record = self.known(name)
+        if record is not None:
+            who = f"{record.id}-{worker}"
+            status = Status(who, 0, WorkerPhase(phase), 1, 0, speed, gpus)
+            self.cluster.report_statuses(record.id, {who: status})
 
     @rule()
     def cycle(self) -> None:
@@ -174,9 +215,32 @@ class Cluster(RuleBasedStateMachine):
     def gangs_start_whole(self) -> None:
         for record in self.records():
             states = [w.state for w in record.workers]
-            if record.state in {"starting", "running"}:
+            if record.state in {"starting", "running"} and not record.spec.elastic:
                 assert "pending" not in states
                 assert "reserved" not in states
+
+    @invariant()
+    def who_is_to_train_is_up_and_nobody_who_leaves_is_to_train(self) -> None:
+        for record in self.records():
+            if record.elastic is None or record.elastic.target is None or record.state.finished:
+                continue
+            states = {w.name: w.state for w in record.workers}
+            done = "finished" in states.values()
+            up = {"starting", "running", *(["finished", "stopping"] if done else [])}
+            assert {states[name] for name in record.elastic.target.ranks} <= up
+            resting = record.state in {"paused", "suspended", "retrying"}
+            assert not resting or record.elastic.target.ranks == ()
+
+    @invariant()
+    def generations_only_grow(self) -> None:
+        for record in self.records():
+            if record.elastic is not None and record.elastic.target is not None:
+                key = (record.id, record.submitted, record.elastic.target.gen)
+                told = self.told.setdefault(key, record.elastic.target)
+                assert told == record.elastic.target
+                born = (record.id, record.submitted)
+                assert record.elastic.target.gen >= self.gens.get(born, 0)
+                self.gens[born] = record.elastic.target.gen
 
     @invariant()
     def a_restart_changes_nothing(self) -> None:

@@ -19,8 +19,12 @@ from uuid import uuid4
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.elastic_state import ElasticRules
+from runai.hub_service.clusters.environment import elastic_dir
 from runai.hub_service.clusters.local.account import Account, account_of
 from runai.hub_service.clusters.local.attempt import Instructions
+from runai.hub_service.clusters.local.elastic_dir import ElasticDir
+from runai.hub_service.clusters.local.listening import Listening
 from runai.hub_service.clusters.local.logs import WorkerLog
 from runai.hub_service.clusters.local.store import SqliteStore, sole_owner
 from runai.hub_service.clusters.local.tending import Tending
@@ -58,16 +62,25 @@ class LocalCluster(RecordedCluster):
         system_users: bool = False,
         api_url: str = "",
         sharing: Sharing | None = None,
+        elastic: ElasticRules | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Use `open` instead: it makes sure that nobody else does this on the same directory."""
-        super().__init__(store, {node_name: devices}, api_url=api_url, sharing=sharing, clock=clock)
+        super().__init__(
+            store,
+            {node_name: devices},
+            api_url=api_url,
+            sharing=sharing,
+            elastic=elastic,
+            clock=clock,
+        )
         self._data_dir = data_dir
         self._rows = {
             name: _on_this_machine(row, node_name, len(devices)) for name, row in self._rows.items()
         }
         self._system_users = system_users
         self._tending = Tending(data_dir / "jobs", self, clock)
+        self._listening = Listening(self)
         self._to_remove: asyncio.Queue[tuple[Path, Account | None]] = asyncio.Queue()
         """Directories, and as whom to remove what lies in a user's own home."""
         self._timetable_changed = asyncio.Event()
@@ -83,6 +96,7 @@ class LocalCluster(RecordedCluster):
         system_users: bool = False,
         api_url: str = "",
         sharing: Sharing | None = None,
+        elastic: ElasticRules | None = None,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory, waiting for another service that has it open.
@@ -101,6 +115,7 @@ class LocalCluster(RecordedCluster):
                     system_users=system_users,
                     api_url=api_url,
                     sharing=sharing,
+                    elastic=elastic,
                     clock=clock,
                 )
                 try:
@@ -119,6 +134,7 @@ class LocalCluster(RecordedCluster):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_time())
             tasks.create_task(self._remove_trash())
+            tasks.create_task(self._listening.run())
             await self._tending.run()
         raise AssertionError
 
@@ -129,13 +145,16 @@ class LocalCluster(RecordedCluster):
     # -- what `recorded` asks for ----------------------------------------------------------------
 
     def act(self, row: Row) -> None:
-        """Have the row tended to soon."""
+        """Have the row tended to soon; who leaves reads who stays before its SIGTERM."""
+        if row.record.elastic is not None:
+            self._listening.tell(row)
         if row.active:
             self._tending.soon(row.id)
         self._timetable_changed.set()
 
     def forget(self, row: Row) -> None:
         """Put a workload's directory aside, so that its name is free at once."""
+        self._listening.drop(row.id)
         self._timetable_changed.set()
         path = self._job_dir(row.spec)
         if path.exists():
@@ -211,6 +230,14 @@ class LocalCluster(RecordedCluster):
         """Return a workload as it is to be."""
         return self._rows.get(workload)
 
+    def elastic_dir(self, row: Row) -> ElasticDir:
+        """Return the directory that an elastic job's workers share with us.
+
+        Raises:
+            NotFound: its user has no account on this machine.
+        """
+        return ElasticDir(Path(elastic_dir(row.record)), self._account(row.spec).uid)
+
     def start_of(self, row: Row, worker: WorkerRecord) -> tuple[Instructions, Mapping[str, str]]:
         """Return what its supervisor is told, and the environment."""
         spec = row.spec
@@ -219,6 +246,10 @@ class LocalCluster(RecordedCluster):
         source = str(_own_dir(row) / "source.py")
         directories = [str(account.home)] if account.uid is None else []
         directories.append(row.record.checkpoint_dir)
+        if spec.elastic:
+            shared = self.elastic_dir(row)
+            shared.forget_status(worker.name)  # what it told before is not about this start
+            directories += [str(shared.path), str(shared.path / "status")]
         instructions = Instructions(
             command=[source if part == SOURCE_PLACEHOLDER else part for part in spec.command],
             workdir=spec.workdir or str(account.home),
@@ -284,7 +315,11 @@ def _on_this_machine(row: Row, node: str, devices: int) -> Row:
             workers.append(replace(worker, node=node, devices=held))
         else:
             workers.append(worker)
-    return replace(row, record=replace(row.record, workers=tuple(workers)))
+    resize = row.resize
+    if resize is not None:
+        held = tuple(share for share in resize.devices if share.device < devices)
+        resize = replace(resize, node=node, devices=held) if held else None
+    return replace(row, record=replace(row.record, workers=tuple(workers)), resize=resize)
 
 
 def _made(data_dir: Path) -> Path:

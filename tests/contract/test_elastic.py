@@ -1,0 +1,207 @@
+"""Elastic jobs of several workers: who trains together, who joins, who leaves, and when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from contract.looking import kinds, seen
+from labs import Lab, plan, start, stop
+from runai.hub_service.clusters.elastic_state import ElasticState
+from runai.hub_service.clusters.membership import MOST_LOSSES_OF_A_WORKER
+from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.elastic_messages import Reason, Target
+from waiting import eventually_async
+
+
+def elastic(lab: Lab, workers: int = 3, **fields) -> WorkloadSpec:
+    return lab.job("e", workers=workers, **{"min_workers": 1, "elastic": True} | fields)
+
+
+async def state(lab: Lab) -> ElasticState:
+    found = (await lab.cluster.workload("vision/e")).elastic
+    assert found is not None
+    return found
+
+
+async def target(lab: Lab) -> Target:
+    found = (await state(lab)).target
+    assert found is not None
+    return found
+
+
+async def ranks(lab: Lab) -> list[int]:
+    return [int(name[-1]) for name in (await target(lab)).ranks]
+
+
+async def training(lab: Lab, *workers: int, of: int = 3, **fields) -> WorkloadSpec:
+    """Start some workers of a job that speaks the protocol, on the devices of their numbers."""
+    spec = elastic(lab, of, **fields)
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(*(start(spec.id, i, worker=i) for i in workers)))
+    await lab.until(spec.id, "running")
+    await lab.tell(spec, "running", *workers)
+    return spec
+
+
+async def joined(lab: Lab, spec: WorkloadSpec, worker: int) -> None:
+    await lab.cluster.apply(plan(start(spec.id, worker, worker=worker)))
+    await eventually_async(lambda: _runs(lab, worker))
+
+
+async def _runs(lab: Lab, worker: int) -> bool:
+    return bool((await lab.cluster.workload("vision/e")).workers[worker].state == "running")
+
+
+async def _waits(lab: Lab, worker: int) -> bool:
+    await lab.nudge()
+    return bool((await lab.cluster.workload("vision/e")).workers[worker].state == "pending")
+
+
+async def test_who_starts_together_trains_together(lab):
+    await training(lab, 0, 1)
+    told = await target(lab)
+
+    assert replace(told, store="") == Target(
+        gen=1,
+        ranks=("vision/e-0", "vision/e-1"),
+        store="",
+        gpus=2,
+        least=1,
+        most=3,
+        reason=Reason.START,
+    )
+    assert told.store.startswith("127.0.0.1:")
+
+
+async def test_a_joiner_counts_when_it_is_ready(lab):
+    spec = await training(lab, 0)
+    await joined(lab, spec, 2)
+    await lab.tell(spec, "starting", 2)
+    before = await ranks(lab)
+    await lab.tell(spec, "ready", 2)
+
+    assert (before, await ranks(lab)) == ([0], [0, 2])
+    told = await target(lab)
+    assert (told.gen, told.reason, told.gpus, told.deadline) == (2, Reason.EXPAND, 2, "")
+    assert "resized" in await kinds(lab, spec.id)
+
+
+async def test_who_is_to_leave_is_no_rank_from_that_moment(lab):
+    spec = await training(lab, 0, 1, 2)
+    await lab.cluster.apply(plan(stop(spec.id, 0)))
+    told = await target(lab)
+
+    assert (await ranks(lab), told.reason) == ([1, 2], Reason.RECLAIM)
+    assert told.deadline != ""
+    await eventually_async(lambda: _waits(lab, 0))
+    record = await lab.cluster.workload(spec.id)
+    assert (record.state, record.allocated, record.pauses) == ("running", 2000, ())
+    assert (await target(lab)).gen == told.gen
+
+
+async def test_a_lost_worker_is_left_out_and_may_join_again(lab):
+    spec = await training(lab, 0, 1)
+    await lab.end(spec, 1, worker=0)
+    await eventually_async(lambda: _waits(lab, 0))
+    record = await lab.cluster.workload(spec.id)
+
+    assert (record.state, record.failures, await ranks(lab)) == ("running", 0, [1])
+    await joined(lab, spec, 0)
+    await lab.tell(spec, "ready", 0)
+    assert await ranks(lab) == [1, 0]
+
+
+async def test_a_worker_that_is_lost_again_and_again_stays_away(lab):
+    spec = await training(lab, 0, 1)
+    for _ in range(MOST_LOSSES_OF_A_WORKER):
+        await lab.end(spec, 1, worker=1)
+        await eventually_async(lambda: _waits(lab, 1))
+        await joined(lab, spec, 1)
+    await lab.end(spec, 1, worker=1)
+
+    async def is_out() -> bool:
+        return (await lab.cluster.workload(spec.id)).workers[1].state == "finished"
+
+    await eventually_async(is_out)
+    await lab.end(spec, 0, worker=0)
+    await lab.until(spec.id, "succeeded")
+
+
+async def test_a_loss_below_the_least_number_of_workers_is_a_failure(lab):
+    spec = await training(lab, 0, 1, min_workers=2)
+    await lab.end(spec, 3, worker=1)
+    record = await lab.until(spec.id, "failed")
+
+    assert record.failures == 1
+
+
+async def test_who_tells_nothing_fails_together_as_gangs_do(lab):
+    spec = elastic(lab)
+    await lab.started(spec)
+    await lab.end(spec, 3, worker=1)
+
+    await lab.until(spec.id, "failed")
+
+
+async def test_the_job_is_finished_when_all_of_its_ranks_are(lab):
+    spec = await training(lab, 0, 1)
+    await joined(lab, spec, 2)  # and never gets ready
+    await lab.end(spec, 0, worker=0)
+    await lab.end(spec, 0, worker=1)
+    record = await lab.until(spec.id, "succeeded")
+
+    assert (record.failures, record.pauses) == (0, ())
+
+
+async def test_a_pause_asks_everybody_and_a_resume_starts_anew(lab):
+    spec = await training(lab, 0, 1)
+    await lab.cluster.apply(plan(stop(spec.id, 0), stop(spec.id, 1)))
+    pause = await target(lab)
+    await lab.until(spec.id, "paused")
+
+    assert (pause.ranks, pause.reason, pause.store) == ((), Reason.PAUSE, "")
+    await lab.cluster.apply(plan(start(spec.id, 3, worker=0)))
+    await lab.until(spec.id, "running")
+    told = await target(lab)
+    assert (told.gen, told.ranks, told.reason) == (3, ("vision/e-0",), Reason.START)
+
+
+async def test_a_joiner_waits_for_the_checkpoint_of_the_last_rank(lab):
+    spec = await training(lab, 1)
+    await joined(lab, spec, 0)
+    await lab.cluster.apply(plan(stop(spec.id, 1)))
+    pause = await target(lab)
+    await eventually_async(lambda: _waits(lab, 1))
+
+    assert pause.reason is Reason.PAUSE
+    assert (await ranks(lab), (await target(lab)).reason) == ([0], Reason.START)
+
+
+async def test_speeds_by_size_reach_the_core(lab):
+    spec = await training(lab, 0)
+    await lab.tell(spec, "running", 0, gpus=1, speed=10.0)
+
+    drawn = await seen(lab, spec.id)
+    assert drawn.throughput == {"1": 10_000, "3": 30_000}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(29, ["vision/e-0"]), (30, ["vision/e-0", "vision/e-1", "vision/e-2"])]
+)
+async def test_a_job_that_has_just_been_sized_does_not_grow(lab, seconds, shown):
+    spec = await training(lab, 0)
+    lab.clock.at += seconds
+
+    assert [worker.name for worker in (await seen(lab, spec.id)).workers] == shown
+
+
+async def test_nobody_is_added_while_somebody_joins(lab):
+    spec = await training(lab, 0)
+    await joined(lab, spec, 1)
+    lab.clock.at += 100
+
+    assert len((await seen(lab, spec.id)).workers) == 2
+    await lab.tell(spec, "ready", 1)
+    assert len((await seen(lab, spec.id)).workers) == 3

@@ -1,0 +1,149 @@
+"""An elastic job of one process starts again on more or fewer devices of its node (E2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.looking import seen
+from labs import Lab, plan, reserve, resize, start, stop
+from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.scheduler.model import WorkerState
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+
+async def elastic(lab: Lab, device: int = 0, **fields) -> WorkloadSpec:
+    fields = {"on_term": 143, "elastic": True, "gpus_max": MilliGpu(4000)} | fields
+    spec = lab.job("e", **fields)
+    await lab.started(spec, device=device)
+    return spec
+
+
+async def devices(lab: Lab, workload: str) -> tuple[int, ...]:
+    [worker] = (await lab.cluster.workload(workload)).workers
+    return tuple(share.device for share in worker.devices)
+
+
+async def started_again(lab: Lab, workload: str) -> WorkloadRecord:
+    record = await lab.until(workload, "stopping")
+    assert record.state == "stopping"
+    return await lab.until(workload, "running")
+
+
+@pytest.mark.parametrize("wanted", [(0, 1, 3), (0,)], ids=["more", "fewer"])
+async def test_a_worker_starts_again_on_other_devices(lab, wanted):
+    spec = await elastic(lab, gpus=2)
+    assert list(await lab.cluster.apply(plan(resize(spec.id, *wanted)))) == []
+    record = await started_again(lab, spec.id)
+
+    assert await devices(lab, spec.id) == wanted
+    assert record.elastic is not None
+    assert (record.pauses, record.failures, record.elastic.resizes) == ((), 0, 1)
+    variables = (await lab.cluster.environment(spec.id)).variables
+    assert variables["CUDA_VISIBLE_DEVICES"].count("SIM-") == len(wanted)
+    assert variables["RUNAI_RESUMED"] == "1"
+
+
+async def test_the_same_resize_again_changes_nothing(lab):
+    spec = await elastic(lab)
+    wish = plan(resize(spec.id, 0, 1))
+    await lab.cluster.apply(wish)
+    before = await lab.cluster.workload(spec.id)
+    assert list(await lab.cluster.apply(wish)) == []
+    assert before == await lab.cluster.workload(spec.id)
+
+    after = await started_again(lab, spec.id)
+    assert list(await lab.cluster.apply(wish)) == []
+    assert after == await lab.cluster.workload(spec.id)
+
+
+async def test_what_is_to_come_is_nobody_elses_meanwhile(lab):
+    spec = await elastic(lab, on_term="ignore", grace_seconds=3600)
+    other = lab.job("other")
+    await lab.cluster.submit([other])
+    await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
+
+    [worker] = (await seen(lab, spec.id)).workers
+    assert (worker.state, worker.devices) == (WorkerState.RUNNING, (0, 1))
+    [refused] = await lab.cluster.apply(plan(start(other.id, 1)))
+    assert refused.text == "device 1 of box has no room for it"
+
+
+async def test_what_it_leaves_is_held_until_it_has_left(lab):
+    spec = await elastic(lab, gpus=2, on_term="ignore", grace_seconds=3600)
+    owner = lab.job("owner", project="nlp")
+    await lab.cluster.submit([owner])
+    await lab.cluster.apply(
+        plan(resize(spec.id, 1), reserve(owner.id, 0, waits_for=[f"{spec.id}-0"]))
+    )
+
+    stays, leaves = (await seen(lab, spec.id)).workers
+    assert (stays.state, stays.devices) == (WorkerState.RUNNING, (1,))
+    assert (leaves.state, leaves.devices) == (WorkerState.STOPPING, (0,))
+    [refused] = await lab.cluster.apply(plan(start(owner.id, 0)))
+    assert refused.text == "device 0 of box has no room for it"
+
+
+async def test_a_resize_that_changes_meanwhile_is_the_last_one(lab):
+    spec = await elastic(lab, gpus=2)
+    await lab.cluster.apply(plan(resize(spec.id, 0, 1, 2)))
+    assert list(await lab.cluster.apply(plan(resize(spec.id, 1)))) == []
+    await started_again(lab, spec.id)
+
+    assert await devices(lab, spec.id) == (1,)
+
+
+async def test_exit_code_0_meanwhile_is_finished(lab):
+    spec = await elastic(lab, on_term=0)
+    await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
+
+    assert (await lab.until(spec.id, "succeeded")).exit_code == 0
+
+
+async def test_a_stop_meanwhile_pauses_it(lab):
+    spec = await elastic(lab)
+    await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
+    await lab.cluster.apply(plan(stop(spec.id)))
+    record = await lab.until(spec.id, "paused")
+
+    assert (len(record.pauses), record.allocated) == (1, 0)
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["stays", "resumed at once"])
+async def test_a_suspension_meanwhile_holds(lab, resumed):
+    spec = await elastic(lab)
+    await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
+    await lab.cluster.suspend(spec.id, by="ana")
+    if resumed:
+        await lab.cluster.resume(spec.id, by="ana")
+    record = await lab.until(spec.id, "suspended", "paused")
+
+    assert (record.state, record.allocated) == ("paused" if resumed else "suspended", 0)
+
+
+async def test_a_deletion_meanwhile_ends_it(lab):
+    spec = await elastic(lab)
+    await lab.cluster.apply(plan(resize(spec.id, 0, 1)))
+    await lab.cluster.delete(spec.id, by="ana")
+
+    await lab.until_gone(spec.id)
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        (resize("vision/e", 0, 3), "device 3 of box has no room for it"),
+        (resize("vision/e", 0, 9), "node box has no device 9"),
+        (resize("vision/e", 0, 1, node="mars"), "vision/e-0 runs on box, not on mars"),
+        (resize("vision/e", 0, worker=1), "vision/e-1 cannot be resized"),
+        (resize("vision/rigid", 2, 3), "vision/rigid-0 cannot be resized"),
+        (resize("vision/waits", 1), "vision/waits-0 does not run"),
+    ],
+    ids=["full", "device", "node", "worker", "rigid", "waits"],
+)
+async def test_a_resize_that_cannot_be_costs_only_itself(lab, decision, text):
+    await elastic(lab)
+    await lab.started(lab.job("rigid"), device=3)
+    await lab.cluster.submit([lab.job("waits", elastic=True, gpus_max=MilliGpu(4000))])
+
+    assert [text] == [r.text for r in await lab.cluster.apply(plan(decision))]
+    assert (await lab.cluster.workload("vision/e")).state == "running"
