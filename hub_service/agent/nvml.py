@@ -22,7 +22,12 @@ from runai.hub_service.agent.nvml_hardware import (
     used_mib,
 )
 from runai.hub_service.agent.nvml_health import Health, lost
-from runai.hub_service.agent.nvml_processes import busy_by_process, memory_by_process
+from runai.hub_service.agent.nvml_processes import (
+    Sample,
+    average,
+    busy_by_process,
+    memory_by_process,
+)
 from runai.hub_service.agent.owners import Owners, Whose
 from runai.hub_service.api.reports import AgentAllocation
 
@@ -102,7 +107,7 @@ class NvmlDevices:
     ) -> Iterator[tuple[DeviceReading, list[ProcessReading] | None]]:
         """Yield each device of a GPU and its processes; None for what does not answer."""
         failure: pynvml.NVMLError | None = None
-        busy: dict[int, float] | None = None
+        busy: dict[int, list[Sample]] | None = None
         if gpu.handle is not None:
             try:
                 busy = busy_by_process(gpu)
@@ -120,25 +125,35 @@ class NvmlDevices:
                 yield _gap(part, (lost(failure) if failure else "") or fault), None
 
     def _processes(
-        self, part: Part, busy: dict[int, float] | None, total: DeviceReading
+        self, part: Part, busy: dict[int, list[Sample]] | None, total: DeviceReading
     ) -> list[ProcessReading]:
         memory = memory_by_process(part)
         # Loads are told of whole GPUs only, so those of other instances are not in `busy`.
         pids = sorted(memory.keys() | (busy or {}).keys())
         readings = [
-            _reading(
-                part.device.uuid,
-                pid,
-                self._owners.whose(pid),
-                None if busy is None else busy.get(pid, 0.0),
-                memory.get(pid),
-            )
+            reading
             for pid in pids
+            for reading in self._of_number(
+                part.device.uuid, pid, None if busy is None else busy.get(pid, []), memory.get(pid)
+            )
         ]
         if len(readings) == 1 and busy is None:
             # The device's load is a lone process's, where none is told by process.
             return [replace(readings[0], utilization=total.utilization)]
         return readings
+
+    def _of_number(
+        self, device: str, pid: int, samples: Sequence[Sample] | None, memory_mib: int | None
+    ) -> Iterator[ProcessReading]:
+        """Yield who has a process number, and before it who had it since the last poll."""
+        whose = self._owners.whose(pid)
+        since = 0.0
+        if samples and (before := self._owners.before(pid)) is not None:
+            former, since = before
+            if busy_until := average(samples, end=since):
+                yield _reading(device, pid, former, busy_until, 0)
+        busy = None if samples is None else average(samples, since)
+        yield _reading(device, pid, whose, busy, memory_mib)
 
 
 def _gap(part: Part, fault: str) -> DeviceReading:

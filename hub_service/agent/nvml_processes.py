@@ -4,16 +4,27 @@ Knows the driver's habits: lists that overlap, sentinels for "not available", sa
 repeated, errors that mean idle. Keeps nothing but the time of the newest sample. Called by `nvml`.
 """
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import pynvml
 
 from runai.hub_service.agent.nvml_hardware import MIB, UNKNOWN, Gpu, Part, known
 
-__all__ = ["busy_by_process", "memory_by_process"]
+__all__ = ["Sample", "average", "busy_by_process", "memory_by_process"]
 
 _IDLE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
 """No process was busy; some libraries answer success without samples, which the binding raises."""
 
 _NO_INSTANCE = 0xFFFFFFFF
+
+
+class Sample(NamedTuple):
+    """What the driver noted of one process number."""
+
+    at_us: int
+    busy_percent: int
 
 
 def memory_by_process(part: Part) -> dict[int, int | None]:
@@ -43,8 +54,8 @@ def memory_by_process(part: Part) -> dict[int, int | None]:
     return memory
 
 
-def busy_by_process(gpu: Gpu) -> dict[int, float] | None:
-    """Average each process's new samples, 0..1; absent is idle, None: the driver does not tell.
+def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:
+    """Return each number's new samples; absent is idle, None: the driver does not tell.
 
     Raises:
         NVMLError: the device does not answer.
@@ -58,13 +69,22 @@ def busy_by_process(gpu: Gpu) -> dict[int, float] | None:
             return None
         raise
     counted = newest = gpu.last_sample
-    by_process: dict[int, list[int]] = {}
+    by_process: dict[int, list[Sample]] = {}
     for sample in samples:
         # The ring buffer repeats old samples and fills with sentinels; KAI's metrics daemon has the
         # same three filters (shouldSkipProcessUtilizationSample).
         at = sample.timeStamp
         if at > counted and (pid := sample.pid) and (busy := sample.smUtil) <= 100:
             newest = max(newest, at)
-            by_process.setdefault(pid, []).append(busy)
+            by_process.setdefault(pid, []).append(Sample(at, busy))
     gpu.last_sample = newest
-    return {pid: sum(busy) / len(busy) / 100 for pid, busy in by_process.items()}
+    return by_process
+
+
+def average(samples: Sequence[Sample], start: float = 0.0, end: float = math.inf) -> float:
+    """Average a number's samples, 0..1, counting those outside of `start` to `end` as idle.
+
+    The times, in Unix seconds, are those of one of several processes that had the number.
+    """
+    within = sum(s.busy_percent for s in samples if start <= s.at_us / 1e6 < end)
+    return within / len(samples) / 100 if samples else 0.0

@@ -2,8 +2,9 @@
 
 By its control group where the workload has one of its own, else by its nearest ancestor; one that
 detached itself still names its worker in its environment (believed only where the Unix account
-agrees). A number is used again, so all is remembered by number and start time. Used by both device
-sources; runs where the machine's process numbers are seen.
+agrees). A number is used again, so all is remembered by number and start time, and who just ended
+is told once more: its last second is its workload's. Used by both device sources; runs where the
+machine's process numbers are seen.
 """
 
 import os
@@ -60,6 +61,8 @@ def _notebook(process: psutil.Process) -> str:
 
 _GONE = Whose(0.0, None, "", "")
 
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
 _START_FIELD = 19
 """Of /proc/PID/stat after the program's name, which may hold spaces: the start in clock ticks."""
 
@@ -78,6 +81,8 @@ class Owners:
         self._known: dict[int, Whose] = {}
         self._ticks: dict[int, bytes | None] = {}
         """When each of these was started, as the kernel writes it."""
+        self._last: dict[int, tuple[bytes, Whose]] = {}
+        """Who had which number at the poll before, and the start that tells it from a later one."""
         self._looked_again = time.monotonic()
 
     def learn(self, allocations: Sequence[AgentAllocation]) -> None:
@@ -101,6 +106,11 @@ class Owners:
 
         They may have become somebody's since.
         """
+        self._last = {
+            pid: (ticks, known)
+            for pid, known in self._known.items()
+            if pid in pids and (ticks := self._ticks.get(pid)) is not None
+        }
         all_again = time.monotonic() - self._looked_again > LOOK_AGAIN_S
         if all_again:
             self._looked_again = time.monotonic()
@@ -118,7 +128,7 @@ class Owners:
         return known is not None and known.owner is None
 
     def whose(self, pid: int) -> Whose:
-        """Tell what is known of a process; one that is gone is nobody's.
+        """Tell what is known of a process; of one that is gone what was known at the last poll.
 
         Once it is known this is one read of a small file: it is asked each second of each process.
         """
@@ -129,10 +139,23 @@ class Owners:
         try:
             found = self._whose(psutil.Process(pid), MAX_ANCESTORS)
         except psutil.Error:
-            return _GONE
+            # What it did until its end was its owner's; at the next poll it is nobody's.
+            self._known.pop(pid, None)
+            return self._last[pid][1] if pid in self._last else _GONE
         # Asked for before it was looked at: who came in between is looked at again.
         self._ticks[pid] = ticks
         return found
+
+    def before(self, pid: int) -> tuple[Whose, float] | None:
+        """Tell who had the number of this running process at the last poll, and until when.
+
+        That is when the running one was started, in Unix seconds; None: it had it already.
+        """
+        before, ticks = self._last.get(pid), self._ticks.get(pid)
+        if before is None or ticks is None or before[0] == ticks or pid not in self._known:
+            return None
+        # Not `create_time`: that adds a boot time in whole seconds.
+        return before[1], _boot_time() + int(ticks) / _TICKS_A_SECOND
 
     def owner(self, process: psutil.Process) -> AgentAllocation | None:
         """Return the allocation that a process belongs to; None for other processes.
@@ -215,6 +238,12 @@ class Owners:
         # Anybody can write a name into an environment; only the workload's own accounts may.
         accounts = self._accounts.get(claimed.workload)
         return claimed if accounts is None or process.uids().real in accounts else None
+
+
+def _boot_time() -> float:
+    """Return when the machine was started, in Unix seconds, exact to microseconds."""
+    # Who is interrupted between the two clocks sees the second one late.
+    return min(-time.clock_gettime(time.CLOCK_BOOTTIME) + time.time() for _ in range(3))
 
 
 def _start_ticks(pid: int) -> bytes | None:

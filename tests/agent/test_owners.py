@@ -192,6 +192,31 @@ def test_a_parent_younger_than_its_child_is_another_process(hold, start, monkeyp
     assert owners.whose(child.pid).owner is None
 
 
+def test_who_has_the_number_of_a_workloads_ended_process_is_not_of_it(owner, hold, start):
+    stranger = start()
+    earlier = stranger.create_time() - 60
+    told = hold("vision/a", "GPU", process=stranger).model_copy(update={"created": earlier})
+
+    assert owner(stranger, told) is None
+
+
+def test_a_process_that_just_ended_is_its_workloads_until_the_next_poll(hold, start):
+    process = start(env={"RUNAI_WORKLOAD": "vision/a"})
+    allocation, pid = hold("vision/a", "GPU"), process.pid
+    owners = Owners()
+    owners.learn([allocation])
+    owners.whose(pid)
+    owners.retain({pid})
+    process.kill()
+    process.wait()
+    found = []
+    for _ in range(2):
+        found.append(owners.whose(pid).owner)
+        owners.retain({pid})
+
+    assert found == [allocation, None]
+
+
 def test_a_process_that_is_gone_is_nobodys(hold):
     owners = Owners()
     owners.learn([hold("vision/a", "GPU")])
