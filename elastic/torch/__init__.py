@@ -5,6 +5,8 @@ Knows the public names only; each file beside it has one of them.
 
 from __future__ import annotations
 
+from runai.elastic.torch.job import Job
+from runai.elastic.torch.loading import DataLoader
 from runai.elastic.torch.start import init
 
-__all__ = ["init"]
+__all__ = ["DataLoader", "Job", "init"]

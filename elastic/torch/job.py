@@ -1,0 +1,318 @@
+"""A training that is the same at any number of ranks: the object that a script talks to.
+
+Knows the order of things: loader, backward passes, boundary, counters, hooks. How ranks compute
+together is `parallel`'s (exact) or `virtual`'s (bitwise), what an update does `boundary`'s, who
+trains `resizing`'s, which joins in by `after_update`, `on_failure` and `replan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+import runai.elastic
+from runai.elastic.batching import BatchPlan
+from runai.elastic.torch import state
+from runai.elastic.torch.boundary import Average, Boundary
+from runai.elastic.torch.parallel import (
+    DataParallelRanks,
+    Ranks,
+    device_of,
+    join_launched,
+    total_over_ranks,
+)
+from runai.elastic.torch.position import Divider, GivenUp, MicroBatch, Position
+from runai.elastic.torch.randomness import key, seed_torch
+
+__all__ = ["Job", "current_job"]
+
+_FORWARD = 3  # where the random numbers of forward passes begin; 1 and 2 are in samples.py
+
+_made: list[Job] = []  # the last one, for loaders that are given none
+
+
+class Job:
+    """Train a model with the same global batch at any number of ranks.
+
+    After each update `after_update` are called in turn, each with the job; any may `replan`. An
+    error of a collective (or any other of a backward pass or a step) is first shown to
+    `on_failure`: True says that it put the job at some position, from which the script goes on.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        scheduler: LRScheduler | None = None,
+        scaler: GradScaler | None = None,
+        ema: Average | None = None,
+        seed: int = 0,
+        global_batch: int | None = None,
+        gpu_batch: int | None = None,
+        ddp: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take the parts of a training script; the ranks are those of the process group.
+
+        Args:
+            model: on its device already.
+            optimizer: of the model's parameters, the plain one.
+            scheduler: its schedule, counted in updates.
+            scaler: of mixed precision with float16.
+            ema: a running average of the weights.
+            seed: of the order of samples and of all random numbers of the training.
+            global_batch: samples of an update; None: as `runai.elastic.torch.init` was told.
+            gpu_batch: the most samples that a GPU holds at a time; None: the same.
+            ddp: options of `DistributedDataParallel`.
+
+        Raises:
+            TypeError: if a part cannot be stepped once an update.
+            ValueError: if a size is below 1.
+        """
+        self.module, self.seed = model, seed
+        self.global_batch = global_batch or runai.elastic.global_batch_size
+        self.gpu_batch = gpu_batch or runai.elastic.max_gpu_batch_size
+        self.position = Position()
+        self.after_update: list[Callable[[Job], None]] = []
+        self.on_failure: Callable[[Exception], bool] | None = None
+        self.formation = object()
+        """Another object whenever what was loaded ahead is not this rank's next any more."""
+        self._boundary = Boundary(model, optimizer, scheduler, scaler, ema)
+        self._ddp = dict(ddp or {})
+        self._generation = -1
+        self._micro: MicroBatch | None = None
+        self._computed = False
+        self._dirty = True
+        self._given_up = False
+        self._ranks = self._alone()
+        self.replan(*join_launched())
+        _made[:] = [self]
+
+    @property
+    def model(self) -> nn.Module:
+        """What the script calls, each time by this name: it is another object after a resize."""
+        return self._ranks.model
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch is trained, from 0."""
+        return self.position.epoch
+
+    @property
+    def update(self) -> int:
+        """Updates of the weights since the job began, over all epochs and resizes."""
+        return self.position.update
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return device_of(self.module)
+
+    @property
+    def gradient_norm(self) -> Tensor | None:
+        """The norm of the last update's gradient before it was clipped; None where it was not."""
+        return self._boundary.gradient_norm
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Give the epochs that are left of `count`; one that was interrupted is gone on with.
+
+        Raises:
+            RuntimeError: if an epoch goes by without an update.
+        """
+        while self.epoch < count:
+            before = self.position, self.formation
+            yield self.epoch
+            if before == (self.position, self.formation):
+                raise RuntimeError(
+                    f"Epoch {self.epoch} went by without an update: iterate over an "
+                    "elastic.DataLoader, and call job.backward and job.step for each batch."
+                )
+
+    def backward(self, loss: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> None:
+        """Add a micro-batch's part to the gradient of the update.
+
+        Args:
+            loss: over the micro-batch's samples, or over what the loader counts.
+            reduction: whether it is their mean or their sum.
+
+        Raises:
+            RuntimeError: if there is no micro-batch to be trained on.
+        """
+        micro = self._micro
+        if micro is None:
+            if self._given_up:
+                return
+            raise RuntimeError(
+                "job.backward without a batch: call it once for each of an elastic.DataLoader."
+            )
+        weight = micro.weight if reduction == "mean" else micro.unit
+        if weight == 0:  # what is computed for company may be a mean of nothing
+            loss = loss.nan_to_num(0.0, 0.0, 0.0)
+        try:
+            self._boundary.scaled(loss * (weight * self._ranks.factor)).backward()
+            self._ranks.collect(micro)
+        except RuntimeError as error:
+            if not self._recovered(error):
+                raise
+        else:
+            self._computed = True
+
+    def step(self, clip_norm: float | None = None) -> bool:
+        """Update the weights where this was the update's last micro-batch; else do nothing.
+
+        Args:
+            clip_norm: the largest norm of the update's gradient.
+
+        Returns:
+            Whether this was the boundary of an update.
+
+        Raises:
+            RuntimeError: if `backward` was not called.
+        """
+        micro = self._micro
+        if micro is None and self._given_up:
+            return False
+        if micro is None or not self._computed:
+            raise RuntimeError("job.step before job.backward: call both once for each batch.")
+        if not micro.last:
+            return False
+        try:
+            self._ranks.reduce()
+        except RuntimeError as error:
+            if self._recovered(error):
+                return False
+            raise
+        self._boundary.apply(clip_norm)
+        self.position = self.position.after(micro.total, ends_epoch=micro.ends_epoch)
+        self._micro, self._dirty = None, False
+        for hook in tuple(self.after_update):
+            hook(self)
+        return True
+
+    def replan(self, rank: int, ranks: int) -> None:
+        """Go on as another rank, or among another number of them; between updates only.
+
+        The default process group must be the new one already, and the model the same on all ranks.
+        """
+        self.release()
+        self._generation += 1
+        self._ranks = self._among(rank, ranks)
+        self._publish(rank, ranks)
+
+    def release(self) -> None:
+        """Let go of the process group, so that it can be destroyed; `replan` comes next."""
+        self._ranks.abandon()
+        self._ranks = self._alone()
+        self.formation = object()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a later start needs, at any number of ranks.
+
+        Tensors are the training's own, not copies. What is in it can be read with `weights_only`.
+        """
+        return state.capture(self, self._boundary)
+
+    def load_state_dict(self, saved: Mapping[str, Any], *, force: bool = False) -> None:
+        """Take a state that was saved; nothing of it is kept by reference.
+
+        Args:
+            saved: by `state_dict`, at any number of ranks.
+            force: also where the global batch differs.
+
+        Raises:
+            ValueError: if it is of a job with another global batch, or is no state.
+        """
+        state.restore(self, self._boundary, saved, force=force)
+        self._abandon()
+
+    # What follows is for loaders.
+
+    @property
+    def division(self) -> Divider:
+        """How an update is divided now."""
+        return self._ranks
+
+    def begin(self, micro: MicroBatch) -> None:
+        """Prepare the forward pass of a micro-batch."""
+        if micro.first and self._dirty:  # also where the script left an update half-way
+            self._ranks.abandon()
+            self._boundary.optimizer.zero_grad(set_to_none=True)
+        self._micro, self._computed, self._dirty, self._given_up = micro, False, True, False
+        seed_torch(key(self.seed, _FORWARD, self.update, micro.part.number))
+        self._ranks.begin(micro)
+
+    def expect_done(self, micro: MicroBatch) -> None:
+        """Check that the script did its part with a micro-batch.
+
+        Raises:
+            RuntimeError: if it did not.
+        """
+        if self._micro is micro and (micro.last or not self._computed):
+            raise RuntimeError(
+                "A batch went by without job.backward and job.step: call both for each batch, "
+                "since other ranks do."
+            )
+
+    def total(self, number: float) -> float:
+        """Sum a number over all ranks.
+
+        Raises:
+            GivenUp: if a rank is gone, and the job was put at another position.
+        """
+        try:
+            return total_over_ranks(number, self.device)
+        except RuntimeError as error:
+            if self._recovered(error):
+                raise GivenUp from error
+            raise
+
+    def _recovered(self, error: RuntimeError) -> bool:
+        if self.on_failure is None or not self.on_failure(error):
+            return False
+        self._abandon()
+        self._given_up = True
+        return True
+
+    def _abandon(self) -> None:
+        self._ranks.abandon()
+        self._micro, self._dirty, self.formation = None, True, object()
+
+    def _alone(self) -> Ranks:
+        return self._among(0, 1)
+
+    def _among(self, rank: int, ranks: int) -> Ranks:
+        limit = self.gpu_batch * self._devices
+        return DataParallelRanks(self.module, limit, rank, ranks, self._ddp)
+
+    @property
+    def _devices(self) -> int:
+        """GPUs that this process drives: several with `torch.nn.DataParallel`."""
+        return max(1, len(getattr(self.module, "device_ids", None) or ()))
+
+    def _publish(self, rank: int, ranks: int) -> None:
+        self.plan: BatchPlan = runai.elastic.publish(
+            self.global_batch,
+            self.gpu_batch,
+            ranks=ranks,
+            rank=rank,
+            devices=self._devices,
+            generation=self._generation,
+        )
+        self.rank, self.ranks = rank, ranks
+
+
+def current_job() -> Job:
+    """Return the job that was made last.
+
+    Raises:
+        RuntimeError: if there is none.
+    """
+    if not _made:
+        raise RuntimeError("There is no job yet: make an elastic.Job before iterating the loader.")
+    return _made[0]

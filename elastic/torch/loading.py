@@ -1,0 +1,203 @@
+"""This rank's micro-batches of a data set: every sample once an epoch, at any number of ranks.
+
+Knows how an epoch is cut into updates and handed to PyTorch's loader; the position is the job's, so
+that a loader has nothing to save. Made by training scripts; iterated between `Job.step`s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import torch
+from torch.utils import data
+from torch.utils.data import default_collate
+
+from runai.elastic.torch.position import GivenUp, MicroBatch, micro_batches
+from runai.elastic.torch.samples import Portion, Samples, Stream, Where, order_of, size_of
+from runai.elastic.torch.weighting import weigh
+
+if TYPE_CHECKING:
+    from runai.elastic.torch.job import Job
+
+__all__ = ["DataLoader"]
+
+T = TypeVar("T")
+
+_OURS = {
+    "batch_size": "the plan decides it (runai.elastic.torch.init)",
+    "sampler": "the order is a function of the job's seed and the epoch",
+    "batch_sampler": "the plan decides which rank has which samples",
+    "generator": "random numbers come from the job's seed",
+}
+
+Update = list[MicroBatch]
+
+
+class DataLoader(Generic[T]):
+    """Give this rank's micro-batches, update after update, from the job's position on.
+
+    The order of an epoch depends on the job's seed and the epoch only; so do the random numbers
+    that a sample is loaded with. When the job is resized, the loader goes on with the next update's
+    part of the new rank.
+    """
+
+    def __init__(
+        self,
+        dataset: data.Dataset[Any],
+        *,
+        shuffle: bool = True,
+        num_workers: int = 0,
+        drop_last: bool = False,
+        count: Callable[[T], int] | None = None,
+        augment: bool = True,
+        collate_fn: Callable[[list[Any]], T] | None = None,
+        job: Job | None = None,
+        **options: Any,  # noqa: ANN401 - handed on as they are
+    ) -> None:
+        """Describe the loader; nothing is read yet.
+
+        Args:
+            dataset: with indices (shuffled), or iterable (in its own order).
+            shuffle: whether the order of each epoch is another.
+            num_workers: processes that load samples.
+            drop_last: leave out the samples after the last whole update, the same for any ranks.
+            count: how many things of a micro-batch the loss is a mean of, e.g. tokens that are no
+                padding; None: samples. The micro-batches of an update are loaded before its first.
+            augment: whether samples are loaded with random numbers (PyTorch's, Python's, NumPy's):
+                then they are seeded for each sample; that takes 15 microseconds.
+            collate_fn: makes a micro-batch of samples.
+            job: whose position it reads; None: the job that was made last.
+            options: of `torch.utils.data.DataLoader`, such as `pin_memory`.
+
+        Raises:
+            TypeError: if an option is the plan's to decide.
+        """
+        for name in options.keys() & _OURS:
+            raise TypeError(f"elastic.DataLoader takes no {name}: {_OURS[name]}.")
+        self.dataset, self.shuffle, self.drop_last = dataset, shuffle, drop_last
+        self._count, self._augment, self._job = count, augment, job
+        self._collate: Callable[[list[Any]], T] = collate_fn or default_collate
+        self._options = options | {"num_workers": num_workers}
+        self._size = size_of(dataset)
+        self._inner: data.DataLoader[T] | None = None
+
+    @property
+    def job(self) -> Job:
+        """The job whose position this loader reads."""
+        if self._job is None:
+            from runai.elastic.torch.job import current_job  # noqa: PLC0415 - it imports us
+
+            self._job = current_job()
+        return self._job
+
+    def __len__(self) -> int:
+        """Return the micro-batches that are left of this epoch, by today's plan."""
+        return sum(len(update) for update in self._updates())
+
+    def __iter__(self) -> Iterator[T]:
+        """Give the micro-batches that are left of the job's epoch."""
+        job, epoch = self.job, self.job.epoch
+        while job.epoch == epoch:
+            formation = job.formation
+            with contextlib.suppress(GivenUp):
+                for micro, batch in self._loaded():
+                    job.begin(micro)
+                    yield batch
+                    job.expect_done(micro)
+                    if job.formation is not formation:
+                        break  # what was loaded ahead is another rank's now
+
+    def _loaded(self) -> Iterator[tuple[MicroBatch, T]]:
+        """Give the micro-batches that are left with their samples, by today's plan."""
+        for update in self._streamed() if self._size is None else self._indexed():
+            yield from update if self._count is None else weigh(list(update), self._count, self.job)
+
+    def _indexed(self) -> Iterator[Iterator[tuple[MicroBatch, T]]]:
+        if self._inner is None:
+            self._inner = data.DataLoader(
+                Samples(self.dataset, seed=self.job.seed, augment=self._augment),
+                batch_sampler=_Indices(self),
+                collate_fn=self._collate,
+                generator=torch.Generator().manual_seed(self.job.seed),
+                **self._options,
+            )
+        batches = iter(self._inner)
+        for update in self._updates():
+            yield ((micro, next(batches)) for micro in update)
+
+    def _streamed(self) -> Iterator[Iterator[tuple[MicroBatch, T]]]:
+        job = self.job
+        stream = Stream(
+            cast("Iterable[Any]", self.dataset),
+            job.division,
+            self._collate,
+            global_batch=job.global_batch,
+            skip=job.position.samples,
+            epoch=job.epoch,
+            seed=job.seed,
+            augment=self._augment,
+            drop_last=self.drop_last,
+        )
+        portions: Iterator[Portion] = iter(
+            data.DataLoader(stream, batch_size=None, collate_fn=_as_is, **self._options)
+        )
+        for portion in portions:
+            yield self._update_of(portion, portions)
+
+    def _update_of(
+        self, portion: Portion, portions: Iterator[Portion]
+    ) -> Iterator[tuple[MicroBatch, T]]:
+        division = self.job.division
+        for micro in micro_batches(division, portion.total, ends_epoch=portion.ends_epoch):
+            yield micro, (portion if micro.first else next(portions)).batch
+
+    def _updates(self) -> Iterator[Update]:
+        """Cut what is left of the epoch into updates, and these into this rank's micro-batches."""
+        size, job = self._whole_size(), self.job
+        for start in range(job.position.samples, size, job.global_batch):
+            total = min(job.global_batch, size - start)
+            ends_epoch = start + total == size
+            yield list(micro_batches(job.division, total, ends_epoch=ends_epoch))
+
+    def _whole_size(self) -> int:
+        """Return the samples of an epoch."""
+        size, global_batch = self._size, self.job.global_batch
+        if size is None:
+            raise TypeError("An iterable data set has no length.")
+        if self.drop_last:
+            size -= size % global_batch
+        if size == 0:
+            raise ValueError(
+                f"A data set of {self._size} samples has no update of {global_batch}: "
+                "give it more samples, or leave out drop_last."
+            )
+        return size
+
+    def indices(self) -> Iterator[list[Where]]:
+        """Give the epoch and index of each sample of each micro-batch that is left."""
+        job, size = self.job, self._size
+        assert size is not None
+        epoch, start = job.epoch, job.position.samples
+        order = order_of(size, seed=job.seed, epoch=epoch, shuffle=self.shuffle)
+        for update in self._updates():
+            for micro in update:
+                first = start + micro.part.offset
+                for_company = max(1, micro.part.size)
+                yield [(epoch, index) for index in order[first : first + for_company].tolist()]
+            start += update[0].total
+
+
+class _Indices(data.Sampler[list[Where]]):
+    """What PyTorch's loader asks each time that it is iterated: from the position of then on."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[Where]]:
+        return self._loader.indices()
+
+
+def _as_is(portion: Any) -> Any:  # noqa: ANN401 - a Portion is collated already
+    return portion

@@ -1,0 +1,148 @@
+"""Ranks that compute one update together, with DistributedDataParallel (`exact`).
+
+Knows how an update is divided by ranks, when gradients are reduced, and that DDP averages over the
+ranks. What is done with the reduced gradient is `boundary`'s. Made anew by `job` whenever the
+group of processes is another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from runai.elastic.batching import plan_batches
+from runai.elastic.torch.position import Divider, MicroBatch, Part
+from runai.elastic.torch.start import launched
+
+__all__ = [
+    "DataParallelRanks",
+    "Ranks",
+    "broadcast_tensors",
+    "device_of",
+    "join_launched",
+    "total_over_ranks",
+]
+
+
+class Ranks(Divider, Protocol):
+    """How the ranks of a job compute an update together.
+
+    For each micro-batch `begin` is called before its forward pass and `collect` after its backward
+    pass; after the last one of an update `reduce`, or `abandon` where the update is given up.
+    """
+
+    model: nn.Module
+    """What the training script calls."""
+    factor: float
+    """What each loss is multiplied with, besides its weight."""
+
+    def begin(self, micro: MicroBatch) -> None:
+        """Prepare the forward pass of a micro-batch."""
+
+    def collect(self, micro: MicroBatch) -> None:
+        """Take the gradient of a micro-batch."""
+
+    def reduce(self) -> None:
+        """Leave the gradient of the whole update on every rank, in the parameters' `grad`."""
+
+    def abandon(self) -> None:
+        """Forget what was computed of an update."""
+
+
+class DataParallelRanks:
+    """Ranks that each accumulate their share; the last micro-batch's backward pass reduces it."""
+
+    def __init__(
+        self, module: nn.Module, gpu_batch: int, rank: int, ranks: int, ddp: Mapping[str, Any]
+    ) -> None:
+        """Wrap the model where there are several ranks; rank 0's weights and buffers hold."""
+        self._module, self._gpu_batch, self._rank, self._ranks = module, gpu_batch, rank, ranks
+        self._quiet = contextlib.ExitStack()
+        self._ddp: DistributedDataParallel | None = None
+        self.factor = 1.0
+        if ranks > 1:
+            # Buffers are sent at the boundary: nothing but `backward` and `step` waits for others.
+            self._ddp = DistributedDataParallel(module, **{"broadcast_buffers": False, **ddp})
+            self.factor = float(ranks)  # DDP averages; the weights of all ranks sum to one
+        self.model: nn.Module = self._ddp or module
+        self.parts = lru_cache(maxsize=8)(self._parts)
+
+    def _parts(self, total: int) -> tuple[Part, ...]:
+        plan = plan_batches(total, self._gpu_batch, self._ranks)
+        sizes, offset, parts = plan.micro_batches[self._rank], plan.offsets[self._rank], []
+        for step, size in enumerate(sizes):
+            parts.append(Part(offset if size else 0, size, self._rank * plan.steps + step))
+            offset += size
+        return tuple(parts)
+
+    def begin(self, micro: MicroBatch) -> None:
+        """Reduce in the last backward pass only; DDP decides that in the forward pass."""
+        if self._ddp is not None:
+            if micro.last:
+                self._quiet.close()
+            elif micro.first:
+                self._quiet.enter_context(self._ddp.no_sync())
+
+    def collect(self, micro: MicroBatch) -> None:
+        """Leave the gradient where it is: it adds up in the parameters."""
+
+    def reduce(self) -> None:
+        """Send rank 0's buffers; the gradient was reduced in the last backward pass."""
+        if self._ddp is not None:
+            broadcast_tensors(list(self._module.buffers()))
+
+    def abandon(self) -> None:
+        """Forget that reducing was off."""
+        self._quiet.close()
+
+
+def join_launched() -> tuple[int, int]:
+    """Return this process's rank and how many there are, in the group that a launcher meant.
+
+    The group is formed where nobody did; on the processor and, where there is one, the GPU.
+    """
+    if not distributed.is_initialized():
+        rank, ranks = launched()
+        if ranks == 1:
+            return rank, ranks
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0))
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        )
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return where a model's parameters are."""
+    first = next(module.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def total_over_ranks(number: float, device: torch.device) -> float:
+    """Sum a number over all ranks, in double precision."""
+    if not (distributed.is_initialized() and distributed.get_world_size() > 1):
+        return number
+    box = torch.tensor([number], dtype=torch.float64, device=device)
+    distributed.all_reduce(box)
+    return float(box.item())
+
+
+def broadcast_tensors(tensors: list[Tensor], source: int = 0) -> None:
+    """Overwrite tensors on all ranks with those of one, in one message for each type."""
+    by_type: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        by_type.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for group in by_type.values():
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
+        distributed.broadcast(flat, source)
+        parts = flat.split([tensor.numel() for tensor in group])
+        for tensor, part in zip(group, parts, strict=True):
+            tensor.detach().copy_(part.view_as(tensor))

@@ -1,0 +1,53 @@
+"""Random numbers that depend on what is computed, not on who computes it.
+
+Knows how a key is made of a few integers, and how generators are seeded with it: before each
+forward pass, and before each sample is loaded. Stateless, so that there is nothing to save.
+Called by `job` and `samples`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import torch
+
+__all__ = ["key", "seed_everything", "seed_torch"]
+
+_MASK = 2**64 - 1
+
+
+def key(*parts: int) -> int:
+    """Mix integers into one of 64 bits, in which each bit depends on all of theirs.
+
+    The finalizer is splitmix64's (Steele, Lea, Flood: Fast splittable pseudorandom number
+    generators, OOPSLA 2014).
+
+    >>> key(0, 1) != key(1, 0)
+    True
+    """
+    mixed = 0
+    for part in parts:
+        mixed = (mixed ^ part) + 0x9E3779B97F4A7C15 & _MASK
+        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
+        mixed ^= mixed >> 31
+    return mixed
+
+
+def seed_torch(seed: int) -> None:
+    """Seed PyTorch's generators, of the processor and of the current device.
+
+    Not `torch.manual_seed`: where CUDA is not used yet, that takes 0.4 ms and queues a call.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators that a data set may use: PyTorch's, Python's, and NumPy's if imported."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed & 0xFFFFFFFF)

@@ -1,0 +1,63 @@
+"""What is saved of a training, and how it is taken again at any number of ranks.
+
+Knows the layout of a job's state: that of the parts alone, without wrappers, so that a plain script
+can read it too; tensors, numbers, strings, dicts and lists only. Called by `job`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from runai.elastic.torch.boundary import Boundary
+from runai.elastic.torch.position import Position
+
+if TYPE_CHECKING:
+    from runai.elastic.torch.job import Job
+
+__all__ = ["capture", "restore"]
+
+_PARTS = ("optimizer", "scheduler", "scaler", "ema")
+
+
+def capture(job: Job, boundary: Boundary) -> dict[str, Any]:
+    """Return the state of a job and of its parts; tensors are not copied."""
+    parts = {name: getattr(boundary, name) for name in _PARTS}
+    return {
+        "job": {
+            "global_batch": job.global_batch,
+            "gpu_batch": job.gpu_batch,
+            "seed": job.seed,
+            **asdict(job.position),
+        },
+        "model": job.module.state_dict(),
+        **{name: part.state_dict() for name, part in parts.items() if part is not None},
+    }
+
+
+def restore(job: Job, boundary: Boundary, saved: Mapping[str, Any], *, force: bool) -> None:
+    """Take a state again; it is copied, since optimizers would go on writing into it.
+
+    Raises:
+        ValueError: if the state is none, lacks a part, or is of a job that updates otherwise.
+    """
+    counters = saved.get("job")
+    if counters is None:
+        raise ValueError(f"This is no job's state: it has {sorted(saved)}, but no `job`.")
+    if counters["global_batch"] != job.global_batch and not force:
+        raise ValueError(
+            f"The state is of a job with a global batch of {counters['global_batch']}, this one "
+            f"has {job.global_batch}: its updates would be others. Pass force=True to go on."
+        )
+    parts = {name: getattr(boundary, name) for name in _PARTS}
+    for name, part in parts.items():
+        if part is not None and name not in saved:
+            raise ValueError(f"The job has a {name}, its saved state has none.")
+    job.module.load_state_dict(saved["model"])
+    for name, part in parts.items():
+        if part is not None:
+            part.load_state_dict(copy.deepcopy(saved[name]))
+    job.seed = counters["seed"]
+    job.position = Position(counters["epoch"], counters["samples"], counters["update"])

@@ -1,0 +1,108 @@
+"""Real ranks for tests: processes on this machine that form a gloo group and return what they find.
+
+Knows how they are started (forked from one server that has imported PyTorch, so that a rank takes
+milliseconds and not seconds) and ended; what they compute is the test's. The function that ranks
+run must stand in a module of `tests/`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+__all__ = ["form_group", "run_ranks"]
+
+_PATIENCE_S = 110.0
+
+_context = multiprocessing.get_context("forkserver")
+# The first optimizer of a process imports torch._dynamo: seconds that are spent once here.
+_context.set_forkserver_preload(["torch", "torch._dynamo", "runai.elastic.torch"])
+
+
+def run_ranks(
+    function: Callable[..., Any], ranks: int, store: Path, *arguments: Any, grouped: bool = True
+) -> list[Any]:
+    """Run `function(rank, ranks, *arguments)` in as many processes, and return what each returned.
+
+    Results are pickled: arrays of NumPy rather than tensors, whose memory ends with the process.
+
+    Args:
+        function: of a module of `tests/`.
+        ranks: processes.
+        store: a file that does not exist yet, by which they find one another.
+        arguments: for the function.
+        grouped: whether they are to form a group first, where there are several.
+    """
+    started = []
+    for rank in range(ranks):
+        ours, theirs = _context.Pipe(duplex=False)
+        process = _context.Process(
+            target=_rank,
+            args=(theirs, function, rank, ranks, str(store), arguments, grouped),
+            daemon=False,  # loaders start processes of their own
+        )
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+    try:
+        return [_result(ours) for _, ours in started]
+    finally:
+        for process, ours in started:
+            ours.close()
+            process.join(5)
+            process.kill()
+            process.join()
+            process.close()
+
+
+def form_group(rank: int, ranks: int, store: str) -> None:
+    """Form the default group of this process and the others that name the same file."""
+    from torch import distributed
+
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=ranks,
+        timeout=dt.timedelta(seconds=_PATIENCE_S),
+    )
+
+
+def _rank(
+    answer: Connection,
+    function: Callable[..., Any],
+    rank: int,
+    ranks: int,
+    store: str,
+    arguments: tuple[Any, ...],
+    grouped: bool,
+) -> None:
+    import torch
+    from torch import distributed
+
+    torch.set_num_threads(1)
+    for name in ("WORLD_SIZE", "RANK"):
+        os.environ.pop(name, None)
+    try:
+        if grouped and ranks > 1:
+            form_group(rank, ranks, store)
+        answer.send((function(rank, ranks, *arguments), ""))
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+    except Exception:  # noqa: BLE001 - whoever asked is told
+        answer.send((None, f"rank {rank} of {ranks}:\n{traceback.format_exc()}"))
+
+
+def _result(answer: Connection) -> Any:
+    if not answer.poll(_PATIENCE_S):
+        raise TimeoutError("A rank did not answer.")
+    result, error = answer.recv()
+    if error:
+        raise AssertionError(error)
+    return result
