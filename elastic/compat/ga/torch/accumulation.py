@@ -96,8 +96,8 @@ class Accumulation:
 
             # The first hook alone would also see `torch.autograd.grad`, which changes no `.grad`.
             self._handles[parameter] = [
-                parameter.register_hook(arrives),  # type: ignore[no-untyped-call]
-                parameter.register_post_accumulate_grad_hook(arrived),  # type: ignore[no-untyped-call]
+                parameter.register_hook(arrives),
+                parameter.register_post_accumulate_grad_hook(arrived),
             ]
 
     def unwatch(self) -> None:
