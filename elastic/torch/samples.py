@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 from runai.elastic.torch.position import Divider, Part
 from runai.elastic.torch.randomness import key, seed_everything
 
-__all__ = ["Portion", "Samples", "Stream", "order_of"]
+__all__ = ["Portion", "Samples", "Stream", "Where", "order_of", "size_of"]
 
 # Where the random numbers of orders and of samples begin; any two numbers that differ.
 _ORDER, _SAMPLE = 1, 2
