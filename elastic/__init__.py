@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Never
 
+import runai
 from runai.elastic.batching import BatchPlan, plan_batches
+from runai.elastic.provider import look_for_another
 
 __all__ = ["publish"]  # the attributes are there after `publish` only
 
@@ -77,10 +79,36 @@ def publish(
     return by_rank
 
 
+def _init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = None) -> None:
+    """Set the attributes without a framework, as runai 0.4.1 had it; use the `init` of one.
+
+    Args:
+        global_batch_size: samples of one update, over all GPUs.
+        max_gpu_batch_size: the most samples that one GPU holds at a time.
+        gpus: GPUs of this process; None: those that are visible, else 1.
+    """
+    from runai.utils import gpus as visible  # noqa: PLC0415 - the original's, seldom called
+
+    publish(
+        global_batch_size,
+        max_gpu_batch_size,
+        devices=max(1, visible.count()) if gpus is None else gpus,
+    )
+
+
 def __getattr__(name: str) -> Never:
+    if name == "hvd":
+        raise AttributeError(
+            "runai.elastic.hvd was Horovod, which is not used any more: PyTorch trains with"
+            " torch.distributed (runai.elastic.torch.Job), Keras with its back end's distribution."
+            " runai.elastic.rank and runai.elastic.gpus tell what hvd.rank() and hvd.size() did."
+        )
     if name in __annotations__:
         raise AttributeError(
             f"runai.elastic.{name} is not known yet: call runai.elastic.torch.init(256, 64) or "
             "runai.elastic.keras.init(256, 64) first (global batch size, largest batch of one GPU)."
         )
     raise AttributeError(f"module 'runai.elastic' has no attribute {name!r}")
+
+
+look_for_another(runai)

@@ -1,0 +1,231 @@
+"""Experiments of a search, shared by many processes through one file: `runai.yaml`.
+
+Knows the file (the original library's format), its lock, and that a paused experiment is picked
+again first. Not how an experiment trains. Called by training scripts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import itertools
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from runai.utils.flock import Flock
+
+__all__ = ["HpoError", "Status", "Strategy", "init", "pick", "report"]
+
+TIME: Final = "%d/%m/%Y %H:%M:%S"
+
+
+class HpoError(RuntimeError):
+    """The search cannot go on; the text says what is wrong and what to do."""
+
+
+class Status:
+    """How far an experiment is."""
+
+    Unassigned = "unassigned"
+    Assigned = "assigned"
+    Preempted = "preempted"
+
+
+class Strategy(enum.Enum):
+    """Which experiments there are."""
+
+    GridSearch = 0
+    """Every combination once."""
+    RandomSearch = 1
+    """As many as are picked, each drawn anew."""
+
+
+class _Search:
+    """The file of a search, and the experiment of this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "runai.yaml"
+        self.experiment: int | None = None
+        self._lock = Flock(directory / "runai.yaml.lock")
+        self._busy = threading.RLock()
+        self._changing = False
+        self.left: Callable[[], None] | None = None
+        """What to do when the file is whole again: a signal came while it was written."""
+
+    @contextmanager
+    def changed(self) -> Iterator[dict[str, Any]]:
+        """Read the file under its lock, and replace it whole by what became of it."""
+        yaml = _yaml()
+        with self._busy:
+            self._changing = True
+            try:
+                with self._lock:
+                    yield from self._replaced(yaml)
+            finally:
+                self._changing = False
+        if self.left is not None:
+            self.left()
+
+    def _replaced(self, yaml: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - a module
+        if self.path.exists():
+            content = yaml.safe_load(self.path.read_text(encoding="utf-8"))
+        else:
+            content = {"creationTime": _now()}
+        yield content
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        temporary.write_text(yaml.safe_dump(content), encoding="utf-8")
+        temporary.replace(self.path)
+
+    def own(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Find the experiment of this process."""
+        found = [e for e in content.get("experiments", []) if e["id"] == self.experiment]
+        if len(found) != 1:
+            raise HpoError(f"{self.path} does not have experiment {self.experiment} once.")
+        own: dict[str, Any] = found[0]
+        return own
+
+    def preempt(self, then: Callable[[], None]) -> None:
+        """Leave the experiment to whoever picks next, then go on; when the file allows it."""
+        if self._changing:  # the signal came in between, and the lock knows no owner
+            self.left = lambda: self.preempt(then)
+            return
+        self.left = None
+        if self.experiment is not None:
+            with self.changed() as content:
+                _mark(content, self.own(content), Status.Preempted)
+        then()
+
+
+_search: _Search | None = None
+
+
+def init(root: str | os.PathLike[str], subdir: str | None = None) -> None:
+    """Join the search of a shared directory.
+
+    A SIGTERM from now on marks the picked experiment as preempted, then does what it did before:
+    calls the handler that was there, else exits with status 1.
+
+    Args:
+        root: a directory that exists, on a file system that all processes share.
+        subdir: a directory below it, made if need be.
+
+    Raises:
+        FileNotFoundError: if there is no such root.
+        ImportError: if PyYAML is not installed.
+    """
+    global _search  # noqa: PLW0603 - one search for each process, as in the original
+    _yaml()
+    directory = Path(root)
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory} is no directory; a search needs one that is shared.")
+    if subdir is not None:
+        directory /= subdir
+        directory.mkdir(exist_ok=True)
+    first = _search is None
+    _search = _Search(directory)
+    # Python hands signals to its main thread only; one handler serves all later searches.
+    if first and threading.current_thread() is threading.main_thread():
+        _chain(signal.getsignal(signal.SIGTERM))
+
+
+def pick(grid: Mapping[str, Sequence[Any]], strategy: Strategy) -> dict[str, Any]:
+    """Take an experiment, a preempted one first, and return its configuration.
+
+    Args:
+        grid: for each parameter the values it may have.
+        strategy: every combination once, or drawn at random.
+
+    Raises:
+        HpoError: if every combination was picked, or `init` was not called.
+        ValueError: if the strategy is none.
+    """
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"The strategy must be a runai.hpo.Strategy, not {strategy!r}.")  # noqa: TRY004
+    search = _joined()
+    with search.changed() as content:
+        if "experiments" not in content:
+            every = _combinations(grid) if strategy is Strategy.GridSearch else []
+            content["experiments"] = [
+                {"id": number, "status": Status.Unassigned, "config": config}
+                for number, config in enumerate(every, start=1)
+            ]
+        experiments = content["experiments"]
+        free = [e for e in experiments if e["status"] == Status.Preempted]
+        if strategy is Strategy.GridSearch:
+            free += [e for e in experiments if e["status"] == Status.Unassigned]
+        elif not free:
+            drawn = {name: random.choice(values) for name, values in grid.items()}  # noqa: S311
+            number = max((e["id"] for e in experiments), default=0) + 1
+            experiments.append({"id": number, "config": drawn})
+            free = experiments[-1:]
+        if not free:
+            raise HpoError(
+                f"All {len(experiments)} experiments of {search.path} were picked; start another"
+                " search in another directory."
+            )
+        _mark(content, free[0], Status.Assigned)
+        search.experiment = free[0]["id"]
+        config: dict[str, Any] = dict(free[0]["config"])
+    return config
+
+
+def report(epoch: int, metrics: Mapping[str, Any]) -> None:
+    """Note the metrics of an epoch with the experiment; numbers of numpy and tensors are read.
+
+    Raises:
+        HpoError: if no experiment was picked.
+    """
+    search = _joined()
+    if search.experiment is None:
+        raise HpoError("Nothing to report about: call runai.hpo.pick(grid, strategy) first.")
+    plain = {name: getattr(value, "item", lambda v=value: v)() for name, value in metrics.items()}
+    with search.changed() as content:
+        reports = search.own(content).setdefault("reports", [])
+        reports.append({"epoch": int(epoch), "metrics": plain, "reportTime": _now()})
+
+
+def _chain(before: Any) -> None:  # noqa: ANN401 - as `signal.getsignal` says it
+    def leave(signum: int, frame: FrameType | None) -> None:
+        def go_on() -> None:
+            if callable(before):
+                before(signum, frame)
+            elif before is not signal.SIG_IGN:
+                raise SystemExit(1)
+
+        _joined().preempt(go_on)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def _joined() -> _Search:
+    if _search is None:
+        raise HpoError("No search was joined: call runai.hpo.init(directory) first.")
+    return _search
+
+
+def _combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def _mark(content: dict[str, Any], experiment: dict[str, Any], status: str) -> None:
+    experiment["status"] = status
+    experiment["modificationTime"] = content["modificationTime"] = _now()
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).astimezone().strftime(TIME)
+
+
+def _yaml() -> Any:  # noqa: ANN401 - a module
+    try:
+        import yaml  # noqa: PLC0415 - no dependency of the base install
+    except ImportError:
+        raise ImportError("runai.hpo keeps its experiments as YAML: pip install pyyaml") from None
+    return yaml

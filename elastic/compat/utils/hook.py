@@ -1,0 +1,63 @@
+"""Another function in a function's place, for a while.
+
+Knows the module or class, the name and what stood there. Exported under the original library's
+name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+__all__ = ["Hook"]
+
+
+class Hook:
+    """Call `hook`, or a subclass's `__hook__`, where `module.method` is called.
+
+    What the hook itself calls of that name is the original, unless `recursion` is set; the original
+    is `__original__`.
+    """
+
+    def __init__(
+        self,
+        module: object,
+        method: str,
+        hook: Callable[..., Any] | None = None,
+        recursion: bool = False,  # noqa: FBT001, FBT002 - the original's
+    ) -> None:
+        """Name what is to be replaced, and by what."""
+        self.module, self.method, self.recursion = module, method, recursion
+        self.hook: Callable[..., Any] = hook or self.__hook__
+        self.__original__: Callable[..., Any] = getattr(module, method)
+        self._inside = threading.local()
+
+    def enable(self) -> None:
+        """Replace it, until `disable`."""
+
+        def call(*args: object, **kwargs: object) -> object:
+            if getattr(self._inside, "depth", 0) and not self.recursion:
+                return self.__original__(*args, **kwargs)
+            self._inside.depth = getattr(self._inside, "depth", 0) + 1
+            try:
+                return self.hook(*args, **kwargs)
+            finally:
+                self._inside.depth -= 1
+
+        setattr(self.module, self.method, call)
+
+    def disable(self) -> None:
+        """Put the original back."""
+        setattr(self.module, self.method, self.__original__)
+
+    def __enter__(self) -> Self:
+        self.enable()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.disable()
+
+    def __hook__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a subclass's choice
+        """Do what is to be done instead; subclasses say what."""
+        raise NotImplementedError(f"{type(self).__name__} has neither a hook nor a __hook__.")

@@ -1,0 +1,141 @@
+"""Every public name of runai 0.4.1 works, or says in one sentence what to use instead."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import runai.mp
+import runai.profiler
+from runai.utils.replaced import Replaced
+
+PLAIN = {
+    "runai.elastic": ["_init"],
+    "runai.hpo": ["Status", "Strategy", "init", "pick", "report"],
+    "runai.mp": ["Method", "init"],
+    "runai.profiler": ["Profiler", "profile"],
+    "runai.reporter": ["Reporter", "finish", "reportMetric", "reportParameter"],
+    "runai.reporter.report_promethues": ["ReportType", "push", "send"],
+    "runai.utils": ["Attribute", "Flock", "Hook", "attribute", "flock", "gpus", "log", "random"],
+}
+TORCH = {
+    "runai.elastic.torch": ["init"],
+    "runai.ga.torch": ["optim"],
+    "runai.ga.torch.optim": [
+        *("Optimizer", "State", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "SGD"),
+        *("Rprop", "RMSprop"),
+    ],
+}
+
+
+def _rows(names, *marks):
+    return [
+        pytest.param(module, name, id=f"{module}.{name}", marks=marks)
+        for module, exported in names.items()
+        for name in exported
+    ]
+
+
+@pytest.mark.parametrize(("module", "name"), [*_rows(PLAIN), *_rows(TORCH, pytest.mark.torch)])
+def test_a_name_is_where_it_was(module, name):
+    __import__(module)
+
+    assert hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize(
+    ("use", "instead"),
+    [
+        pytest.param(lambda: runai.profiler.profile(10), "torch.profiler", id="profile"),
+        pytest.param(lambda: runai.profiler.profile(10, "/tmp"), "TensorBoard", id="profile-dst"),
+        pytest.param(lambda: runai.profiler.Profiler(None, "run", 1, "."), "jax", id="Profiler"),
+        pytest.param(lambda: runai.profiler.keras, "TensorBoard", id="profiler.keras"),
+        pytest.param(lambda: runai.profiler.tf, "tf.profiler", id="profiler.tf"),
+        pytest.param(
+            lambda: runai.mp.init(2, runai.mp.Method.Cin), "keras.distribution", id="mp.init"
+        ),
+        pytest.param(lambda: runai.mp.keras.layers, "fully_shard", id="mp.keras.layers"),
+    ],
+)
+def test_a_name_that_works_no_more_says_what_does(use, instead):
+    with pytest.raises(Replaced, match="does not work any more") as refused:
+        use()
+
+    assert instead in str(refused.value)
+
+
+def test_names_that_never_were_are_missing_as_ever():
+    for module in (runai.mp, runai.profiler, importlib.import_module("runai.elastic")):
+        assert not hasattr(module, "nonsense")
+
+
+def test_the_elastic_attributes_without_init_say_what_to_call():
+    program = "import runai.elastic; runai.elastic.steps"
+    failed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert "call runai.elastic.torch.init(256, 64)" in failed.stderr
+
+
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "keras", "tensorflow", "jax"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+import runai.elastic, runai.ga, runai.reporter, runai.hpo, runai.utils, runai.mp, runai.profiler
+for name in sys.argv[1:]:
+    try:
+        __import__(name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_without_a_framework_an_import_says_what_to_install():
+    shown = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "runai.elastic.torch", "runai.ga.torch.optim"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+
+    assert len(shown) == 2
+    assert all("pip install jupyter-runai[torch]" in line for line in shown)
+
+
+def test_horovod_is_refused_with_what_replaces_it():
+    with pytest.raises(AttributeError, match=r"torch\.distributed"):
+        _ = importlib.import_module("runai.elastic").hvd
+
+
+def test_the_original_init_divides_among_the_gpus_of_this_process():
+    elastic = importlib.import_module("runai.elastic")
+    elastic._init(256, 64, gpus=2)
+
+    assert (
+        *(elastic.steps, elastic.batch_size, elastic.global_batch_size, elastic.gpus),
+        elastic.master,
+    ) == (2, 64, 256, 2, True)
+
+
+def test_the_original_library_beside_ours_is_noticed(tmp_path):
+    # Its __init__.py makes `runai` a package of its folder; ours was installed last into it.
+    (tmp_path / "runai").mkdir()
+    (tmp_path / "runai/__init__.py").touch()
+    (tmp_path / "runai/elastic").symlink_to(importlib.import_module("runai.elastic").__path__[0])
+    shown = subprocess.run(
+        [sys.executable, "-S", "-c", "import runai.elastic"],
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+
+    assert f"{tmp_path}/runai/__init__.py: another library provides `runai`" in shown
+    assert "pip uninstall runai" in shown
