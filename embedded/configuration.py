@@ -20,7 +20,7 @@ from runai.embedded.settings import Settings
 __all__ = ["configuration"]
 
 SERVICE = "runai"
-HANDED_ON = ("RUNAI_LEDGER", "RUNAI_LOG_LEVEL")
+HANDED_ON = ("RUNAI_AGENT_METRICS", "RUNAI_LEDGER", "RUNAI_LOG_LEVEL")
 """The service's own variables that whoever starts the platform may set."""
 # What members of projects may do with the service, from the browser, a notebook or the terminal.
 MEMBER_SCOPES = (f"access:services!service={SERVICE}", "custom:runai:submit")

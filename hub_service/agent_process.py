@@ -21,7 +21,10 @@ WELL_AFTER_S = 60.0
 """An agent that ran so long had a good start: the next one is started without delay."""
 LEAVES_WITHIN_S = 5.0
 
-_HANDED_ON = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LANG", "RUNAI_GPUS", "RUNAI_SIMULATE")
+_HANDED_ON = (
+    *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LANG"),
+    *("RUNAI_GPUS", "RUNAI_SIMULATE", "RUNAI_AGENT_METRICS"),
+)
 
 
 def agent_environment(

@@ -1,8 +1,9 @@
 """Start the agent of one node: `python -m runai.hub_service.agent`, configured by environment.
 
 RUNAI_API_URL (the service's root), RUNAI_AGENT_TOKEN, RUNAI_NODE; devices as the service has them:
-RUNAI_GPUS ("auto" or a number), RUNAI_SIMULATE (a number wins). Leaves at SIGTERM and when its
-parent is gone (RUNAI_AGENT_PARENT, its PID, if given). Started by the service, or by a DaemonSet.
+RUNAI_GPUS ("auto" or a number), RUNAI_SIMULATE (a number wins); RUNAI_AGENT_METRICS (HOST:PORT) for
+Prometheus. Leaves at SIGTERM and when its parent is gone (RUNAI_AGENT_PARENT, its PID, if given).
+Started by the service, or by a DaemonSet.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,6 +28,8 @@ from runai.hub_service.parent import end_with_parent
 
 __all__ = ["Settings", "main"]
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -37,6 +40,7 @@ class Settings:
     gpus: int | Literal["auto"]
     simulate: int | None
     parent: int | None
+    metrics: tuple[str, int] | None
     token: str = field(repr=False)
 
     @classmethod
@@ -55,6 +59,7 @@ class Settings:
             gpus="auto" if gpus == "auto" else _number("RUNAI_GPUS", gpus),
             simulate=_number("RUNAI_SIMULATE", simulate) if simulate else None,
             parent=_number("RUNAI_AGENT_PARENT", parent) if parent else None,
+            metrics=_address(environ.get("RUNAI_AGENT_METRICS", "")),
             token=_needed(environ, "RUNAI_AGENT_TOKEN"),
         )
 
@@ -72,6 +77,17 @@ def _number(name: str, text: str) -> int:
         raise InvalidRequest(f"{name} is {text!r}.", hint="Give a number.") from None
 
 
+def _address(text: str) -> tuple[str, int] | None:
+    host, _, port = text.rpartition(":")
+    if not text:
+        return None
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise InvalidRequest(
+            f"RUNAI_AGENT_METRICS is {text!r}.", hint="Give HOST:PORT, as in 127.0.0.1:9410."
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def _keeper(devices: Sequence[Device]) -> Keeper:
     """Return what keeps the shares of these devices: the driver where it can."""
     uuids = [device.uuid for device in devices if not device.simulated]
@@ -81,6 +97,22 @@ def _keeper(devices: Sequence[Device]) -> Keeper:
         return Keeper(hard=HardLimits(DriverLimits.open(uuids)))
     except DriverLimitsUnavailable as error:
         return Keeper(no_hard_limit=str(error))
+
+
+def _serve_metrics(settings: Settings, agent: Agent) -> Callable[[], None]:
+    """Answer Prometheus where that is wanted and possible; return what ends it."""
+    if settings.metrics is None:
+        return lambda: None
+    # Its modules are memory that an agent without it need not have.
+    from runai.hub_service.agent.metrics import serve  # noqa: PLC0415
+
+    host, port = settings.metrics
+    try:
+        return serve(host, port, settings.node, agent.tally)
+    except OSError as error:
+        # Metering goes on: it is what limits and charts live on.
+        log.warning("Prometheus is not answered on %s:%d: %s", host, port, error)
+        return lambda: None
 
 
 async def _run(settings: Settings) -> None:
@@ -100,11 +132,13 @@ async def _run(settings: Settings) -> None:
     assert me is not None
     for stop in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(stop, me.cancel)
+    end_metrics = _serve_metrics(settings, agent)
     # What was imported stays: the collector need not look at it every few seconds.
     gc.freeze()
     try:
         await agent.run()
     finally:
+        end_metrics()
         source.close()
         await client.close()
 

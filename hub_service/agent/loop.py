@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from runai.hub_service.agent import usage
@@ -20,7 +21,7 @@ from runai.hub_service.agent.releasing import Releaser
 from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
 from runai.hub_service.errors import RunaiError, Unavailable
 
-__all__ = ["Agent", "Reporter"]
+__all__ = ["Agent", "Reporter", "Tally"]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,21 @@ class Reporter(Protocol):
         """
 
 
+@dataclass(slots=True)
+class Tally:
+    """What the loop did since it began, for whoever asks; only the loop writes."""
+
+    polls: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    """Spent in polls."""
+    sent: int = 0
+    dropped: int = 0
+    """Refused by the service, or too old by the time it was back."""
+    waiting: int = 0
+    last: AgentReport | None = None
+
+
 class Agent:
     """Measures one node for as long as `run` runs."""
 
@@ -71,6 +87,7 @@ class Agent:
         self._keeper = keeper or Keeper()
         self._releaser = releaser or Releaser()
         self._processor = ProcessorMeter()
+        self.tally = Tally()
         self._allocations: list[AgentAllocation] = []
         self._waiting: deque[tuple[float, AgentReport]] = deque(maxlen=KEPT_REPORTS)
         """With the times when they were measured, by a clock that nobody sets."""
@@ -93,6 +110,7 @@ class Agent:
                 failures = 0
             except Exception:
                 failures += 1
+                self.tally.failed += 1
                 log.exception("measuring failed %d times; the gap shows in the charts", failures)
             if failures:
                 await asyncio.sleep(_delay(failures))
@@ -107,10 +125,16 @@ class Agent:
                     continue
 
     async def _poll(self) -> None:
-        allocations = self._allocations
+        allocations, began = self._allocations, time.monotonic()
+        self.tally.polls += 1
         # A thread: a driver that hangs must not stop the reports.
         report = await asyncio.to_thread(self._report, allocations)
-        self._waiting.append((time.monotonic(), report))
+        measured = time.monotonic()
+        self.tally.seconds += measured - began
+        self.tally.last = report
+        self.tally.dropped += len(self._waiting) == KEPT_REPORTS
+        self._waiting.append((measured, report))
+        self.tally.waiting = len(self._waiting)
         self._to_send.set()
 
     def _report(self, allocations: list[AgentAllocation]) -> AgentReport:
@@ -142,19 +166,26 @@ class Agent:
                 failures += 1
                 if len(self._waiting) < KEPT_REPORTS:
                     self._waiting.appendleft((measured, report))
+                else:
+                    self.tally.dropped += 1
             except RunaiError as refused:
                 # The same report would be refused again; the next one perhaps not.
                 failures += 1
+                self.tally.dropped += 1
                 log.warning("the service refused a report: %s", refused)
             except Exception:
                 failures += 1
+                self.tally.dropped += 1
                 log.exception("reporting failed %d times", failures)
             else:
                 if failures:
                     log.warning("the service is back")
                 failures = 0
+                self.tally.sent += 1
+                self.tally.waiting = len(self._waiting)
                 self._learn(reply.allocations)
                 continue
+            self.tally.waiting = len(self._waiting)
             await asyncio.sleep(_delay(failures))
 
     def _learn(self, allocations: list[AgentAllocation]) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
 from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from prometheus import prometheus
 from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.api.schemas import SubmitRequest
 from waiting import eventually_async
@@ -197,7 +193,12 @@ async def test_names_follow_the_conventions(busy):
 @pytest.mark.prometheus
 async def test_every_query_of_the_dashboard_has_an_answer(busy, tmp_path, free_port):
     served, report = busy
-    async with prometheus(served.url, tmp_path, free_port) as query:
+    source = {
+        "metrics_path": "/services/runai/metrics",
+        "authorization": {"credentials": "root-token"},
+        "static_configs": [{"targets": [served.url.split("/")[2]]}],
+    }
+    async with prometheus(source, tmp_path, free_port()) as query:
 
         async def answered() -> bool:
             await report()
@@ -225,49 +226,3 @@ def concrete(expression: str) -> str:
         .replace("$__range", "10s")
         .replace("$project", ".*")
     )
-
-
-@asynccontextmanager
-async def prometheus(
-    url: str, folder: Path, free_port: Callable[[], int]
-) -> AsyncIterator[Callable[[str], Awaitable[Any]]]:
-    """Run a Prometheus that reads the service as an admin; yield a function that asks it."""
-    config = {
-        "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms"},
-        "scrape_configs": [
-            {
-                "job_name": "runai",
-                "metrics_path": "/services/runai/metrics",
-                "authorization": {"credentials": "root-token"},
-                "static_configs": [{"targets": [url.split("/")[2]]}],
-            }
-        ],
-    }
-    (folder / "prometheus.yml").write_text(json.dumps(config))
-    address = f"127.0.0.1:{free_port()}"
-    server = await asyncio.create_subprocess_exec(
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'prometheus'}",
-        f"--web.listen-address={address}",
-        "--log.level=error",
-        env={"PATH": os.environ["PATH"]},
-    )
-    try:
-        async with httpx.AsyncClient(base_url=f"http://{address}") as http:
-
-            async def query(expression: str) -> Any:
-                try:
-                    reply = await http.get("/api/v1/query", params={"query": expression})
-                except httpx.TransportError:
-                    return None
-                if reply.status_code == 503:  # it has begun to listen, and not yet to answer
-                    return None
-                answer = reply.json()
-                assert answer["status"] == "success", (expression, answer)
-                return answer["data"]["result"]
-
-            yield query
-    finally:
-        server.send_signal(signal.SIGTERM)
-        await server.wait()

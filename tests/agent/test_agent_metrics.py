@@ -1,0 +1,137 @@
+"""What an agent tells Prometheus itself: a real agent, asked by HTTP and by a real Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from prometheus import prometheus
+from runai.hub_service.agent.__main__ import Settings
+from runai.hub_service.agent.loop import Tally
+from runai.hub_service.agent.metrics import Node
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.api.reports import AgentReport
+from runai.hub_service.errors import InvalidRequest
+from waiting import eventually_async
+
+AGENT = [sys.executable, "-P", "-m", "runai.hub_service.agent"]
+ENVIRONMENT = {
+    "RUNAI_API_URL": "http://127.0.0.1:9/services/runai/",  # nobody is there
+    "RUNAI_AGENT_TOKEN": "not-to-be-told",
+    "RUNAI_NODE": "here",
+    "RUNAI_SIMULATE": "2",
+}
+DEVICES = [device.uuid for device in SimulatedDevices(2, node="here").devices()]
+
+
+@contextmanager
+def running(**environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(AGENT, env=os.environ | ENVIRONMENT | environment) as agent:
+        yield agent
+        agent.terminate()
+
+
+async def scraped(address: str) -> str:
+    async with httpx.AsyncClient() as http:
+        try:
+            reply = await http.get(f"http://{address}/metrics")
+        except httpx.TransportError as error:
+            raise AssertionError(error) from error
+    assert "runai_agent_device" in reply.text, "nothing is measured yet"
+    return reply.text
+
+
+async def test_it_tells_of_its_devices_and_itself_while_the_service_is_away(free_port):
+    address = f"127.0.0.1:{free_port()}"
+    with running(RUNAI_AGENT_METRICS=address) as agent:
+        text = await eventually_async(lambda: scraped(address))
+        values = {
+            (sample.name, *sorted(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    assert {k[1:] for k in values if k[0] == "runai_agent_device_utilization_ratio"} == {
+        tuple(sorted(("here", device))) for device in DEVICES
+    }
+    assert values["runai_agent_polls_total", "here"] >= 1
+    assert values["runai_agent_reports_sent_total", "here"] == 0
+    assert values["process_cpu_seconds_total",] > 0
+    assert agent.returncode == 0
+
+
+@pytest.mark.prometheus
+async def test_its_names_follow_the_conventions_and_a_prometheus_reads_them(tmp_path, free_port):
+    address = f"127.0.0.1:{free_port()}"
+    source = {"static_configs": [{"targets": [address]}]}
+    with running(RUNAI_AGENT_METRICS=address):
+        text = await eventually_async(lambda: scraped(address))
+        checked = await asyncio.create_subprocess_exec(
+            "promtool", "check", "metrics", stdin=PIPE, stdout=PIPE, stderr=STDOUT
+        )
+        complaints, _ = await checked.communicate(text.encode())
+        async with prometheus(source, tmp_path, free_port()) as query:
+            found = await eventually_async(
+                lambda: query("runai_agent_device_healthy == 1"), within=60
+            )
+
+    assert complaints.decode() == ""
+    assert {one["metric"]["device"] for one in found} == set(DEVICES)
+
+
+def test_no_workload_user_or_process_is_named():
+    process = {"device": "GPU", "pid": 77_777, "workload": "vision/secret", "worker": "w-secret"}
+    sample = {"workload": "vision/secret", "device": "GPU", "utilization": 0.5, "memory_mib": 1}
+    report = AgentReport.model_validate(
+        {
+            "node": "here", "at": 5.0, "interval": 1.0, "samples": [sample],
+            "devices": [{"device": "GPU", "utilization": 0.5, "memory_mib": 1}],
+            "processes": [process | {"account": "secret", "name": "secret", "utilization": 0.5,
+                                     "memory_mib": 1}],
+        }
+    )  # fmt: skip
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Node("here", Tally(last=report)))
+    text = generate_latest(registry).decode()
+
+    assert 'runai_agent_device_processes{device="GPU",node="here"} 1.0' in text
+    assert "secret" not in text
+    assert "77777" not in text
+
+
+def test_an_address_that_is_taken_costs_no_metering():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        environment = os.environ | ENVIRONMENT | {"RUNAI_AGENT_METRICS": address}
+        with subprocess.Popen(AGENT, env=environment, stderr=PIPE, text=True) as agent:
+            assert agent.stderr is not None
+            said = [agent.stderr.readline(), agent.stderr.readline()]
+            agent.terminate()
+
+    assert f"Prometheus is not answered on {address}" in said[0]
+    assert "the service is away, reports wait" in said[1]
+
+
+@pytest.mark.parametrize("text", ["9410", ":9410", "here:", "here:port", "here:0", "here:65536"])
+def test_a_wrong_address_is_told_in_a_sentence(text):
+    with pytest.raises(InvalidRequest, match="RUNAI_AGENT_METRICS is"):
+        Settings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": text})
+
+
+def test_an_address_of_ipv6_stands_in_brackets():
+    settings = Settings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": "[::1]:9410"})
+
+    assert settings.metrics == ("::1", 9410)
