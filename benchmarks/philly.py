@@ -63,6 +63,8 @@ class Case:
     """Seconds that a job may run before it is taken back from."""
     seeds: int = 0
     """So many runs, jobs of the same second shuffled in each; the figures are their means."""
+    every: int = EVERY_S
+    """Seconds between two decisions at the least; 0 decides at each event."""
 
 
 CASES: Mapping[str, Case] = {
@@ -73,7 +75,9 @@ CASES: Mapping[str, Case] = {
     "quota-restart": Case("quota", checkpoints=False),
     "quota": Case("quota"),
     "protected": Case("quota", min_runtime=4 * 3600),
+    "protected-restart": Case("quota", checkpoints=False, min_runtime=4 * 3600),
     "consolidate": Case("quota+consolidate"),
+    "consolidate-at-once": Case("quota+consolidate", every=0),
     "elastic": Case("quota", elastic=True),
     "skewed-static": Case("static", quotas="skewed"),
     "skewed-quota": Case("quota", quotas="skewed"),
@@ -173,7 +177,7 @@ class Philly:
             ],
             since=self.settled,
             until=self.until,
-            every=EVERY_S,
+            every=case.every,
         )
 
     def jobs(self, case: Case, seed: int | None) -> list[TraceRow]:
@@ -301,8 +305,10 @@ ROWS = {
     "pool": "one pool, no quotas",
     "quota": "guaranteed quotas",
     "protected": "the same, jobs protected for their first four hours",
-    "quota-restart": "quotas without checkpoints",
+    "quota-restart": "quotas, jobs without checkpoints start anew",
+    "protected-restart": "without checkpoints, jobs protected for their first four hours",
     "consolidate": "quotas, and jobs move to make room",
+    "consolidate-at-once": "the same, decided at each event",
     "elastic": "quotas, 30 % of the jobs elastic",
     "skewed-static": "quotas squared: private parts",
     "skewed-quota": "quotas squared: guaranteed",
