@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from builders import job, project, sentence, session, snapshot, waits
+import pytest
+
+from builders import cluster, job, project, sentence, session, snapshot, waits
 from runai.hub_service.scheduler import Project, Stop, Wait, Workload, decide
 
 
@@ -121,16 +123,66 @@ def test_every_code_has_its_sentence() -> None:
     assert said == expected
 
 
-def test_a_reservation_says_how_long_those_that_stop_may_take() -> None:
-    projects = [project("a", 0), project("b", 1)]
-    going = job("old", on="n1:0", state="stopping", gone_by=1012)
-    new = job("new", 1, "b", on="n1:0", state="reserved")
+GRACE = {
+    "known": ([1012], ", 12 s at most"),
+    "the last second": ([1001], ", 1 s at most"),
+    "over": ([1000], ""),
+    "unknown": ([None], ""),
+    "of two the later": ([1012, 1030], ", 30 s at most"),
+    "of two one unknown": ([1012, None], ""),
+}
 
-    plan = decide(snapshot("1x1", projects, [going, new]))
 
-    assert sentence(plan, "new") == (
-        "its place on n1 is reserved; waiting for old to stop, 12 s at most"
+@pytest.mark.parametrize(("times", "said"), GRACE.values(), ids=GRACE)
+def test_a_reservation_says_how_long_those_that_stop_may_take(
+    times: list[int | None], said: str
+) -> None:
+    projects = [project("a", 0), project("b", 2)]
+    going = [
+        job(f"old-{i}", on=f"n1:{i}", state="stopping", gone_by=gone_by)
+        for i, gone_by in enumerate(times)
+    ]
+    devices = ",".join(str(i) for i in range(len(times)))
+    new = job("new", len(times), "b", on=f"n1:{devices}", state="reserved")
+
+    plan = decide(snapshot(f"1x{len(times)}", projects, [*going, new]))
+
+    names = " and ".join(f"old-{i}" for i in range(len(times)))
+    assert (
+        sentence(plan, "new") == f"its place on n1 is reserved; waiting for {names} to stop{said}"
     )
+
+
+def test_who_holds_equally_much_is_listed_by_name() -> None:
+    jobs = [job("b-1", 2, "b", on="n1:0,1"), job("a-1", 2, "a", on="n1:2,3"), job("new", 1, "c")]
+
+    plan = decide(snapshot("1x4", [project(name, 2) for name in "abc"], jobs))
+
+    assert sentence(plan, "new") == "4 of 4 GPUs are in use: a 2.0, b 2.0"
+
+
+def test_one_gpu_is_in_use() -> None:
+    plan = decide(snapshot("1x1", [project("a", 2)], [job("old", on="n1:0"), job("new")]))
+
+    assert sentence(plan, "new") == "1 of 1 GPU is in use: a 1.0"
+
+
+def test_memory_that_some_device_has_is_not_what_keeps_a_workload_out() -> None:
+    nodes = [*cluster("1x1", memory_mib=100), *cluster("2x1", memory_mib=50)[1:]]
+    asking = {
+        "more than any": job("new", gpu_memory_mib=101),
+        "what one has": job("new", gpu_memory_mib=80, nodes=("n2",)),
+    }
+
+    said = {
+        k: sentence(decide(snapshot(nodes, [project("a", 2)], [w])), "new")
+        for k, w in asking.items()
+    }
+
+    assert said == {
+        "more than any": "no device has 101 MiB of memory",
+        "what one has": "no node that it may use has what it asks for",
+    }
 
 
 def test_positions_count_each_projects_queue_in_its_order() -> None:
