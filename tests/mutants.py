@@ -175,11 +175,12 @@ class Session:
         sources = {name: Source(CORE / f"{name}.py") for name in names}
         every = [mutant for source in sources.values() for mutant in source.mutants()]
         chosen = [mutant for mutant in every if not mutant.is_equivalent]
+        equivalent = len(every) - len(chosen)
         if self.options.sample:
             seed = random.Random(self.options.seed)
             chosen = sorted(seed.sample(chosen, min(self.options.sample, len(chosen))), key=_place)
         self.report = {
-            "equivalent": len(every) - len(chosen),
+            "equivalent": equivalent,
             **Trial(sources, reached, self.options).run(chosen),
         }
         return True
