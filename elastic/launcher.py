@@ -194,12 +194,16 @@ class Launcher:
             worker.leaving, worker.hurry_at = True, time.monotonic() + self._grace_s
 
     def _dismiss(self, workers: Iterable[_Worker]) -> None:
-        """End those who do not train, and let those who do go after their update."""
+        """End those who do not train; those who do leave after their update, or at their end."""
         for worker in workers:
-            training = worker.name in self._ranks or worker.leaving
-            self._let_go(worker)
-            if not training:
+            status = self._statuses.get(worker.name)
+            trains = status is not None and status.state is WorkerPhase.RUNNING
+            if trains and self._exit_code == 0:
+                continue  # a last evaluation takes its time
+            if not (worker.leaving or trains):
                 worker.hurry_at = 0.0
+                worker.leaving = True
+            self._let_go(worker)
 
     def _hurry(self) -> None:
         """Ask those who take too long: SIGTERM, and SIGKILL after the same time again."""
@@ -238,10 +242,14 @@ class Launcher:
             if not (worker.hurried or worker.name not in self._ranks) and self._exit_code is None:
                 # Somebody else told it to go: its device is wanted elsewhere.
                 self._wanted = max(self._least, self._wanted - 1)
-        elif self._exit_code is None:
+        elif self._exit_code in (None, 0) and not worker.hurried:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._say(f"{worker.name} failed: {how}")
-            self._count_failure(code if code > 0 else 128 - code)
+            code = code if code > 0 else 128 - code
+            if self._exit_code is None:
+                self._count_failure(code)
+            else:
+                self._exit_code = code
 
     def _count_failure(self, code: int) -> None:
         update = max((status.update for status in self._statuses.values()), default=0)

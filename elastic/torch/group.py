@@ -115,13 +115,19 @@ def form_group(meeting: Meeting, *, cuda: bool) -> None:
 def leave_group() -> None:
     """Part in order: nobody closes a connection that another still reads from.
 
-    Whoever comes out of the barrier knows that all are in it, thus out of everything before; if the
-    barrier itself breaks, nothing is lost any more.
+    Whoever comes out of a last collective knows that all are out of those before; if this one
+    breaks, nothing is lost any more.
     """
     if dist.is_initialized():
         with contextlib.suppress(RuntimeError):
-            dist.barrier()
+            dist.all_reduce(torch.zeros(1))
         dist.destroy_process_group()
+
+
+def is_loss(error: BaseException) -> bool:
+    """Say whether an error is that of a group of which a peer is gone, and not of a script."""
+    text = str(error)
+    return isinstance(error, GroupLost | dist.DistError) or "gloo" in text or "NCCL" in text
 
 
 def abandon_group() -> None:

@@ -1,0 +1,92 @@
+"""One rank's state for all ranks of a new group: joiners begin where the others are.
+
+Knows how a state of tensors and numbers goes through collectives, without running code that came
+with it; not what it means. Called by `resizing`, on all ranks alike.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from runai.elastic.torch.checkpoint import map_tensors
+
+__all__ = ["share_state"]
+
+_SMALL_BYTES = 1 << 20
+"""Below this, tensors travel together: a message costs as much as copying so many bytes twice."""
+
+
+def share_state(state: object, source: int) -> Any:  # noqa: ANN401 - of the source's shape
+    """Return the source's state on every rank; what the others pass is not looked at.
+
+    On the source the state itself comes back, elsewhere new tensors of the same kind of device.
+
+    Raises:
+        RuntimeError: if a rank is gone.
+    """
+    mine = dist.get_rank() == source
+    outline = _outline(state) if mine else None
+    shape, devices = _share_outline(outline, source)
+    tensors: list[Tensor] = []
+    if mine:
+        map_tensors(tensors.append, state)
+    else:
+        kinds = iter(devices)
+        map_tensors(
+            lambda meta: tensors.append(torch.empty_like(meta, device=_device(next(kinds)))), shape
+        )
+    _share_tensors([tensor.detach() for tensor in tensors], source)
+    if mine:
+        return state
+    filled = iter(tensors)
+    return map_tensors(lambda _: next(filled), shape)
+
+
+def _outline(state: object) -> bytes:
+    devices: list[str] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        devices.append(tensor.device.type)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    file = io.BytesIO()
+    torch.save((map_tensors(note, state), devices), file)
+    return file.getvalue()
+
+
+def _share_outline(outline: bytes | None, source: int) -> tuple[Any, list[str]]:
+    size = torch.tensor([len(outline or b"")])
+    dist.broadcast(size, source)
+    if outline is None:
+        content = torch.empty(int(size.item()), dtype=torch.uint8)
+    else:
+        content = torch.frombuffer(bytearray(outline), dtype=torch.uint8)
+    dist.broadcast(content, source)
+    shape, devices = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+    return shape, devices
+
+
+def _share_tensors(tensors: list[Tensor], source: int) -> None:
+    together: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        if tensor.numel() * tensor.element_size() >= _SMALL_BYTES:
+            # Only the source may have another layout; what it sends is a copy then.
+            dist.broadcast(tensor.contiguous(), source)
+        elif tensor.numel():
+            together.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for group in together.values():
+        flat = torch.cat([tensor.reshape(-1) for tensor in group])
+        dist.broadcast(flat, source)
+        start = 0
+        for tensor in group:
+            tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
+            start += tensor.numel()
+
+
+def _device(kind: str) -> torch.device:
+    return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
