@@ -2,11 +2,12 @@
 
 Knows the order of things: loader, backward passes, boundary, counters, hooks. How ranks compute
 together is `parallel`'s (exact) or `virtual`'s (bitwise), what an update does `boundary`'s, who
-trains `resizing`'s, which joins in by `after_update`, `on_failure` and `replan`.
+trains `resizing`'s, which comes last after each update and is asked about each failure.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from runai.elastic.torch.parallel import (
 )
 from runai.elastic.torch.position import Divider, GivenUp, MicroBatch, Position
 from runai.elastic.torch.randomness import key, seed_torch
+from runai.elastic.torch.resizing import attach
 
 __all__ = ["Job", "current_job"]
 
@@ -57,8 +59,13 @@ class Job:
         global_batch: int | None = None,
         gpu_batch: int | None = None,
         ddp: Mapping[str, Any] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int | None = None,
     ) -> None:
-        """Take the parts of a training script; the ranks are those of the process group.
+        """Take the parts of a training script, and begin where its checkpoint or its peers are.
+
+        The ranks are those that the job's cluster calls (it is waited for them), else those of the
+        process group.
 
         Args:
             model: on its device already.
@@ -70,8 +77,12 @@ class Job:
             global_batch: samples of an update; None: as `runai.elastic.torch.init` was told.
             gpu_batch: the most samples that a GPU holds at a time; None: the same.
             ddp: options of `DistributedDataParallel`.
+            checkpoint: directory that the job is restored from and saved to; None: that of
+                `RUNAI_CHECKPOINT_DIR`, if any.
+            checkpoint_every: updates between checkpoints; None: ten minutes.
 
         Raises:
+            CheckpointError: if there are checkpoints, and none can be read.
             TypeError: if a part cannot be stepped once an update.
             ValueError: if a size is below 1.
         """
@@ -92,6 +103,7 @@ class Job:
         self._given_up = False
         self._ranks = self._alone()
         self.replan(*join_launched())
+        self._resizing = attach(self, checkpoint, checkpoint_every)
         _made[:] = [self]
 
     @property
@@ -122,6 +134,8 @@ class Job:
     def epochs(self, count: int) -> Iterator[int]:
         """Give the epochs that are left of `count`; one that was interrupted is gone on with.
 
+        After the last one the state is saved, and the ranks of an elastic job part.
+
         Raises:
             RuntimeError: if an epoch goes by without an update.
         """
@@ -133,6 +147,7 @@ class Job:
                     f"Epoch {self.epoch} went by without an update: iterate over an "
                     "elastic.DataLoader, and call job.backward and job.step for each batch."
                 )
+        self._resizing.finish()
 
     def backward(self, loss: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> None:
         """Add a micro-batch's part to the gradient of the update.
@@ -193,6 +208,7 @@ class Job:
         self._micro, self._dirty = None, False
         for hook in tuple(self.after_update):
             hook(self)
+        self._resizing.after_update()
         return True
 
     def replan(self, rank: int, ranks: int) -> None:

@@ -106,8 +106,11 @@ class DataParallelRanks:
 def join_launched() -> tuple[int, int]:
     """Return this process's rank and how many there are, in the group that a launcher meant.
 
-    The group is formed where nobody did; on the processor and, where there is one, the GPU.
+    The group is formed where nobody did; on the processor and, where there is one, the GPU. That of
+    an elastic job is not: `resizing` forms it, generation by generation.
     """
+    if os.environ.get("RUNAI_ELASTIC_DIR"):
+        return 0, 1
     if not distributed.is_initialized():
         rank, ranks = launched()
         if ranks == 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ class Trained(Protocol):
     rank: int
     ranks: int
     global_batch: int
+    on_failure: Callable[[Exception], bool] | None
 
     @property
     def update(self) -> int:
@@ -118,7 +120,7 @@ class Resizing:
             self._share(0)
         self._settle()
 
-    def after_update(self, _job: object = None) -> None:
+    def after_update(self) -> None:
         """Look whether anything is wanted, and obey; checkpoint and tell where nothing is."""
         membership = self._membership
         gen = 0
@@ -269,7 +271,7 @@ class Resizing:
             self._saver.wait()
         elif save:
             warnings.warn(
-                f"No checkpoint of update {self._job.update}, after which this job pauses: give "
+                f"The {self._job.update} updates until this pause are lost without a checkpoint: give "
                 "elastic.Job a directory (checkpoint=), or set RUNAI_CHECKPOINT_DIR.",
                 stacklevel=2,
             )
@@ -319,6 +321,26 @@ class Resizing:
         if due:
             self._saver.start(self._job.state_dict(), self._job.update)
             self._saved_at = time.monotonic()
+
+
+def attach(job: Trained, checkpoint: str | os.PathLike[str] | None, every: int | None) -> Resizing:
+    """Have a job resized, checkpointed and paused as its environment says, and begin.
+
+    Args:
+        job: as the script built it.
+        checkpoint: directory; None: `RUNAI_CHECKPOINT_DIR`, where it is set.
+        every: updates between checkpoints; None: ten minutes.
+    """
+    directory = checkpoint or os.environ.get("RUNAI_CHECKPOINT_DIR")
+    resizing = Resizing(
+        job,
+        checkpoint=Path(directory) if directory else None,
+        every=every,
+        membership=Membership.from_environment(),
+    )
+    job.on_failure = resizing.recover
+    resizing.join()
+    return resizing
 
 
 _watching: list[tuple[Membership | None, Stop]] = []
