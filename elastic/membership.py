@@ -103,6 +103,7 @@ class Membership:
         self._clock = clock
         self._stamp: tuple[int, int, int] | None = None
         self._target: Target | None = None
+        self._over = -1
         self._told_at = float("-inf")
         self._status = Status(worker, 0, WorkerPhase.STARTING, os.getpid())
         self._speed_from: tuple[float, int] | None = None
@@ -143,6 +144,8 @@ class Membership:
             with contextlib.suppress(MessageError, OSError):
                 target = self.files.target()
                 if target is not None and (self._target is None or target.gen > self._target.gen):
+                    if self._target is None and target.reason is Reason.PAUSE:
+                        self._over = target.gen
                     self._target = target
                 self._stamp = stamp
         return self._target
@@ -153,10 +156,13 @@ class Membership:
         return names.index(self._name) if self._name in names else None
 
     def is_excluded_by(self, target: Target) -> bool:
-        """Say whether a target wants this worker gone, be it training or not."""
-        return target.reason is Reason.PAUSE or (
-            0 < self.gen < target.gen and self.rank_in(target) is None
-        )
+        """Say whether a target wants this worker gone, be it training or not.
+
+        A pause that was there before this worker is over, or it would not have been started.
+        """
+        if target.reason is Reason.PAUSE:
+            return target.gen > self._over
+        return 0 < self.gen < target.gen and self.rank_in(target) is None
 
     def tell(self, state: WorkerPhase, update: int = -1) -> None:
         """Write this worker's status now; `update` -1 repeats the last."""

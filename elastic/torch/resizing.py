@@ -242,6 +242,7 @@ class Resizing:
         if min(updates) != max(updates) or (max(updates) < 0 and ranks > 1):
             self._share(updates.index(max(updates)), rank)
         job.replan(rank, ranks)
+        runai.elastic.generation = target.gen
         self._names = target.ranks
         self._settle()
         membership.tell(WorkerPhase.RUNNING, job.update)
@@ -271,8 +272,8 @@ class Resizing:
             self._saver.wait()
         elif save:
             warnings.warn(
-                f"The {self._job.update} updates until this pause are lost without a checkpoint: give "
-                "elastic.Job a directory (checkpoint=), or set RUNAI_CHECKPOINT_DIR.",
+                f"The {self._job.update} updates until this pause are lost without a checkpoint: "
+                "give elastic.Job a directory (checkpoint=), or set RUNAI_CHECKPOINT_DIR.",
                 stacklevel=2,
             )
         if self._membership is not None:

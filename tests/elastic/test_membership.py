@@ -93,6 +93,14 @@ def test_who_is_to_leave(worker, gen, target, excluded):
     assert worker.is_excluded_by(replace(TARGET, **target)) is excluded
 
 
+def test_a_pause_from_before_the_worker_was_started_is_over(worker):
+    _write(worker, gen=4, ranks=(), reason=Reason.PAUSE)
+    assert not worker.is_excluded_by(worker.look())
+
+    _write(worker, gen=5, ranks=(), reason=Reason.PAUSE)
+    assert worker.is_excluded_by(worker.look())
+
+
 def test_progress_is_told_once_a_second_with_the_speed_since_the_group_was_formed(tmp_path):
     now = 0.0
     worker = Membership(tmp_path, "a", clock=lambda: now)

@@ -1,0 +1,207 @@
+"""Resizing, pausing and losing workers, with real ranks on gloo (I5, I8 of the elastic design)."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+
+from runai.hub_service.elastic_messages import Reason, WorkerPhase
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+EPOCHS = 3
+UPDATES = EPOCHS * 5
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """The weights of the same training, by hand on one device."""
+    from elastic_trainings import Training, by_hand
+
+    return by_hand(Training())
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    from elastic_cluster import Cluster
+
+    cluster = Cluster(tmp_path, EPOCHS)
+    cluster.allow(0)
+    yield cluster
+    cluster.close()
+
+
+def _assert_exact(cluster, undisturbed):
+    from recorded_training import expected_history, read_records, reconcile
+
+    assert reconcile(read_records(cluster.directory)) == expected_history(EPOCHS)
+    with np.load(cluster.directory / "weights.npz") as found:
+        furthest = max(abs(found[name] - undisturbed[name]).max() for name in undisturbed)
+    assert furthest < 1e-6
+
+
+def _finish(cluster, *names):
+    cluster.allow(UPDATES)
+    assert [cluster.code(name) for name in names] == [0] * len(names)
+
+
+def test_i5_resized_1_3_2_4_within_epochs_every_sample_counts_once(cluster, undisturbed):
+    cluster.start("a", "b", "c", "d")
+    cluster.ready("a", "b", "c", "d")
+    cluster.call("a")
+    cluster.trains("a")
+    cluster.allow(2)
+    cluster.holds_at(2, "a")
+    cluster.call("a", "b", "c")
+    cluster.allow(5)
+    cluster.trains("a", "b", "c")
+    cluster.holds_at(5, "a", "b", "c")
+    cluster.call("a", "c", reason=Reason.RECLAIM)
+    cluster.allow(8)
+    assert cluster.code("b") == 143
+    cluster.trains("a", "c")
+    cluster.start("b")
+    cluster.ready("b")
+    cluster.call("a", "c", "d", "b")
+    cluster.allow(11)
+    cluster.trains("a", "c", "d", "b")
+    _finish(cluster, "a", "b", "c", "d")
+
+    _assert_exact(cluster, undisturbed)
+
+
+def test_i8_rank_0_may_leave_and_come_again(cluster, undisturbed):
+    cluster.start("a", "b")
+    cluster.ready("a", "b")
+    cluster.call("a")
+    cluster.trains("a")
+    cluster.allow(2)
+    cluster.holds_at(2, "a")
+    cluster.call("a", "b")
+    cluster.allow(5)
+    cluster.trains("a", "b")
+    cluster.holds_at(5, "a", "b")
+    cluster.call("b", reason=Reason.RECLAIM)
+    cluster.allow(9)
+    assert cluster.code("a") == 143
+    cluster.trains("b")
+    cluster.start("a")
+    cluster.ready("a")
+    cluster.call("b", "a")
+    cluster.allow(12)
+    cluster.trains("a", "b")
+    _finish(cluster, "a", "b")
+
+    _assert_exact(cluster, undisturbed)
+    assert not list((cluster.directory / "checkpoints").glob("*2.ckpt")), "nobody wrote on the way"
+
+
+@pytest.mark.parametrize("victim", ["a", "b", "c"])
+def test_kill_9_of_a_worker_costs_the_others_no_update(cluster, undisturbed, victim):
+    cluster.start("a", "b", "c")
+    cluster.ready("a", "b", "c")
+    cluster.call("a", "b", "c")
+    cluster.trains("a", "b", "c")
+    cluster.allow(3)
+    cluster.holds_at(3, "a", "b", "c")
+    cluster.send(victim, signal.SIGKILL)
+    assert cluster.code(victim) == -signal.SIGKILL
+    survivors = sorted({"a", "b", "c"} - {victim})
+    cluster.allow(6)
+    cluster.call(*survivors, reason=Reason.RECLAIM)
+    cluster.trains(*survivors)
+    _finish(cluster, *survivors)
+
+    _assert_exact(cluster, undisturbed)
+
+
+def test_a_joiner_that_dies_while_the_group_is_formed_costs_nothing(cluster, undisturbed):
+    cluster.start("a", "b")
+    cluster.ready("a", "b")
+    cluster.call("a")
+    cluster.trains("a")
+    cluster.send("b", signal.SIGKILL)
+    assert cluster.code("b") == -signal.SIGKILL
+    cluster.call("a", "b")
+    cluster.allow(3)
+    cluster.call("a", reason=Reason.RECLAIM)
+    _finish(cluster, "a")
+
+    _assert_exact(cluster, undisturbed)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (2, 2)])
+def test_a_pause_leaves_a_checkpoint_that_any_number_goes_on_from(
+    cluster, undisturbed, before, after
+):
+    first, second = "abc"[:before], "xyz"[:after]
+    cluster.start(*first)
+    cluster.ready(*first)
+    cluster.call(*first)
+    cluster.trains(*first)
+    cluster.allow(7)
+    cluster.holds_at(7, *first)
+    cluster.call(reason=Reason.PAUSE)
+    cluster.allow(UPDATES)
+    assert [cluster.code(name) for name in first] == [143] * before
+
+    cluster.start(*second)
+    cluster.ready(*second)
+    cluster.call(*second)
+    _finish(cluster, *second)
+
+    _assert_exact(cluster, undisturbed)
+
+
+def test_after_a_loss_of_all_the_newest_checkpoint_is_gone_on_from(cluster, undisturbed):
+    cluster.start("a", "b", EVERY="3")
+    cluster.ready("a", "b")
+    cluster.call("a", "b")
+    cluster.allow(8)
+    cluster.holds_at(8, "a", "b")
+    for name in ("a", "b"):
+        cluster.send(name, signal.SIGKILL)
+        cluster.code(name)
+    cluster.start("c")
+    cluster.ready("c")
+    cluster.call("c")
+    _finish(cluster, "c")
+
+    _assert_exact(cluster, undisturbed)
+
+
+@pytest.mark.parametrize("phase", ["waits", "meets", "trains-alone", "trains-in-a-group"])
+def test_sigterm_in_each_phase_leaves_with_143_and_loses_nothing(cluster, undisturbed, phase):
+    cluster.start("a", "b")
+    cluster.ready("a", "b")
+    others: tuple[str, ...] = ("a",)
+    if phase == "waits":
+        cluster.call("a")
+        cluster.trains("a")
+    elif phase == "meets":
+        # b comes to the store of this generation, a does not: it has not finished its update.
+        cluster.call("a")
+        cluster.trains("a")
+        cluster.call("a", "b")
+    elif phase == "trains-alone":
+        cluster.call("b")
+        cluster.trains("b")
+        others = ()
+    else:
+        cluster.call("a", "b")
+        cluster.trains("a", "b")
+    cluster.send("b", signal.SIGTERM)
+    cluster.allow(6)
+    if phase == "trains-in-a-group":
+        cluster.until(lambda: cluster._status("b").state is WorkerPhase.LEFT)
+    assert cluster.code("b") == 143
+
+    if not others:
+        cluster.start("a2")
+        cluster.ready("a2")
+        others = ("a2",)
+    cluster.call(*others, reason=Reason.RECLAIM)
+    _finish(cluster, *others)
+    _assert_exact(cluster, undisturbed)

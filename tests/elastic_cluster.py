@@ -1,0 +1,139 @@
+"""A cluster of one elastic job for tests: real workers, resized when the test says so.
+
+Knows the protocol's files and processes, which it forks from a server that has imported PyTorch
+(`ranks` says why); what they train is `recorded_training`. Nothing is timed: the training waits
+at `allow`, the test waits for what it sees.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import ranks as forked
+from runai.hub_service.elastic_messages import ElasticFiles, Reason, Status, Target, WorkerPhase
+from waiting import eventually
+
+__all__ = ["Cluster"]
+
+_PATIENCE_S = 100.0
+
+
+class Cluster:
+    """Starts and kills workers, and calls generations; `close` ends what is left."""
+
+    def __init__(self, directory: Path, epochs: int = 3, **training: Any) -> None:
+        self.directory, self.files = directory, ElasticFiles(directory)
+        self._epochs, self._training = epochs, training
+        self._gen = 0
+        self._processes: dict[str, ForkServerProcess] = {}
+
+    def start(self, *names: str, **environ: str) -> None:
+        """Start workers; nobody trains before `call`."""
+        for name in names:
+            settings = {
+                "RUNAI_ELASTIC_DIR": str(self.directory),
+                "RUNAI_WORKER": name,
+                "RUNAI_CHECKPOINT_DIR": str(self.directory / "checkpoints"),
+                **environ,
+            }
+            self._processes[name] = forked._context.Process(
+                target=_work, args=(settings, str(self.directory), self._epochs, self._training)
+            )
+            self._processes[name].start()
+
+    def ready(self, *names: str) -> None:
+        """Wait until workers have built their models."""
+        for name in names:
+            self.until(lambda name=name: self._status(name).state is WorkerPhase.READY)
+
+    def call(self, *ranks: str, reason: Reason = Reason.EXPAND) -> None:
+        """Write a target: who is to train from now on."""
+        self._gen += 1
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            store = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.files.write_target(
+            Target(self._gen, ranks, store, gpus=len(ranks), least=1, most=4, reason=reason)
+        )
+
+    def trains(self, *names: str) -> None:
+        """Wait until workers train in the generation that was called last."""
+        for name in names:
+            self.until(
+                lambda name=name: (
+                    self._status(name).gen == self._gen
+                    and self._status(name).state is WorkerPhase.RUNNING
+                )
+            )
+
+    def allow(self, updates: int) -> None:
+        """Let the training make so many updates, and no more."""
+        part = self.directory / ".allowed"
+        part.write_text(str(updates))
+        part.replace(self.directory / "allowed")
+
+    def holds_at(self, update: int, *names: str) -> None:
+        """Wait until workers have begun an update, the first that is not allowed."""
+
+        def last(name: str) -> int:
+            path = self.directory / "records" / f"{name}.jsonl"
+            lines = path.read_text().splitlines() if path.exists() else []
+            return int(json.loads(lines[-1])["update"]) if lines else -1
+
+        for name in names:
+            self.until(lambda name=name: last(name) == update)
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send a worker a signal."""
+        process_id = self._processes[name].pid
+        assert process_id is not None
+        os.kill(process_id, number)
+
+    def code(self, name: str) -> int | None:
+        """Wait until a worker has ended, and return its exit code."""
+        self._processes[name].join(_PATIENCE_S)
+        return self._processes[name].exitcode
+
+    def until(self, condition: Any) -> None:
+        """Wait for a condition; a worker that failed ends the wait."""
+
+        def seen() -> bool:
+            failed = {n: p.exitcode for n, p in self._processes.items() if p.exitcode == 1}
+            if failed:
+                raise RuntimeError(f"workers failed: {failed}")
+            return bool(condition())
+
+        eventually(seen, within=_PATIENCE_S)
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for process in self._processes.values():
+            process.kill()
+            process.join()
+
+    def _status(self, name: str) -> Status:
+        status = self.files.status(name)
+        assert status is not None, f"{name} told nothing yet"
+        return status
+
+
+def _work(
+    environ: Mapping[str, str], directory: str, epochs: int, training: Mapping[str, Any]
+) -> None:
+    from elastic_trainings import Training
+    from recorded_training import train
+
+    multiprocessing.current_process().name = environ["RUNAI_WORKER"]
+    for name in ("WORLD_SIZE", "RANK"):
+        os.environ.pop(name, None)
+    os.environ.update(environ)
+    every = int(environ["EVERY"]) if "EVERY" in environ else None
+    train(Path(directory), epochs, Training(**training), every)

@@ -1,0 +1,133 @@
+"""A small training of which every sample is on record, for tests that resize, stop and kill it.
+
+Knows the task (`elastic_trainings`) and two files beside the job's: `allowed` holds how many
+updates it may make, `records/WORKER.jsonl` which samples each rank used in which attempt. Run as a
+script by the launcher's tests, as a function by `elastic_cluster`; `reconcile` reads the records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import runai.elastic
+import runai.elastic.torch as elastic
+from elastic_trainings import (
+    GLOBAL_BATCH,
+    GPU_BATCH,
+    SAMPLES,
+    SEED,
+    Training,
+    arrays,
+    network,
+    parts,
+    task,
+)
+from runai.elastic.torch.samples import order_of
+
+__all__ = ["expected_history", "reconcile", "train"]
+
+UPDATES_PER_EPOCH = -(-SAMPLES // GLOBAL_BATCH)
+
+
+class _Numbered(Dataset[Any]):
+    """Samples with their own index."""
+
+    def __init__(self, inner: Dataset[Any]) -> None:
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return (*self._inner[index], index)
+
+
+def train(directory: Path, epochs: int, training: Training, every: int | None = None) -> None:
+    """Train as a script does, recording each micro-batch before it is computed."""
+    import numpy as np
+
+    torch.set_num_threads(1)
+    worker = os.environ.get("RUNAI_WORKER", f"rank{os.environ.get('RANK', '0')}")
+    (directory / "records").mkdir(exist_ok=True)
+    model = network(training)
+    optimizer, scheduler = parts(model)
+    elastic.init(GLOBAL_BATCH, GPU_BATCH)
+    options = {"bitwise": True} if training.bitwise else {}
+    job = elastic.Job(
+        model, optimizer, scheduler=scheduler, seed=SEED, checkpoint_every=every, **options
+    )
+    loader: elastic.DataLoader[Any] = elastic.DataLoader(_Numbered(task(training.dtype)))
+    with (directory / "records" / f"{worker}.jsonl").open("a", buffering=1) as records:
+        for _ in job.epochs(epochs):
+            for x, y, indices in loader:
+                record = {
+                    "update": job.update,
+                    "gen": getattr(runai.elastic, "generation", 0),
+                    "worker": worker,
+                    "ranks": job.ranks,
+                    "indices": indices.tolist(),
+                }
+                records.write(json.dumps(record) + "\n")
+                _wait_until_allowed(directory, job.update)
+                job.backward(nn.functional.mse_loss(job.model(x), y))
+                job.step(clip_norm=training.clip_norm)
+    if job.rank == 0:
+        part = directory / f".weights.{worker}.npz"
+        np.savez(part, **arrays(model))
+        part.replace(directory / "weights.npz")
+
+
+def _wait_until_allowed(directory: Path, update: int) -> None:
+    path = directory / "allowed"
+    while path.exists() and update >= int(path.read_text() or 0):
+        time.sleep(0.005)
+
+
+def read_records(directory: Path) -> list[dict[str, Any]]:
+    """Return what all ranks recorded; a line that was cut off by a kill is left out."""
+    found = []
+    for path in sorted((directory / "records").glob("*.jsonl")):
+        lines = path.read_text().split("\n")
+        found += [json.loads(line) for line in lines if line.endswith("}")]
+    return found
+
+
+def reconcile(records: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
+    """Say which samples each update consists of: those of its last attempt, over all ranks."""
+    last: dict[int, int] = {}
+    for record in records:
+        last[record["update"]] = max(last.get(record["update"], 0), record["gen"])
+    history: dict[int, list[int]] = {}
+    for record in records:
+        if record["gen"] == last[record["update"]]:
+            history.setdefault(record["update"], []).extend(record["indices"])
+    return {update: sorted(indices) for update, indices in sorted(history.items())}
+
+
+def expected_history(epochs: int) -> dict[int, list[int]]:
+    """Say which samples each update must consist of, each of an epoch's samples once."""
+    history = {}
+    for epoch in range(epochs):
+        order = order_of(SAMPLES, seed=SEED, epoch=epoch, shuffle=True)
+        for number, part in enumerate(order.split(GLOBAL_BATCH)):
+            history[epoch * UPDATES_PER_EPOCH + number] = sorted(part.tolist())
+    return history
+
+
+if __name__ == "__main__":
+    train(
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        Training(bitwise="bitwise" in sys.argv, dropout=0.3 if "bitwise" in sys.argv else 0.0),
+        every=3,
+    )
