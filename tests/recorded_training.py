@@ -34,7 +34,7 @@ from elastic_trainings import (
 )
 from runai.elastic.torch.samples import order_of
 
-__all__ = ["expected_history", "reconcile", "train"]
+__all__ = ["expected_history", "read_records", "reconcile", "train", "train_calmly"]
 
 UPDATES_PER_EPOCH = -(-SAMPLES // GLOBAL_BATCH)
 
@@ -85,6 +85,11 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
         part = directory / f".weights.{worker}.npz"
         np.savez(part, **arrays(model))
         part.replace(directory / "weights.npz")
+
+
+def train_calmly(_rank: int, _ranks: int, directory: str, epochs: int, training: Training) -> None:
+    """Train on one rank that nobody resizes."""
+    train(Path(directory), epochs, training)
 
 
 def _wait_until_allowed(directory: Path, update: int) -> None:

@@ -1,0 +1,182 @@
+"""One training under the launcher: resized, paused and killed at random, it loses nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ranks import run_ranks
+from runai.elastic.directory import JobDirectory
+from runai.hub_service.elastic_messages import WorkerPhase
+from waiting import eventually
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(3600)]
+
+SCRIPT = Path(__file__).parents[1] / "recorded_training.py"
+PATIENCE_S = 300.0
+EVERYTHING = ["resize", "kill a worker", "pause", "resize", "kill the launcher", "kill all workers"]
+
+
+class _Chaos:
+    """A training, and what is done to it; it goes no further than each event needs."""
+
+    def __init__(self, directory: Path, most: int, epochs: int, mode: str, seed: int) -> None:
+        self.job = JobDirectory(directory)
+        directory.mkdir()
+        self._random = random.Random(seed)
+        self._most, self._wanted, self._allowed = most, most, 0
+        self._arguments = [str(SCRIPT), str(directory), str(epochs), mode]
+        self._allow(1)
+        self._launch()
+        self._settle()
+
+    def let_happen(self, event: str) -> None:
+        """Train some updates, and then: `event`."""
+        self._allow(self._random.randint(1, 3))
+        self._until(self._holds)
+        if event == "resize":
+            sizes = [size for size in range(1, self._most + 1) if size != self._wanted]
+            self._wanted = self._random.choice(sizes)
+            self.job.want(self._wanted)
+        elif event == "kill a worker":
+            self._kill(self._random.choice(self._ranks()))
+        elif event == "kill all workers":
+            for worker in self._ranks():
+                self._kill(worker)
+        else:
+            number = signal.SIGTERM if event == "pause" else signal.SIGKILL
+            self._launcher.send_signal(number)
+            self._allow(3)
+            ended = self._launcher.wait(PATIENCE_S)
+            assert ended == (143 if event == "pause" else -signal.SIGKILL)
+            self._launch()
+        self._settle()
+
+    def finish(self) -> None:
+        """Let the training come to its end."""
+        self._allow(10**6)
+        assert self._launcher.wait(PATIENCE_S) == 0
+
+    def close(self) -> None:
+        """Kill what is left."""
+        self._launcher.kill()
+        self._launcher.wait()
+        for status in self.job.files.statuses().values():
+            try:
+                os.killpg(status.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def _launch(self) -> None:
+        self._wanted = self._most
+        options = ["--min", "1", "--max", str(self._most), "--directory", str(self.job.path)]
+        self._launcher = subprocess.Popen(
+            [sys.executable, "-m", "runai.elastic.run", *options, *self._arguments],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    def _settle(self) -> None:
+        """Wait until as many train as are wanted; give it the updates that it needs for that."""
+
+        def settled() -> bool:
+            assert self._launcher.poll() is None, "the launcher ended"
+            target, told = self.job.files.target(), self.job.files.statuses()
+            if target is None or len(target.ranks) != self._wanted:
+                in_time = target is not None and self._is_behind(target.gen)
+            else:
+                phases = {told[name].state for name in target.ranks if name in told}
+                gens = {told[name].gen for name in target.ranks if name in told}
+                if phases == {WorkerPhase.RUNNING} and gens == {target.gen}:
+                    return True
+                in_time = self._is_behind(target.gen)
+            if in_time and self._holds():
+                self._allow(1)
+            return False
+
+        self._until(settled)
+
+    def _is_behind(self, gen: int) -> bool:
+        """Whether the training must come to the end of an update to see a generation."""
+        from recorded_training import read_records
+
+        return max((record["gen"] for record in read_records(self.job.path)), default=gen) < gen
+
+    def _holds(self) -> bool:
+        from recorded_training import read_records
+
+        records = read_records(self.job.path)
+        newest = max((record["gen"] for record in records), default=-1)
+        return any(r["gen"] == newest and r["update"] >= self._allowed for r in records)
+
+    def _ranks(self) -> tuple[str, ...]:
+        target = self.job.files.target()
+        assert target is not None
+        return target.ranks
+
+    def _kill(self, worker: str) -> None:
+        status = self.job.files.status(worker)
+        assert status is not None
+        os.kill(status.pid, signal.SIGKILL)
+
+    def _allow(self, more: int) -> None:
+        self._allowed += more
+        part = self.job.path / ".allowed"
+        part.write_text(str(self._allowed))
+        part.replace(self.job.path / "allowed")
+
+    def _until(self, condition) -> None:
+        eventually(condition, within=PATIENCE_S)
+
+
+def _trained_under(events, mode, most, seed, tmp_path):
+    from elastic_trainings import Training
+    from recorded_training import expected_history, read_records, reconcile, train_calmly
+
+    epochs = len(events) * 2 + 2
+    training = Training(bitwise=mode == "bitwise", dropout=0.3 if mode == "bitwise" else 0.0)
+    (tmp_path / "calm").mkdir()
+    run_ranks(train_calmly, 1, tmp_path / "store", str(tmp_path / "calm"), epochs, training)
+    chaos = _Chaos(tmp_path / "chaos", most, epochs, mode, seed)
+    try:
+        for event in events:
+            chaos.let_happen(event)
+        chaos.finish()
+    finally:
+        chaos.close()
+
+    assert reconcile(read_records(chaos.job.path)) == expected_history(epochs)
+    with (
+        np.load(tmp_path / "calm" / "weights.npz") as calm,
+        np.load(chaos.job.path / "weights.npz") as found,
+    ):
+        return {name: (calm[name], found[name]) for name in calm.files}
+
+
+def _assert_same(weights, mode):
+    if mode == "bitwise":
+        assert all(np.array_equal(calm, found) for calm, found in weights.values())
+    else:
+        assert max(abs(calm - found).max() for calm, found in weights.values()) < 1e-6
+
+
+@pytest.mark.parametrize("mode", ["exact"])
+def test_each_kind_of_trouble_once_and_every_sample_counts_once(mode, tmp_path):
+    _assert_same(_trained_under(EVERYTHING, mode, 2, 0, tmp_path), mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["exact"])
+def test_thirty_troubles_and_every_sample_counts_once(mode, tmp_path):
+    often = ["resize"] * 4 + ["kill a worker"] * 3 + EVERYTHING
+    chosen = random.Random(6)
+    events = [chosen.choice(often) for _ in range(30 - len(EVERYTHING))] + EVERYTHING
+    chosen.shuffle(events)
+
+    _assert_same(_trained_under(events, mode, 3, 6, tmp_path), mode)
