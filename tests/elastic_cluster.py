@@ -17,7 +17,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import ranks as forked
+from ranks import preloaded
 from runai.hub_service.elastic_messages import ElasticFiles, Reason, Status, Target, WorkerPhase
 from waiting import eventually
 
@@ -44,7 +44,7 @@ class Cluster:
                 "RUNAI_CHECKPOINT_DIR": str(self.directory / "checkpoints"),
                 **environ,
             }
-            self._processes[name] = forked._context.Process(
+            self._processes[name] = preloaded.Process(
                 target=_work, args=(settings, str(self.directory), self._epochs, self._training)
             )
             self._processes[name].start()

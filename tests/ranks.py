@@ -16,13 +16,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-__all__ = ["form_group", "run_ranks"]
+__all__ = ["form_group", "preloaded", "run_ranks"]
 
 _PATIENCE_S = 110.0
 
-_context = multiprocessing.get_context("forkserver")
+preloaded = multiprocessing.get_context("forkserver")
 # The first optimizer of a process imports torch._dynamo: seconds that are spent once here.
-_context.set_forkserver_preload(["torch", "torch._dynamo", "runai.elastic.torch"])
+preloaded.set_forkserver_preload(["torch", "torch._dynamo", "runai.elastic.torch"])
 
 
 def run_ranks(
@@ -41,8 +41,8 @@ def run_ranks(
     """
     started = []
     for rank in range(ranks):
-        ours, theirs = _context.Pipe(duplex=False)
-        process = _context.Process(
+        ours, theirs = preloaded.Pipe(duplex=False)
+        process = preloaded.Process(
             target=_rank,
             args=(theirs, function, rank, ranks, str(store), arguments, grouped),
             daemon=False,  # loaders start processes of their own

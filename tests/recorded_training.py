@@ -62,7 +62,7 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
     model = network(training)
     optimizer, scheduler = parts(model)
     elastic.init(GLOBAL_BATCH, GPU_BATCH)
-    options = {"bitwise": True} if training.bitwise else {}
+    options: dict[str, Any] = {"bitwise": True} if training.bitwise else {}
     job = elastic.Job(
         model, optimizer, scheduler=scheduler, seed=SEED, checkpoint_every=every, **options
     )
@@ -83,7 +83,7 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
                 job.step(clip_norm=training.clip_norm)
     if job.rank == 0:
         part = directory / f".weights.{worker}.npz"
-        np.savez(part, **arrays(model))
+        np.savez(part, allow_pickle=False, **arrays(model))
         part.replace(directory / "weights.npz")
 
 
