@@ -126,7 +126,7 @@ class Allocation:
         item, members = unit.item, unit.members
         if unit.is_surplus and item.count(Standing.RUNNING, Standing.STARTED) < item.minimum:
             return False
-        if unit.is_surplus and item.sizes is not None and not self._may_grow(item, unit):
+        if unit.is_surplus and not self._may_grow(item, unit):
             return True
         block = cap_in_the_way(item, unit.demand)
         if block is None:
@@ -162,7 +162,10 @@ class Allocation:
                     state.set(member, Standing.PENDING, None)
 
     def _may_grow(self, item: Item, unit: Unit) -> bool:
-        """Tell whether one more GPU is of use to an elastic worker, at what it costs (E3)."""
+        """Tell whether one more GPU is of use to an elastic workload, at what it costs (E3)."""
+        if item.sizes is None:  # whichever of its workers run, so many do
+            running = item.count(Standing.RUNNING, Standing.STARTED)
+            return gain(item.workload, None, running) > 0
         if gain(item.workload, item.sizes, unit.members[0].index) <= 0:
             return False
         if not self._resizes(item):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builders import job, project, reserved, session, settled, snapshot, started, stopped, with_
-from runai.hub_service.scheduler import Snapshot, Stop, Workload, decide
+from runai.hub_service.scheduler import Snapshot, Stop, WorkerState, Workload, decide
 
 
 def elastic(workers: int, *, on: int, **fields: Any) -> Workload:
@@ -124,3 +125,40 @@ def holds(world: Snapshot) -> dict[str, int]:
         w.name: sum(len(worker.devices) for worker in w.workers if worker.state == "running")
         for w in world.workloads
     }
+
+
+GAINS = {
+    "while each gains": (2, {"1": 10, "2": 18, "3": 26, "4": 34}, {"e-2", "e-3"}),
+    "while the next gains": (2, {"1": 10, "2": 18, "3": 26, "4": 26}, {"e-2"}),
+    "not where the next gains nothing": (2, {"1": 10, "2": 18, "3": 18, "4": 30}, set()),
+    "not beyond what was measured": (2, {"1": 10, "2": 18}, set()),
+    "not where it would be slower": (1, {"1": 10, "2": 9}, set()),
+    "where nothing is known": (2, {}, {"e-2", "e-3"}),
+}
+
+
+@pytest.mark.parametrize(("on", "throughput", "expected"), GAINS.values(), ids=GAINS)
+def test_a_gang_grows_while_it_gains(
+    on: int, throughput: dict[str, int], expected: set[str]
+) -> None:
+    world = snapshot("1x4", [project("a", 4)], [elastic(4, on=on, throughput=throughput)])
+
+    assert started(decide(world)) == expected
+
+
+def test_what_a_gang_gains_depends_on_how_many_run_not_on_which() -> None:
+    lacks_its_first = job(
+        "e",
+        workers=3,
+        min_workers=1,
+        throughput={"1": 10, "2": 18, "3": 18},
+        on=None,
+    )
+    first, *others = lacks_its_first.workers
+    up = [
+        replace(worker, state=WorkerState.RUNNING, node="n1", devices=(index,), started=0)
+        for index, worker in enumerate(others)
+    ]
+    world = snapshot("1x4", [project("a", 4)], [replace(lacks_its_first, workers=(first, *up))])
+
+    assert started(decide(world)) == set()
