@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 
 from runai.hub_service.api.schemas import Overview, ProjectView, WorkloadView
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
-from runai.widgets.text import limit_text, reason
+from runai.widgets.text import elastic_text, limit_text, reason
 from runai.widgets.timeline import Point
 
 __all__ = [
@@ -58,6 +58,8 @@ class Row(TypedDict):
     limit_why: str
     idle: str
     """How long its GPUs are idle and what comes of it; "" while they are used."""
+    elastic: str
+    """How many GPUs it trains on of how many, and how fast; "" where it is not elastic."""
     notice: str
     """What was done lately because it used more memory than its share."""
     simulated: bool
@@ -208,6 +210,7 @@ def _row(view: WorkloadView) -> Row:
         limit=view.limit.badge if view.limit else "",
         limit_why=limit_text(view.limit) if view.limit else "",
         idle=view.idle.text if view.idle else "",
+        elastic=elastic_text(view),
         notice=f"{view.name} {view.notice}" if view.notice else "",
         simulated=view.simulated,
         actions=_actions(view),
@@ -224,6 +227,7 @@ def _deleted(row: Row) -> Row:
         "reason": "",
         "limit": "",
         "idle": "",
+        "elastic": "",
         "notice": "",
         "actions": [],
     }

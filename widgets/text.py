@@ -19,6 +19,7 @@ from runai.widgets.wording import count, gpus, measured, percent
 __all__ = [
     "Text",
     "describe",
+    "elastic_text",
     "limit_text",
     "quota_bars",
     "reason",
@@ -115,6 +116,13 @@ def workload_line(view: WorkloadView) -> Text:
     return Text(f"{view.id}: " + " · ".join(parts))
 
 
+def elastic_text(view: WorkloadView) -> str:
+    """Say how many GPUs an elastic job trains on of how many, and how fast; "" of any other."""
+    if view.elastic is None:
+        return ""
+    return " · ".join(filter(None, [f"trains on {view.elastic.text}", view.elastic.speed]))
+
+
 def quota_bars(projects: Sequence[ProjectView], *, simulated: bool = False) -> Text:
     """Draw each project's quota: sessions, jobs, over quota and what is free of it."""
     if not projects:
@@ -157,8 +165,7 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Reason", reason(detail.reason)),
         ("Priority", str(detail.priority)),
         ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
-        ("Elastic", detail.elastic.text if detail.elastic else ""),
-        ("Speed", detail.elastic.speed if detail.elastic else ""),
+        ("Elastic", elastic_text(detail)),
         ("Utilized", _utilized(detail)),
         ("Memory", f"{detail.limit.badge}, {limit_text(detail.limit)}" if detail.limit else ""),
         ("Sharing", COMPUTE_IS_SHARED if detail.limit else ""),

@@ -167,6 +167,27 @@ def test_a_share_of_a_device_tells_how_strictly_it_is_kept_and_what_was_done():
     assert shown["notes"] == [COMPUTE_IS_SHARED]
 
 
+ELASTIC = {"least": 1, "training": 2, "most": 4, "text": "2 of 1 to 4 GPUs"}
+
+
+@pytest.mark.parametrize(
+    ("elastic", "said"),
+    [
+        (None, ""),
+        (ELASTIC, "trains on 2 of 1 to 4 GPUs"),
+        (
+            {**ELASTIC, "speed": "9 samples/s on 1 GPU"},
+            "trains on 2 of 1 to 4 GPUs · 9 samples/s on 1 GPU",
+        ),
+    ],
+    ids=["not elastic", "size", "size and speed"],
+)
+def test_an_elastic_job_says_on_how_many_gpus_it_trains(elastic, said):
+    [row] = panel_of(workload("a", elastic=elastic))["workloads"]
+
+    assert row["elastic"] == said
+
+
 IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_left": 2}
 
 

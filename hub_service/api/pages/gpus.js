@@ -64,6 +64,10 @@ function drawWorkload(workload) {
   const row = make("tr", workload.user === user ? "" : "others");
   const name = make("td", "", make("span", "project-of", `${workload.project}/`), workload.name);
   const why = make("td", "why", workload.reason?.text ?? "");
+  if (workload.elastic) {
+    why.append(make("p", "elastic", `Trains on ${workload.elastic.text}`));
+    if (workload.elastic.speed) why.append(make("p", "elastic", workload.elastic.speed));
+  }
   if (workload.idle) why.append(make("p", "idle", workload.idle.text));
   if (workload.notice) why.append(make("p", "notice", `${workload.name} ${workload.notice}`));
   const state = make("span", `state state-${workload.state}`, workload.state);

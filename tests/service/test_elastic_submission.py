@@ -1,0 +1,105 @@
+"""What is stored of an elastic submission, and what is shown of an elastic job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runai.hub_service.api.elastic_views import elastic_view
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.clusters.elastic_state import ElasticState
+from runai.hub_service.clusters.records import (
+    ProjectSpec,
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.elastic_messages import Target
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler.model import DeviceShare
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
+from runai.hub_service.submission import Site, workload_specs
+
+VISION = ProjectSpec("vision", limit=MilliGpu(3000))
+
+
+def stored(**asked: Any) -> WorkloadSpec:
+    request = SubmitRequest(command=["train"], elastic=True, **asked)
+    site = Site({"vision": VISION}, [], 16_000, most_devices=4)
+    [spec] = workload_specs(request, user="ana", project=VISION, site=site)
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes"),
+    [
+        ({}, (1000, 4000, 1, 1)),
+        ({"gpus": 2}, (2000, 4000, 1, 1)),
+        ({"gpus": 6}, (6000, 6000, 1, 1)),
+        ({"workers": 8}, (1000, 0, 8, 1)),
+        ({"workers": 8, "gpus": 1, "min_workers": 2}, (1000, 0, 8, 2)),
+    ],
+    ids=["one", "two", "more than a node has", "workers", "at least two"],
+)
+def test_sizes_between_which_it_is_resized(asked, sizes):
+    spec = stored(**asked)
+
+    assert sizes == (spec.gpus, spec.gpus_max, spec.workers, spec.min_workers)
+    assert spec.elastic
+
+
+def test_only_what_it_needs_at_least_counts_against_the_limit():
+    assert stored(gpus=6).gpus == 6000
+    with pytest.raises(InvalidRequest, match="4 GPUs are more than project vision may ever hold"):
+        stored(workers=8, min_workers=4)
+
+
+def record(*states: str, ranks: int, **state: Any) -> WorkloadRecord:
+    spec = replace(stored(workers=4), name="e")
+    workers = tuple(
+        WorkerRecord(
+            f"vision/e-{index}",
+            index,
+            what,  # type: ignore[arg-type]  # a text of the table
+            devices=(DeviceShare(index, WHOLE_GPU),) if what == "running" else (),
+        )
+        for index, what in enumerate(states)
+    )
+    target = Target(1, tuple(w.name for w in workers[:ranks]), "", ranks, 1, 4)
+    elastic = ElasticState(target=target, **state)
+    return WorkloadRecord(spec, WorkloadState.RUNNING, 0.0, workers, elastic=elastic)
+
+
+SHOWN = {
+    "alone": (record("running", *["pending"] * 3, ranks=1), "1 of 1 to 4 GPUs", ""),
+    "joined": (
+        record(*["running"] * 3, "pending", ranks=2),
+        "2 of 1 to 4 GPUs, 1 joining",
+        "",
+    ),
+    "with its batch": (
+        record("running", "running", ranks=2, global_batch=256, steps=2),
+        "2 of 1 to 4 GPUs; 256 samples an update in 2 steps",
+        "",
+    ),
+    "with its speeds": (
+        record("running", ranks=1, throughput={2: 190.26, 1: 99.96, 4: 7.259}, steps=1),
+        "1 of 1 to 4 GPUs",
+        "100 samples/s on 1 GPU, 190 on 2, 7.26 on 4",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "text", "speed"), SHOWN.values(), ids=SHOWN)
+def test_what_is_said_of_an_elastic_job(given, text, speed):
+    view = elastic_view(given)
+
+    assert view is not None
+    assert (view.text, view.speed) == (text, speed)
+
+
+def test_nothing_is_said_of_other_jobs():
+    assert elastic_view(replace(record("running", ranks=1), elastic=None)) is None
