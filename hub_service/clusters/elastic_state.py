@@ -19,6 +19,9 @@ class ElasticRules:
     """A job that has just started, grown or shrunk is left alone so long."""
     resize_cost_s: int = 30
     """What it costs a job of one process to be started again on other GPUs (Pollux: 30 s)."""
+    pays_from: float | None = 0.1
+    """A GPU that adds less than this part of what each of the others gives is not worth having.
+    None: every one is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,9 @@ def _drawn(row: Row, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Work
         below_min_since=None if row.below_min_since is None else int(row.below_min_since),
         gpus_min=WHOLE_GPU if spec.gpus_max else None,
         gpus_max=spec.gpus_max or None,
-        throughput=throughput_for_core(elastic.throughput, most_gpus(record)) if elastic else {},
+        throughput={}
+        if elastic is None
+        else throughput_for_core(elastic.throughput, most_gpus(record), pays_from=rules.pays_from),
         resize_cost=rules.resize_cost_s if spec.gpus_max else 0,
     )
 

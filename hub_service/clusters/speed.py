@@ -6,17 +6,17 @@ Knows what is worth a GPU, and what to expect of a size that was never tried. Pu
 
 from collections.abc import Mapping
 
-__all__ = ["PAYS_FROM", "throughput_for_core"]
-
-PAYS_FROM = 0.1
-"""A GPU that adds less than this part of what each of the others gives is not worth having."""
+__all__ = ["throughput_for_core"]
 
 
-def throughput_for_core(measured: Mapping[int, float], most: int) -> dict[str, int]:
+def throughput_for_core(
+    measured: Mapping[int, float], most: int, *, pays_from: float | None = 0.1
+) -> dict[str, int]:
     """Return samples per 1000 seconds by number of GPUs; empty where nothing was measured.
 
     Sizes that do not pay are left out: beyond the largest that does nothing is gained. Where the
-    largest that was tried did pay, larger ones are expected to go on so, in proportion.
+    largest that was tried did pay, larger ones are expected to go on so, in proportion. What pays
+    is `ElasticRules.pays_from`; with None nothing is told, and every GPU does.
 
     >>> throughput_for_core({1: 10.0, 2: 18.0}, 4)
     {'1': 10000, '2': 18000, '4': 36000}
@@ -24,8 +24,10 @@ def throughput_for_core(measured: Mapping[int, float], most: int) -> dict[str, i
     {'1': 10000, '2': 18000}
     """
     paying: list[tuple[int, float]] = []
-    for size, speed in sorted(measured.items()):
-        if not paying or speed - paying[-1][1] >= _worth(paying[-1], size):
+    for size, speed in sorted(measured.items()) if pays_from is not None else ():
+        if not paying or speed - paying[-1][1] >= (pays_from or 0) * _in_proportion(
+            paying[-1], size
+        ):
             paying.append((size, speed))
     table = {str(size): round(speed * 1000) for size, speed in paying}
     if paying:
@@ -35,6 +37,6 @@ def throughput_for_core(measured: Mapping[int, float], most: int) -> dict[str, i
     return table
 
 
-def _worth(before: tuple[int, float], size: int) -> float:
+def _in_proportion(before: tuple[int, float], size: int) -> float:
     had, speed = before
-    return PAYS_FROM * speed / had * (size - had)
+    return speed / had * (size - had)

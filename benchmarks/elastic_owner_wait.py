@@ -1,0 +1,158 @@
+"""Measure how long an owner waits for a GPU that an elastic job has, or an ordinary one.
+
+    python benchmarks/elastic_owner_wait.py [--rounds N]     # writes benchmarks/results/
+
+A real platform with two simulated GPUs; bob, whose quota is one, trains on both with PyTorch on the
+processor: 9 million parameters and AdamW, 0.1 GB of state, or 68 million and 0.8 GB. Patty submits
+a job for her own GPU; measured is the time until it runs. Elastic: one of two workers leaves and
+the other trains on. The baseline of the same run is the same training as one process, which ends
+its update, saves a checkpoint and leaves.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from decimal import Decimal
+from pathlib import Path
+
+from machine import measured
+from platforms import as_user, free_port, seconds_until, started, stop
+
+from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.client import Client
+
+RESULTS = Path(__file__).parent / "results" / "elastic_owner_wait.json"
+ROUNDS = 5
+WITHIN_S = 300
+SETTLED_UPDATES = 3
+"""Of a training before an owner comes: imports, groups and the first allocations are over."""
+TRAINING = """
+import os, sys
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+import runai.elastic.torch as elastic
+
+torch.set_num_threads(1)
+width, told = int(sys.argv[1]), sys.argv[2]
+model = nn.Sequential(nn.Linear(512, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+                      nn.Linear(width, 10))
+elastic.init(64, 64, gpus=None if os.environ.get("WORLD_SIZE") else 1)
+job = elastic.Job(model, torch.optim.AdamW(model.parameters()), checkpoint_every=10**9)
+data = TensorDataset(torch.randn(4096, 512), torch.randint(10, (4096,)))
+for _ in job.epochs(10**6):
+    for x, y in elastic.DataLoader(data):
+        job.backward(nn.functional.cross_entropy(job.model(x), y))
+        job.step()
+        with open(told, "a") as file:
+            file.write(f"{job.ranks}\\n")
+"""
+OWNER = "import time; time.sleep(600)"
+SMALL, LARGE = 2750, 8000
+"""Widths: 9 and 68 million parameters; AdamW keeps three numbers of each."""
+
+
+def job(client: Client, name: str, command: list[str], **asked: object) -> str:
+    """Submit a job of this program; return its id."""
+    request = SubmitRequest.model_validate(
+        {"name": name, "command": [sys.executable, "-u", "-c", *command], **asked}
+    )
+    return client.submit(request).workloads[0].id
+
+
+def wait(client: Client, workload: str, state: str) -> tuple[float, WorkloadDetail]:
+    """Return how long it takes until a workload is in a state."""
+    found = client.workload(workload)
+
+    def is_there() -> bool:
+        nonlocal found
+        found = client.workload(workload)
+        return found.state == state
+
+    return seconds_until(is_there, WITHIN_S), found
+
+
+def forget(client: Client, workload: str) -> None:
+    """Delete a workload and wait until it holds nothing."""
+    client.delete(workload)
+    seconds_until(lambda: workload not in {w.id for w in client.workloads()}, WITHIN_S)
+
+
+def round_of(bob: Client, patty: Client, folder: Path, *, elastic: bool, width: int) -> float:
+    """Let patty take one of the two GPUs that bob trains on; return how long she waits."""
+    told = folder / "told"
+    told.unlink(missing_ok=True)
+    asked = {"elastic": True, "workers": 2} if elastic else {"gpus": Decimal(2)}
+    training = job(bob, "training", [TRAINING, str(width), str(told)], grace_seconds=300, **asked)
+    ranks = "2" if elastic else "1"
+
+    def settled() -> bool:
+        said = told.read_text().split() if told.exists() else []
+        return said.count(ranks) >= SETTLED_UPDATES * int(ranks)
+
+    seconds_until(settled, WITHIN_S)
+    owner = job(patty, "owner", [OWNER], gpus=Decimal(1))
+    seconds, _ = wait(patty, owner, "running")
+    after = bob.workload(training).state
+    if after not in ({"running"} if elastic else {"paused", "starting", "running"}):
+        raise AssertionError(after)
+    forget(patty, owner)
+    forget(bob, training)
+    return seconds
+
+
+def summary(seconds: list[float]) -> dict[str, object]:
+    """Give the median and the range of all rounds."""
+    return {
+        "median_s": round(statistics.median(seconds), 2),
+        "range_s": [round(min(seconds), 2), round(max(seconds), 2)],
+        "rounds": len(seconds),
+    }
+
+
+def main() -> None:
+    """Take turns, so that what the machine does besides meets all of them; write it down."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    rounds = parser.parse_args().rounds
+    on = measured()
+    ways = {
+        "elastic": {"elastic": True, "width": SMALL},
+        "ordinary": {"elastic": False, "width": SMALL},
+        "elastic_large_state": {"elastic": True, "width": LARGE},
+        "ordinary_large_state": {"elastic": False, "width": LARGE},
+    }
+    waits: dict[str, list[float]] = {way: [] for way in ways}
+    with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
+        folder = Path(name)
+        port = free_port()
+        root = f"http://127.0.0.1:{port}"
+        up = [sys.executable, "-m", "runai.embedded", "--simulate", "2", "--port", str(port)]
+        up += ["--data-dir", str(folder / "data")]
+        hub, _ = started(up, f"{root}/services/runai/health", folder)
+        try:
+            bob = as_user(root, folder / "data", "bob", "vision")
+            patty = as_user(root, folder / "data", "patty", "nlp")
+            for number in range(rounds):
+                for way, how in ways.items():
+                    waits[way].append(round_of(bob, patty, folder, **how))  # type: ignore[arg-type]
+                    print(f"{number + 1}/{rounds} {way}: {waits[way][-1]:.2f} s", flush=True)
+                    time.sleep(1)
+        finally:
+            stop(hub)
+    result = {
+        **on,
+        "gpu": "simulated; training on the processor, one thread a worker",
+        "owner_starts": {way: summary(seconds) for way, seconds in waits.items()},
+    }
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
