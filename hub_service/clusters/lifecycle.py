@@ -155,7 +155,7 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
         text = f"{_ended(row, index, ending)}; the others go on without it"
         return Step(_with_state(membership.without(row, index), now), (("warning", text),))
     if ending.exit_code == 0 and membership.is_done_by(before, index):
-        row = replace(row, halt="done")
+        row = membership.done(replace(row, halt="done"))
         if late := [w.index for w in membership.joiners(row.record)]:
             why = StateReason("finished", "the others have finished the training")
             step = stopped(row, late, why, now=now)

@@ -16,6 +16,7 @@ from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
 __all__ = [
     "MOST_LOSSES_OF_A_WORKER",
+    "done",
     "followed",
     "goes_on_without",
     "heard",
@@ -36,6 +37,7 @@ NOTABLE = 0.05
 """A speed that differs by less from what is known is no news (each is a write to the disk)."""
 
 _JOINS = (WorkerPhase.READY, WorkerPhase.RUNNING)
+_TRAINED = (WorkerPhase.RUNNING, WorkerPhase.DRAINING, WorkerPhase.LEFT)
 
 
 def followed(row: Row, *, now: float, free_port: Callable[[], int]) -> Step:
@@ -176,6 +178,20 @@ def is_done_by(row: Row, index: int) -> bool:
     if state is None or state.target is None or not state.phases:
         return False
     return row.record.workers[index].name in state.target.ranks and not row.halt
+
+
+def done(row: Row) -> Row:
+    """Count as ranks of the end only those who have trained: nobody will meet a late joiner."""
+    state = row.record.elastic
+    assert state is not None
+    assert state.target is not None
+    finished = {w.name for w in row.record.workers if w.state == "finished"}
+    ranks = tuple(
+        name
+        for name in state.target.ranks
+        if name in finished or state.phases.get(name) in _TRAINED
+    )
+    return _with(row, replace(state, target=replace(state.target, ranks=ranks)))
 
 
 def is_of_its_end(row: Row, worker: WorkerRecord) -> bool:

@@ -38,7 +38,8 @@ def settle(row: Row, *, now: float) -> Step:
 
 def _finish(row: Row, state: WorkloadState, *, now: float) -> Step:
     record = row.record
-    codes = [w.exit_code for w in record.workers if w.exit_code is not None]
+    ended = [w for w in record.workers if is_of_its_end(row, w)]
+    codes = [w.exit_code for w in ended if w.exit_code is not None]
     bad = [code for code in codes if code != 0]
     record = replace(
         record,

@@ -68,6 +68,36 @@ def test_what_was_asked_for_is_what_is_stored(bob, tmp_path):
     }.items() <= stored.items()
 
 
+SPEAKS = """
+import json, os, pathlib, signal
+signal.signal(signal.SIGUSR1, lambda *_: None)
+name = os.environ["RUNAI_WORKER"]
+told = {"worker": name, "gen": 1, "state": "running", "pid": os.getpid(), "samples_per_s": 99.5,
+        "gpus": 2, "global_batch": 64, "steps": 1}
+path = pathlib.Path(os.environ["RUNAI_ELASTIC_DIR"], "status", name.split("/")[1] + ".json")
+path.write_text(json.dumps(told))
+signal.pause()
+"""
+
+
+def test_an_elastic_job_says_on_how_many_gpus_it_trains_and_how_fast(bob, eventually):
+    program = ("--", PYTHON, "-c", SPEAKS)
+    result = bob("submit", "big", "--elastic", "--workers", "2", "--min-workers", "2", *program)
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    eventually(lambda: "samples/s" in bob("describe", "big").stdout)
+    said = [" ".join(line.split()) for line in bob("describe", "big").stdout.splitlines()]
+    assert "Elastic: 2 of 2 to 2 GPUs; 64 samples an update in 1 step" in said
+    assert "Speed: 99.5 samples/s on 2 GPUs" in said
+
+
+def test_an_elastic_process_may_have_all_of_a_node(bob):
+    bob("submit", "one", "--elastic", "-g", "2", "--", "sleep", "60")
+
+    elastic = described(bob, "one")["elastic"]
+    assert (elastic["least"], elastic["most"]) == (1, 5)
+
+
 def test_variables_reach_the_program(bob, eventually):
     program = "import os; print(os.environ['A'], os.environ['RUNAI_PROJECT'])"
 

@@ -155,6 +155,17 @@ async def test_the_job_is_finished_when_all_of_its_ranks_are(lab):
     assert (record.failures, record.pauses) == (0, ())
 
 
+async def test_who_was_to_join_at_the_end_is_not_waited_for(lab):
+    spec = await training(lab, 0)
+    await joined(lab, spec, 1)
+    await lab.tell(spec, "ready", 1)
+    assert await ranks(lab) == [0, 1]
+    await lab.end(spec, 0, worker=0)
+    record = await lab.until(spec.id, "succeeded")
+
+    assert (record.failures, record.exit_code) == (0, 0)
+
+
 async def test_a_pause_asks_everybody_and_a_resume_starts_anew(lab):
     spec = await training(lab, 0, 1)
     await lab.cluster.apply(plan(stop(spec.id, 0), stop(spec.id, 1)))

@@ -22,7 +22,7 @@ __all__ = ["Listening"]
 LOOK_EVERY_S = 0.2
 """How often statuses are read while an elastic job runs."""
 
-_LISTENS = (WorkerPhase.READY, WorkerPhase.RUNNING, WorkerPhase.DRAINING)
+_LISTENS = (WorkerPhase.READY, WorkerPhase.RUNNING)
 """Who says so has a handler for SIGUSR1, which would kill others."""
 
 
