@@ -29,7 +29,7 @@ from runai.hub_service.api.submitting import submit as submit_request
 from runai.hub_service.api.views import version_of
 from runai.hub_service.clusters.base import LogChunk
 from runai.hub_service.clusters.records import Process, WorkloadRecord, workload_id
-from runai.hub_service.errors import NotFound
+from runai.hub_service.errors import Conflict, NotFound
 
 __all__ = ["router"]
 
@@ -144,6 +144,12 @@ async def environment(
 ) -> EnvironmentView:
     """Hand out the environment that gives a worker its devices."""
     record = await on.allowed(caller, Action.READ_ENVIRONMENT, workload_id(project, name))
+    if record.released is None and on.idle.releasing(record):
+        raise Conflict(
+            f"{record.id} is about to give its GPUs to others.",
+            hint="`runai regain` asks for them again.",
+            code="no_allocation",
+        )
     handed = await on.cluster.environment(record.id, worker)
     return EnvironmentView(environment=dict(handed.variables), workdir=handed.workdir)
 

@@ -129,6 +129,7 @@ def _devices(granted: Sequence[Device]) -> dict[str, str]:
         # UUIDs: NVML and CUDA number devices differently, and MPS numbers them anew.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": uuids,  # empty hides all of them
+        "RUNAI_GPU_DEVICES": uuids,  # what was granted, whatever a program makes of the former
         "NVIDIA_VISIBLE_DEVICES": uuids or "void",
     }
 

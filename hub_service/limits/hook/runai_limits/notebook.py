@@ -8,6 +8,7 @@ other handlers stay as they are. Called by `start`, when IPython has been import
 from __future__ import annotations
 
 from .after_import import swallowed
+from .asking import ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ __all__ = ["is_out_of_memory", "line_after", "watch_shells"]
 
 OUT_OF_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
 """By name: PyTorch's, TensorFlow's and CuPy's, without importing them."""
-
-WITHIN_S = 1.0
-"""The line comes without what the service knows rather than late."""
 
 
 def watch_shells(module: ModuleType) -> None:
@@ -55,14 +53,14 @@ def _tell(error: BaseException) -> None:
 def line_after(error: BaseException, environ: Mapping[str, str]) -> str:
     """Return the line that belongs below an error; "" if it is about something else."""
     if isinstance(error, KeyboardInterrupt):
-        notice = str(_asked(environ).get("notice", ""))
+        notice = str(ask(environ).get("notice", ""))
         return f"Your session {notice}." if "interrupt" in notice else ""
     if not is_out_of_memory(error):
         return ""
     from .share import Share  # noqa: PLC0415
 
     share = Share.of(environ)
-    return "" if share is None else _line(share, _asked(environ).get("processes", []))
+    return "" if share is None else _line(share, ask(environ).get("processes", []))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -88,29 +86,3 @@ def _line(share: Any, processes: list[dict[str, Any]]) -> str:  # noqa: ANN401  
     kind = "kernels " if all(name.endswith(".ipynb") for name in names) else ""
     by = ", ".join(f"{name} ({used[name] / 1024:.1f})" for name in names)
     return f"{said}; {sum(used.values()) / 1024:.1f} in use by {kind}{by}."
-
-
-def _asked(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the service says of this workload now; nothing if it does not say it in time."""
-    from threading import Thread  # noqa: PLC0415
-
-    answer: dict[str, Any] = {}
-    asking = Thread(target=swallowed, args=("notebook", _ask, environ, answer), daemon=True)
-    asking.start()
-    asking.join(WITHIN_S)
-    return {} if asking.is_alive() else answer
-
-
-def _ask(environ: Mapping[str, str], answer: dict[str, Any]) -> None:
-    import json  # noqa: PLC0415
-    from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
-
-    url, workload = environ.get("RUNAI_API_URL", ""), environ.get("RUNAI_WORKLOAD", "")
-    token = environ.get("JUPYTERHUB_API_TOKEN", "")
-    if not (url.startswith(("http://", "https://")) and workload and token):
-        return
-    headers = {"Authorization": f"Bearer {token}"}
-    request = Request(f"{url.rstrip('/')}/api/v1/workloads/{workload}", headers=headers)  # noqa: S310
-    # The service is near; a proxy for the world outside would not know it.
-    with build_opener(ProxyHandler({})).open(request, timeout=WITHIN_S) as reply:
-        answer.update(json.load(reply))

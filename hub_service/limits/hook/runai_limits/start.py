@@ -15,17 +15,28 @@ if TYPE_CHECKING:
 __all__ = ["start"]
 
 WATCHED = ("torch", "tensorflow.python.eager.context", "IPython.core.interactiveshell")
+USERS = ("jax", "cupy", "numba.cuda")
+"""Others that look for devices when they are first used."""
 
 
 def start(environ: Mapping[str, str]) -> None:
     """Watch for frameworks and notebooks, if this is a workload with a device."""
     if environ.get("RUNAI_GPU_MEMORY_LIMITS_MIB"):
-        Watch(dict.fromkeys(WATCHED, _imported))
+        renewed: list[bool] = []
+        Watch(dict.fromkeys((*WATCHED, *USERS), lambda module: _imported(module, renewed)))
 
 
-def _imported(module: ModuleType) -> None:
+def _imported(module: ModuleType, renewed: list[bool]) -> None:
     import os  # noqa: PLC0415  from here on there is something to do, and time
 
+    from .after_import import swallowed  # noqa: PLC0415
+    from .grant import renew  # noqa: PLC0415
+
+    if not renewed:
+        renewed.append(True)
+        swallowed("grant", renew, os.environ)
+    if module.__name__ in USERS:
+        return
     if module.__name__ == "IPython.core.interactiveshell":
         from .notebook import watch_shells  # noqa: PLC0415
 

@@ -1,0 +1,46 @@
+"""Which devices a session has now: its kernels and scripts see what it was given since its start.
+
+A notebook server hands its own environment on, with the devices of its start; since then they may
+have been released, and others given. Asked once in a process, before any framework looks. What a
+user set for a program stays. Called by `start`.
+"""
+
+from __future__ import annotations
+
+from .asking import ask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+__all__ = ["renew"]
+
+DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "RUNAI_GPU_DEVICES")
+SHARE = (
+    *("RUNAI_GPU_FRACTION", "RUNAI_GPU_MEMORY_LIMIT_MIB", "RUNAI_GPU_MEMORY_LIMITS_MIB"),
+    *("RUNAI_GPU_DEVICES_MIB", "RUNAI_GPU_CONTEXT_MIB"),
+    *("XLA_PYTHON_CLIENT_MEM_FRACTION", "CUPY_GPU_MEMORY_LIMIT"),
+    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+)
+NONE = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void", "RUNAI_GPU_DEVICES": ""}
+
+
+def renew(environ: MutableMapping[str, str]) -> None:
+    """Put the session's present devices into the environment, if they are others."""
+    granted = environ.get("RUNAI_GPU_DEVICES")
+    if (
+        environ.get("RUNAI_KIND") != "session"
+        or granted is None
+        or environ.get("CUDA_VISIBLE_DEVICES") != granted
+    ):
+        return
+    answer = ask(environ, "/environment")
+    # Waiting for its devices, or about to lose them: it has none to use.
+    now = NONE if answer.get("code") == "no_allocation" else answer.get("environment")
+    if not now or now.get("RUNAI_GPU_DEVICES") == granted:
+        return
+    for name in (*DEVICES, *SHARE):
+        if name in now:
+            environ[name] = now[name]
+        else:
+            environ.pop(name, None)

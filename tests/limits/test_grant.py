@@ -1,0 +1,74 @@
+"""A session's programs use the devices that it has now, not those of its server's start."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.limits.hook.runai_limits import grant
+
+HAD = {
+    "RUNAI_KIND": "session",
+    "CUDA_VISIBLE_DEVICES": "GPU-1",
+    "NVIDIA_VISIBLE_DEVICES": "GPU-1",
+    "RUNAI_GPU_DEVICES": "GPU-1",
+    "RUNAI_GPU_MEMORY_LIMITS_MIB": "8192",
+    "CUDA_MPS_PIPE_DIRECTORY": "/mps/1",
+    "HOME": "/home/ana",
+}
+OTHER = {
+    "CUDA_VISIBLE_DEVICES": "GPU-2",
+    "NVIDIA_VISIBLE_DEVICES": "GPU-2",
+    "RUNAI_GPU_DEVICES": "GPU-2",
+    "RUNAI_GPU_MEMORY_LIMITS_MIB": "4096",
+    "HOME": "/not/taken/over",
+}
+NOTHING = {
+    "RUNAI_KIND": "session",
+    "CUDA_VISIBLE_DEVICES": "",
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    "RUNAI_GPU_DEVICES": "",
+    "HOME": "/home/ana",
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "now"),
+    [
+        pytest.param(
+            {"environment": OTHER},
+            {"RUNAI_KIND": "session", **OTHER, "HOME": "/home/ana"},
+            id="it was given another device since",
+        ),
+        pytest.param({"environment": HAD}, HAD, id="it has what it had"),
+        pytest.param({"code": "no_allocation"}, NOTHING, id="it waits for its devices"),
+        pytest.param(
+            {"environment": {**NOTHING, "RUNAI_GPU_FRACTION": "0"}},
+            {**NOTHING, "RUNAI_GPU_FRACTION": "0"},
+            id="it was released",
+        ),
+        pytest.param({}, HAD, id="the service does not answer"),
+        pytest.param({"code": "not_found"}, HAD, id="the service knows no such session"),
+    ],
+)
+def test_what_it_has_now_counts(answer, now, monkeypatch):
+    monkeypatch.setattr(grant, "ask", lambda _environ, _what: answer)
+    environ = dict(HAD)
+    grant.renew(environ)
+
+    assert environ == now
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"CUDA_VISIBLE_DEVICES": ""}, id="a program was to run on the processor"),
+        pytest.param({"RUNAI_KIND": "job"}, id="a job has the same devices until it ends"),
+    ],
+)
+def test_nobody_is_asked_where_nothing_is_to_change(change, monkeypatch):
+    asked = []
+    monkeypatch.setattr(grant, "ask", lambda *_: asked.append(1))
+    environ = {**HAD, **change}
+    grant.renew(environ)
+
+    assert (environ, asked) == ({**HAD, **change}, [])
