@@ -66,11 +66,13 @@ class Stop:
         self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._look)
 
     def close(self) -> None:
-        """Give the signals back to who had them."""
+        """Give the signals back to who had them; a late SIGUSR1 of the cluster is no death."""
         ours = (self._terminate, self._look)
         for number, before in self._before.items():
             if signal.getsignal(number) in ours:
-                signal.signal(number, before if before is not None else signal.SIG_DFL)
+                before = signal.SIG_DFL if before is None else before  # noqa: PLW2901
+                late = number == signal.SIGUSR1 and before is signal.SIG_DFL
+                signal.signal(number, signal.SIG_IGN if late else before)
         self._before.clear()
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
@@ -107,6 +109,7 @@ class Membership:
         self._told_at = float("-inf")
         self._status = Status(worker, 0, WorkerPhase.STARTING, os.getpid())
         self._speed_from: tuple[float, int] | None = None
+        self._batch = (0, 0)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Membership | None:
@@ -170,14 +173,19 @@ class Membership:
         speed = (self._status.samples_per_s, self._status.gpus)
         self._write(state, update, *speed)
 
-    def progress(self, update: int, samples: int, gpus: int) -> None:
+    def progress(
+        self, update: int, samples: int, gpus: int, *, global_batch: int = 0, steps: int = 0
+    ) -> None:
         """Tell, once a second, how far the training is and how fast it goes.
 
         Args:
             update: updates of the weights so far.
             samples: samples of the whole job so far; only differences count.
             gpus: over all ranks. A change of it begins the measurement anew.
+            global_batch: samples of an update, over all ranks; for display.
+            steps: micro-batches of an update on each rank; for display.
         """
+        self._batch = (global_batch, steps)
         now = self._clock()
         if self._speed_from is None or gpus != self._status.gpus:
             self._speed_from = (now, samples)
@@ -195,7 +203,9 @@ class Membership:
         self._speed_from = None
 
     def _write(self, state: WorkerPhase, update: int, speed: float, gpus: int) -> None:
-        self._status = Status(self.worker, self.gen, state, os.getpid(), update, speed, gpus)
+        self._status = Status(
+            self.worker, self.gen, state, os.getpid(), update, speed, gpus, *self._batch
+        )
         self._told_at = self._clock()
         # A full disk must not end a training: what is told is for display and for growing.
         with contextlib.suppress(OSError):

@@ -58,6 +58,7 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
 
     torch.set_num_threads(1)
     worker = os.environ.get("RUNAI_WORKER", f"rank{os.environ.get('RANK', '0')}")
+    worker = worker.rpartition("/")[2]  # the platform's begin with their project
     (directory / "records").mkdir(exist_ok=True)
     model = network(training)
     optimizer, scheduler = parts(model)

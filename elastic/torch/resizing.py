@@ -141,7 +141,13 @@ class Resizing:
             return
         if membership is not None:
             samples = self._job.update * self._job.global_batch
-            membership.progress(self._job.update, samples, runai.elastic.gpus)
+            membership.progress(
+                self._job.update,
+                samples,
+                runai.elastic.gpus,
+                global_batch=self._job.global_batch,
+                steps=runai.elastic.steps,
+            )
         self._checkpoint_if_due()
 
     def recover(self, error: Exception) -> bool:
