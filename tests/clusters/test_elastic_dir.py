@@ -1,0 +1,167 @@
+"""What the cluster reads and writes where a job's account may have put anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runai.hub_service.clusters.local.elastic_dir import MOST_BYTES, ElasticDir
+from runai.hub_service.clusters.local.listening import wake
+from runai.hub_service.clusters.records import Process
+from runai.hub_service.clusters.speed import throughput_for_core
+from runai.hub_service.elastic_messages import ElasticFiles, Status, Target, WorkerPhase
+
+TARGET = Target(3, ("vision/e-0",), "127.0.0.1:4000", 1, 1, 4)
+STATUS = Status("vision/e-0", 3, WorkerPhase.RUNNING, 12)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> ElasticDir:
+    (tmp_path / "elastic" / "status").mkdir(parents=True)
+    return ElasticDir(tmp_path / "elastic", None)
+
+
+def test_messages_come_as_they_were_sent(shared):
+    files = ElasticFiles(shared.path)
+    files.write_status(STATUS)
+
+    assert shared.write_target(TARGET)
+    assert files.target() == TARGET
+    assert shared.statuses(["vision/e-0", "vision/e-1"]) == {"vision/e-0": STATUS}
+    assert (shared.path / "target.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_worker_told_before_is_forgotten(shared):
+    ElasticFiles(shared.path).write_status(STATUS)
+    shared.forget_status("vision/e-0")
+    shared.forget_status("vision/e-0")
+
+    assert shared.statuses(["vision/e-0"]) == {}
+
+
+def test_without_a_directory_nothing_is_written_or_read(tmp_path):
+    shared = ElasticDir(tmp_path / "none", None)
+
+    assert not shared.write_target(TARGET)
+    assert shared.statuses(["vision/e-0"]) == {}
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_directory_of_another_account_is_left_alone(shared):
+    stranger = ElasticDir(shared.path, os.getuid() + 1)
+    ElasticFiles(shared.path).write_status(STATUS)
+
+    assert not stranger.write_target(TARGET)
+    assert stranger.statuses(["vision/e-0"]) == {}
+
+
+def test_a_link_instead_of_the_directory_is_not_followed(shared, tmp_path):
+    (tmp_path / "link").symlink_to(shared.path)
+
+    assert not ElasticDir(tmp_path / "link", None).write_target(TARGET)
+    assert list(shared.path.glob("*.json")) == []
+
+
+def test_a_link_at_the_targets_place_is_replaced_not_followed(shared, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (shared.path / "target.json").symlink_to(victim)
+    (shared.path / ".target.json.new").symlink_to(victim)
+
+    assert shared.write_target(TARGET)
+    assert victim.read_text() == "kept"
+    assert ElasticFiles(shared.path).target() == TARGET
+
+
+def _link(path: Path) -> None:
+    elsewhere = path.parent / "elsewhere"
+    elsewhere.write_text(json.dumps(STATUS.to_json()))
+    path.symlink_to(elsewhere)
+
+
+NO_STATUSES = {
+    "a link": _link,
+    "a pipe, which would be waited at": os.mkfifo,
+    "a directory": Path.mkdir,
+    "no JSON": lambda path: path.write_text("{"),
+    "no object": lambda path: path.write_text("[]"),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe"),
+    "a field of another type": lambda path: path.write_text('{"worker": 1}'),
+    "endless": lambda path: path.write_text(json.dumps({"worker": "x" * MOST_BYTES})),
+}
+
+
+@pytest.mark.parametrize("make", NO_STATUSES.values(), ids=NO_STATUSES)
+def test_what_is_no_status_is_passed_over(shared, make):
+    make(shared.path / "status" / "e-0.json")
+
+    assert shared.statuses(["vision/e-0"]) == {}
+
+
+LISTENER = """
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: print("heard", flush=True))
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_only_a_process_of_the_workers_session_is_woken():
+    mine, other = (
+        subprocess.Popen(
+            [sys.executable, "-c", LISTENER],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for _ in range(2)
+    )
+    try:
+        assert mine.stdout is not None
+        assert other.stdout is not None
+        assert (mine.stdout.readline(), other.stdout.readline()) == ("ready\n", "ready\n")
+        worker = Process(mine.pid, psutil.Process(mine.pid).create_time())
+        wake(other.pid, worker)  # it says that it is this worker
+        wake(mine.pid, worker)
+
+        assert mine.stdout.readline() == "heard\n"
+        wake(other.pid, Process(other.pid, 0.0))
+        assert other.stdout.readline() == "heard\n", "now, and for the first time"
+        other.send_signal(signal.SIGKILL)
+        assert other.stdout.read() == ""
+    finally:
+        for process in (mine, other):
+            process.kill()
+            process.communicate()
+
+
+def test_who_is_gone_is_not_woken():
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+
+    wake(gone.pid, Process(gone.pid, 0.0))
+
+
+SPEEDS = {
+    "nothing is known": ({}, 4, {}),
+    "one size: larger ones in proportion": ({1: 10.0}, 4, {"1": 10_000, "4": 40_000}),
+    "the largest is known": ({1: 10.0, 4: 30.0}, 4, {"1": 10_000, "4": 30_000}),
+    "the next one paid": ({1: 10.0, 2: 11.0}, 4, {"1": 10_000, "2": 11_000, "4": 22_000}),
+    "the next one did not pay": ({1: 10.0, 2: 10.9}, 4, {"1": 10_000}),
+    "slower": ({1: 10.0, 2: 8.0}, 4, {"1": 10_000}),
+    "a step that pays later": ({1: 10.0, 2: 10.0, 3: 14.0}, 3, {"1": 10_000, "3": 14_000}),
+}
+
+
+@pytest.mark.parametrize(("measured", "most", "expected"), SPEEDS.values(), ids=SPEEDS)
+def test_what_the_core_is_told_of_speed(measured, most, expected):
+    assert throughput_for_core(measured, most) == expected
+    assert throughput_for_core(measured, most, pays_from=None) == {}
