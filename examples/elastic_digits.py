@@ -6,8 +6,8 @@
     runai submit digits --elastic --workers 4 -- python elastic_digits.py
 
 The result is the same each time, but for rounding: an update is 256 digits, of which a GPU holds 64
-at a time. On the platform and under the launcher it goes on where a checkpoint is; lines with a `*` are what makes a
-plain training elastic.
+at a time. On the platform and under the launcher it goes on where a checkpoint is. Lines with a `*`
+are what makes a plain training elastic.
 """
 
 import argparse

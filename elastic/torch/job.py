@@ -31,6 +31,7 @@ from runai.elastic.torch.parallel import (
 from runai.elastic.torch.position import Divider, GivenUp, MicroBatch, Position
 from runai.elastic.torch.randomness import key, seed_torch
 from runai.elastic.torch.resizing import attach
+from runai.ga.torch.optim import unwrap
 
 __all__ = ["Job", "current_job"]
 
@@ -69,7 +70,8 @@ class Job:
 
         Args:
             model: on its device already.
-            optimizer: of the model's parameters, the plain one.
+            optimizer: of the model's parameters; one that accumulates (`runai.ga.torch`) no longer
+                does, since the job does.
             scheduler: its schedule, counted in updates.
             scaler: of mixed precision with float16.
             ema: a running average of the weights.
@@ -94,7 +96,7 @@ class Job:
         self.on_failure: Callable[[Exception], bool] | None = None
         self.formation = object()
         """Another object whenever what was loaded ahead is not this rank's next any more."""
-        self._boundary = Boundary(model, optimizer, scheduler, scaler, ema)
+        self._boundary = Boundary(model, unwrap(optimizer), scheduler, scaler, ema)
         self._ddp = dict(ddp or {})
         self._generation = -1
         self._micro: MicroBatch | None = None

@@ -11,8 +11,15 @@ import os
 import torch
 
 import runai.elastic
+from runai.utils.notices import notice
 
 __all__ = ["init", "launched"]
+
+DIVIDES = (
+    "runai.elastic: {gpus} GPUs in one process. torch.nn.DataParallel divides what a loader yields:"
+    " let it yield {size} samples (runai.elastic.batch_size is for each GPU), as"
+    " runai.elastic.torch.DataLoader does."
+)
 
 
 def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = None) -> None:
@@ -38,9 +45,11 @@ def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = Non
             f"gpus={gpus} cannot be shared among {ranks} processes (WORLD_SIZE): "
             "leave gpus out to use one GPU for each process."
         )
-    runai.elastic.publish(
+    plan = runai.elastic.publish(
         global_batch_size, max_gpu_batch_size, ranks=ranks, rank=rank, devices=gpus // ranks
     )
+    if gpus > ranks:
+        notice(DIVIDES.format(gpus=gpus // ranks, size=plan.batch_size))
 
 
 def launched() -> tuple[int, int]:

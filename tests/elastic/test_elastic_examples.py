@@ -1,0 +1,85 @@
+"""The examples of elastic training run as their first lines say, with one result."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+LAUNCHER = ("-m", "runai.elastic.run", "--min", "1", "--max")
+
+
+def last_line(*words, directory=None):
+    """Run Python on these words and return the last line that it prints."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if directory is not None:
+        environment["RUNAI_CHECKPOINT_DIR"] = str(directory)
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def numbers_of(line):
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", line)]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What each example prints last where one process runs it, the first time it is asked."""
+    known = {}
+
+    def run(*words):
+        if words not in known:
+            known[words] = last_line(EXAMPLES / words[0], *words[1:])
+        return known[words]
+
+    return run
+
+
+DIGITS = ("elastic_digits.py", "--epochs", "4")
+MANUAL = ("elastic_language_model.py", "--epochs", "1", "--lines", "600")
+
+
+def test_the_digits_are_learned(alone):
+    updates, loss, read = numbers_of(alone(*DIGITS))
+
+    assert updates == 24
+    assert loss < 0.6
+    assert read > 85
+
+
+def test_the_manual_is_learned(alone):
+    updates, loss, choices = numbers_of(alone(*MANUAL))
+
+    assert updates == 9  # 536 lines in updates of 64, the last of 24
+    assert loss < 3.6  # 4.85 before the first
+    assert choices < 40
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, LAUNCHER], ids=["torchrun", "launcher"])
+@pytest.mark.parametrize("example", [DIGITS, MANUAL], ids=["digits", "manual"])
+def test_two_processes_end_where_one_does(alone, example, launcher):
+    two = last_line(*launcher, "2", EXAMPLES / example[0], *example[1:])
+
+    assert pytest.approx(numbers_of(alone(*example)), rel=0.01) == numbers_of(two)
+
+
+def test_what_was_finished_is_not_trained_again(tmp_path):
+    first = last_line(EXAMPLES / MANUAL[0], *MANUAL[1:], directory=tmp_path)
+
+    assert first == last_line(EXAMPLES / MANUAL[0], *MANUAL[1:], directory=tmp_path)
