@@ -71,8 +71,13 @@ def test_the_manual_is_learned(alone):
     assert choices < 40
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN, LAUNCHER], ids=["torchrun", "launcher"])
-@pytest.mark.parametrize("example", [DIGITS, MANUAL], ids=["digits", "manual"])
+@pytest.mark.parametrize(
+    ("example", "launcher"),
+    [
+        pytest.param(DIGITS, LAUNCHER, id="digits-by-our-launcher"),
+        pytest.param(MANUAL, TORCHRUN, id="manual-by-torchrun"),
+    ],
+)
 def test_two_processes_end_where_one_does(alone, example, launcher):
     two = last_line(*launcher, "2", EXAMPLES / example[0], *example[1:])
 
