@@ -6,16 +6,21 @@ by hand, without the library: what all others are compared with.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import TensorDataset
 
+from ranks import form_group
 from runai.elastic import torch as elastic
 from runai.elastic.torch.samples import order_of
+
+Arrays = dict[str, np.ndarray[Any, Any]]
 
 SAMPLES, GLOBAL_BATCH, GPU_BATCH, EPOCHS, SEED = 230, 50, 16, 3, 7
 UPDATES = EPOCHS * 5
@@ -27,18 +32,17 @@ class Training:
 
     dropout: float = 0.0
     batch_norm: bool = False
-    dtype: torch.dtype = torch.float32
-    clip_norm: float | None = 1.0
-    updates: int = UPDATES
     bitwise: bool = False
     state: str = ""
     """A file to resume from and to save to."""
+    until: int = UPDATES
+    """After how many updates to stop."""
 
 
-def task(dtype: torch.dtype) -> TensorDataset:
+def task() -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(SAMPLES, 10, dtype=dtype, generator=generator)
-    noise = torch.randn(SAMPLES, 1, dtype=dtype, generator=generator)
+    x = torch.randn(SAMPLES, 10, generator=generator)
+    noise = torch.randn(SAMPLES, 1, generator=generator)
     return TensorDataset(x, x.sin().sum(1, keepdim=True) + 0.1 * noise)
 
 
@@ -47,7 +51,7 @@ def network(training: Training) -> nn.Module:
         torch.manual_seed(2)
         norm = nn.BatchNorm1d(24) if training.batch_norm else nn.Identity()
         layers = [nn.Linear(10, 24), norm, nn.Tanh(), nn.Dropout(training.dropout)]
-        return nn.Sequential(*layers, nn.Linear(24, 1)).to(training.dtype)
+        return nn.Sequential(*layers, nn.Linear(24, 1))
 
 
 def parts(model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
@@ -55,35 +59,106 @@ def parts(model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
     return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, UPDATES)
 
 
-def arrays(model: nn.Module) -> dict[str, np.ndarray[Any, Any]]:
+def arrays(model: nn.Module) -> Arrays:
     return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
 
 
-def by_hand(training: Training) -> dict[str, np.ndarray[Any, Any]]:
+def by_hand(training: Training) -> Arrays:
     """Train as one does who has a GPU for the whole global batch and never heard of us."""
-    data, model = task(training.dtype), network(training)
+    data, model = task(), network(training)
     optimizer, scheduler = parts(model)
     for epoch in range(EPOCHS):
         order = order_of(SAMPLES, seed=SEED, epoch=epoch, shuffle=True)
         for indices in order.split(GLOBAL_BATCH):
             x, y = data[indices]
             nn.functional.mse_loss(model(x), y).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), training.clip_norm or 1e9)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
     return arrays(model)
 
 
-def elastically(rank: int, ranks: int, training: Training) -> dict[str, np.ndarray[Any, Any]]:
-    """Train as a script does that has the library."""
+def make_job(training: Training) -> elastic.Job:
     model = network(training)
     optimizer, scheduler = parts(model)
     elastic.init(GLOBAL_BATCH, GPU_BATCH)
-    job = elastic.Job(model, optimizer, scheduler=scheduler, seed=SEED)
-    loader = elastic.DataLoader(task(training.dtype))
+    with warnings.catch_warnings(action="ignore"):  # of BatchNorm, which another test reads
+        return elastic.Job(
+            model, optimizer, scheduler=scheduler, seed=SEED, bitwise=training.bitwise
+        )
+
+
+def train(job: elastic.Job, until: int = UPDATES) -> Arrays:
+    """Train as a script does that has the library; stop after some updates."""
+    loader = elastic.DataLoader(task(), job=job)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
             job.backward(nn.functional.mse_loss(job.model(x), y))
-            job.step(clip_norm=training.clip_norm)
-    return arrays(model)
+            if job.step(clip_norm=1.0) and job.update == until:
+                return arrays(job.module)
+    return arrays(job.module)
+
+
+def elastically(rank: int, ranks: int, training: Training) -> Arrays:
+    """Train on some ranks, from a saved state if there is one."""
+    job, state = make_job(training), Path(training.state)
+    if state.is_file():
+        job.load_state_dict(torch.load(state, weights_only=True))
+    found = train(job, training.until)
+    if training.state and rank == 0:
+        torch.save(job.state_dict(), state)
+    return found
+
+
+def replanned(rank: int, ranks: int, training: Training, store: str) -> Arrays | None:
+    """Train on two ranks, which change places in the first epoch; then the second leaves."""
+    job = make_job(training)
+
+    def hook(job: elastic.Job) -> None:
+        if job.update == 3:
+            job.release()
+            distributed.destroy_process_group()
+            form_group(1 - rank, 2, store)
+            job.replan(1 - rank, 2)
+        elif job.update == 7:
+            job.release()
+            distributed.destroy_process_group()
+            if job.rank == 1:
+                raise _Left
+            job.replan(0, 1)
+
+    job.after_update.append(hook)
+    try:
+        return train(job)
+    except _Left:
+        return None
+
+
+class _Left(Exception):
+    pass
+
+
+def naively(rank: int, ranks: int) -> tuple[int, Arrays]:
+    """Train as tutorials do: a sampler that pads, full micro-batches, the mean of their means."""
+    model = network(Training())
+    optimizer, scheduler = parts(model)
+    if ranks > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    data, updates = task(), 0
+    micro = min(GPU_BATCH, GLOBAL_BATCH // ranks)
+    steps = max(1, GLOBAL_BATCH // (micro * ranks))
+    for epoch in range(EPOCHS):
+        order = order_of(SAMPLES, seed=SEED, epoch=epoch, shuffle=True)
+        share = order[rank::ranks][: -(-SAMPLES // ranks)]
+        batches = share.split(micro)[: SAMPLES // ranks // micro]
+        for step, indices in enumerate(batches, 1):
+            x, y = data[indices]
+            (nn.functional.mse_loss(model(x), y) / steps).backward()
+            if step % steps == 0 or step == len(batches):
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+                updates += 1
+    return updates, arrays(getattr(model, "module", model))

@@ -31,6 +31,8 @@ from runai.elastic.torch.parallel import (
 from runai.elastic.torch.position import Divider, GivenUp, MicroBatch, Position
 from runai.elastic.torch.randomness import key, seed_torch
 from runai.elastic.torch.resizing import attach
+from runai.elastic.torch.statistics import running_layers, warn_of_ghost_batches
+from runai.elastic.torch.virtual import VirtualWorkers, be_bitwise
 from runai.ga.torch.optim import unwrap
 
 __all__ = ["Job", "current_job"]
@@ -57,6 +59,8 @@ class Job:
         scaler: GradScaler | None = None,
         ema: Average | None = None,
         seed: int = 0,
+        bitwise: bool = False,
+        virtual_workers: int | None = None,
         global_batch: int | None = None,
         gpu_batch: int | None = None,
         ddp: Mapping[str, Any] | None = None,
@@ -76,6 +80,10 @@ class Job:
             scaler: of mixed precision with float16.
             ema: a running average of the weights.
             seed: of the order of samples and of all random numbers of the training.
+            bitwise: the same bits at any number of ranks, not the same numbers up to rounding;
+                updates are cut into slices that stay the same, and kernels are deterministic.
+            virtual_workers: slices of an update with `bitwise`: as many ranks have work; None: a
+                power of two, at least 8, and enough for the GPU batch.
             global_batch: samples of an update; None: as `runai.elastic.torch.init` was told.
             gpu_batch: the most samples that a GPU holds at a time; None: the same.
             ddp: options of `DistributedDataParallel`.
@@ -86,7 +94,7 @@ class Job:
         Raises:
             CheckpointError: if there are checkpoints, and none can be read.
             TypeError: if a part cannot be stepped once an update.
-            ValueError: if a size is below 1.
+            ValueError: if a size is below 1, or the slices exceed the GPU batch.
         """
         self.module, self.seed = model, seed
         self.global_batch = global_batch or runai.elastic.global_batch_size
@@ -96,6 +104,12 @@ class Job:
         self.on_failure: Callable[[Exception], bool] | None = None
         self.formation = object()
         """Another object whenever what was loaded ahead is not this rank's next any more."""
+        self.virtual_workers: int | None = None
+        """Slices of an update with `bitwise`; they are the same for the life of the job."""
+        if bitwise:
+            self.virtual_workers = be_bitwise(self.global_batch, self.gpu_batch, virtual_workers)
+        elif running_layers(model):
+            warn_of_ghost_batches()
         self._boundary = Boundary(model, unwrap(optimizer), scheduler, scaler, ema)
         self._ddp = dict(ddp or {})
         self._generation = -1
@@ -225,7 +239,7 @@ class Job:
 
     def release(self) -> None:
         """Let go of the process group, so that it can be destroyed; `replan` comes next."""
-        self._ranks.abandon()
+        self._ranks.release()
         self._ranks = self._alone()
         self.formation = object()
 
@@ -241,10 +255,11 @@ class Job:
 
         Args:
             saved: by `state_dict`, at any number of ranks.
-            force: also where the global batch differs.
+            force: also where the global batch or the virtual workers differ.
 
         Raises:
-            ValueError: if it is of a job with another global batch, or is no state.
+            ValueError: if it is of a job with another global batch or other virtual workers, or is
+                no state.
         """
         state.restore(self, self._boundary, saved, force=force)
         self._abandon()
@@ -306,6 +321,8 @@ class Job:
 
     def _among(self, rank: int, ranks: int) -> Ranks:
         limit = self.gpu_batch * self._devices
+        if self.virtual_workers is not None:
+            return VirtualWorkers(self.module, rank, ranks, workers=self.virtual_workers)
         return DataParallelRanks(self.module, limit, rank, ranks, self._ddp)
 
     @property

@@ -55,6 +55,9 @@ class Ranks(Divider, Protocol):
     def abandon(self) -> None:
         """Forget what was computed of an update."""
 
+    def release(self) -> None:
+        """Let go of the model and of the process group."""
+
 
 class DataParallelRanks:
     """Ranks that each accumulate their share; the last micro-batch's backward pass reduces it."""
@@ -101,6 +104,10 @@ class DataParallelRanks:
     def abandon(self) -> None:
         """Forget that reducing was off."""
         self._quiet.close()
+
+    def release(self) -> None:
+        """Forget the update; the wrapper goes with this object."""
+        self.abandon()
 
 
 def join_launched() -> tuple[int, int]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["capture", "restore"]
 
+_FIXED = {"global_batch": "the global batch", "virtual_workers": "virtual workers"}
 _PARTS = ("optimizer", "scheduler", "scaler", "ema")
 
 
@@ -30,6 +31,7 @@ def capture(job: Job, boundary: Boundary) -> dict[str, Any]:
             "global_batch": job.global_batch,
             "gpu_batch": job.gpu_batch,
             "seed": job.seed,
+            "virtual_workers": job.virtual_workers,
             **asdict(job.position),
         },
         "model": job.module.state_dict(),
@@ -46,11 +48,13 @@ def restore(job: Job, boundary: Boundary, saved: Mapping[str, Any], *, force: bo
     counters = saved.get("job")
     if counters is None:
         raise ValueError(f"This is no job's state: it has {sorted(saved)}, but no `job`.")
-    if counters["global_batch"] != job.global_batch and not force:
-        raise ValueError(
-            f"The state is of a job with a global batch of {counters['global_batch']}, this one "
-            f"has {job.global_batch}: its updates would be others. Pass force=True to go on."
-        )
+    for name, what in _FIXED.items():
+        there, here = counters[name], getattr(job, name)
+        if there != here and not force:
+            raise ValueError(
+                f"The state is of a job with {what} {there}, this one has {here}: its updates "
+                "would be others. Pass force=True to go on."
+            )
     parts = {name: getattr(boundary, name) for name in _PARTS}
     for name, part in parts.items():
         if part is not None and name not in saved:

@@ -1,4 +1,4 @@
-"""The same weights at any number of ranks (I2, I4 and I7 of the elastic design)."""
+"""The same weights at any number of ranks: I4, I5 and I7 of the elastic design, by real ranks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,62 @@ def furthest(found, expected):
     return max(float(np.abs(found[name] - expected[name]).max()) for name in found)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_any_number_of_ranks_trains_as_one_device_would(ranks, tmp_path):
-    from elastic_trainings import Training, by_hand, elastically
+@pytest.fixture(scope="module")
+def by_hand():
+    """Return the weights of the training without the library."""
+    from elastic_trainings import Training, by_hand
 
-    training = Training()
-    found = run_ranks(elastically, ranks, tmp_path / "store", training)
+    return by_hand(Training())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_any_number_of_ranks_trains_as_one_device_would(ranks, tmp_path, by_hand):
+    from elastic_trainings import Training, elastically
+
+    found = run_ranks(elastically, ranks, tmp_path / "store", Training())
 
     assert all(furthest(other, found[0]) == 0 for other in found)
-    assert furthest(found[0], by_hand(training)) < 1e-6
+    assert furthest(found[0], by_hand) < 1e-6
+
+
+def test_a_job_goes_on_in_mid_epoch_at_another_number_of_ranks(tmp_path, by_hand):
+    from elastic_trainings import UPDATES, Training, elastically
+
+    state, found = str(tmp_path / "state"), []
+    for ranks, until in [(1, 3), (3, 7), (2, 11), (4, UPDATES)]:
+        training = Training(state=state, until=until)
+        found = run_ranks(elastically, ranks, tmp_path / f"store-{until}", training)
+
+    assert furthest(found[0], by_hand) < 1e-6
+
+
+def test_ranks_change_places_and_leave_between_updates(tmp_path, by_hand):
+    from elastic_trainings import Training, replanned
+
+    first, second = run_ranks(replanned, 2, tmp_path / "a", Training(), str(tmp_path / "b"))
+
+    assert first is None  # it had become rank 1
+    assert furthest(second, by_hand) < 1e-6
+
+
+def test_what_tutorials_do_is_not_the_same_training(tmp_path, by_hand):
+    from elastic_trainings import UPDATES, naively
+
+    alone = run_ranks(naively, 1, tmp_path / "one")[0]
+    four = run_ranks(naively, 4, tmp_path / "four")[0]
+
+    assert furthest(alone[1], by_hand) > 1e-3
+    assert four[0] != UPDATES
+    assert furthest(four[1], by_hand) > 1e-3
+
+
+def test_with_dropout_the_exact_mode_depends_on_the_ranks(tmp_path):
+    from elastic_trainings import Training, elastically
+
+    training = Training(dropout=0.3)
+    alone = run_ranks(elastically, 1, tmp_path / "one", training)[0]
+    again = run_ranks(elastically, 1, tmp_path / "again", training)[0]
+    two = run_ranks(elastically, 2, tmp_path / "two", training)[0]
+
+    assert furthest(again, alone) == 0
+    assert furthest(two, alone) > 1e-3

@@ -1,0 +1,175 @@
+"""Running statistics of normalization layers, folded in an order that no rank decides (bitwise).
+
+Knows BatchNorm and its kin: each slice's statistics are taken apart from the running ones, which
+stay those of before the update until they are folded in the slices' order. Used by `virtual`;
+where nobody folds, `job` warns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from runai.elastic.torch.parallel import broadcast_tensors
+from runai.elastic.torch.position import Part
+
+__all__ = ["RunningStatistics", "running_layers", "warn_of_ghost_batches"]
+
+_warned = False
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def running_layers(module: nn.Module) -> list[_NormBase]:
+    """Return the layers of a model that keep running statistics."""
+    return [
+        layer
+        for layer in module.modules()
+        if isinstance(layer, _NormBase) and layer.running_mean is not None
+    ]
+
+
+def warn_of_ghost_batches() -> None:
+    """Warn, once a process, of what a plan does to the statistics of a model's layers."""
+    global _warned  # noqa: PLW0603 - once a process
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "BatchNorm normalizes each micro-batch by itself, so that this model's weights depend "
+            "on the plan, and thus on the number of GPUs. elastic.Job(…, bitwise=True) makes them "
+            "the same at any number; GroupNorm and LayerNorm do not need it.",
+            stacklevel=3,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """One call of a layer: which layer, and the statistics of what it was called with."""
+
+    layer: int
+    mean: Tensor
+    variance: Tensor
+
+
+class RunningStatistics:
+    """Take each slice's statistics out of a model's layers, and fold them at the boundary."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Hook into the layers of a model; `remove` unhooks.
+
+        Raises:
+            TypeError: if a layer synchronizes by itself.
+        """
+        self._layers = running_layers(module)
+        if any(isinstance(layer, nn.SyncBatchNorm) for layer in self._layers):
+            raise TypeError(
+                "SyncBatchNorm averages over the ranks of the moment, so that its bits depend on "
+                "their number: use BatchNorm with bitwise=True, its slices are always the same."
+            )
+        self._handles = [
+            handle
+            for place, layer in enumerate(self._layers)
+            for handle in (
+                layer.register_forward_pre_hook(self._lend),
+                layer.register_forward_hook(self._taker(place)),
+            )
+        ]
+        self._lent: tuple[list[Any], float | None] | None = None
+        self._calls: list[_Taken] | None = None
+        """Of the slice in its forward pass; None outside."""
+        self._slices: list[list[_Taken]] = []
+        self._for_company: list[_Taken] = []
+
+    def remove(self) -> None:
+        """Unhook from the layers."""
+        for handle in self._handles:
+            handle.remove()
+
+    def begin(self, part: Part) -> None:
+        """Take the statistics of a slice from now on."""
+        self._calls = []
+        if part.size:
+            self._slices.append(self._calls)
+        else:
+            self._for_company = self._calls
+
+    def end(self) -> None:
+        """Take no more: what is called now is no training."""
+        self._calls = None
+
+    def forget(self) -> None:
+        """Forget what was taken."""
+        self._calls, self._slices, self._for_company = None, [], []
+
+    def fold(self, slices: Sequence[int], rank: int) -> None:
+        """Fold the statistics of all slices into the running ones, in their order.
+
+        Args:
+            slices: how many each rank has taken.
+            rank: which of them this is.
+
+        Raises:
+            RuntimeError: if slices called different layers.
+        """
+        called = (self._slices or [self._for_company])[0]
+        if not called:
+            return
+        pattern = [taken.layer for taken in called]
+        if any([taken.layer for taken in calls] != pattern for calls in self._slices):
+            raise RuntimeError(
+                "The model calls its normalization layers in another order for different slices: "
+                "their running statistics cannot be folded (bitwise=True)."
+            )
+        like = _flat(called)
+        for source, count in enumerate(slices):
+            table = like.new_empty(count, like.numel())
+            if source == rank and count:
+                torch.stack([_flat(calls) for calls in self._slices], out=table)
+            if len(slices) > 1 and count:
+                broadcast_tensors([table], source)
+            for row in table:
+                self._fold_slice(row, called)
+
+    def _fold_slice(self, row: Tensor, pattern: list[_Taken]) -> None:
+        values = iter(row.split([taken.mean.numel() for taken in pattern for _ in range(2)]))
+        for taken in pattern:
+            layer = self._layers[taken.layer]
+            mean, variance, batches = (getattr(layer, name) for name in _BUFFERS)
+            batches += 1
+            # Without a momentum the running statistics are the average over all batches.
+            momentum = 1 / float(batches) if layer.momentum is None else layer.momentum
+            for running in (mean, variance):
+                running.mul_(1 - momentum).add_(next(values).to(running.dtype), alpha=momentum)
+
+    def _lend(self, layer: nn.Module, _: object) -> None:
+        """Let a layer write into buffers of its own, which then hold this call's statistics."""
+        if self._calls is None or not layer.training:
+            return
+        assert isinstance(layer, _NormBase)
+        self._lent = [getattr(layer, name) for name in _BUFFERS], layer.momentum
+        for name in _BUFFERS:
+            setattr(layer, name, torch.zeros_like(getattr(layer, name)))
+        layer.momentum = 1.0
+
+    def _taker(self, place: int) -> Any:  # noqa: ANN401 - a forward hook
+        def take(layer: nn.Module, *_: object) -> None:
+            if self._lent is None:
+                return
+            assert isinstance(layer, _NormBase) and self._calls is not None  # noqa: PT018
+            mean, variance = layer.running_mean, layer.running_var
+            assert mean is not None and variance is not None  # noqa: PT018
+            self._calls.append(_Taken(place, mean, variance))
+            (buffers, layer.momentum), self._lent = self._lent, None
+            for name, buffer in zip(_BUFFERS, buffers, strict=True):
+                setattr(layer, name, buffer)
+
+        return take
+
+
+def _flat(calls: list[_Taken]) -> Tensor:
+    return torch.cat([part.reshape(-1) for taken in calls for part in (taken.mean, taken.variance)])
