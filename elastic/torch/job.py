@@ -269,7 +269,7 @@ class Job:
     @property
     def division(self) -> Divider:
         """How an update is divided now."""
-        return self._ranks
+        return self._ranks.division
 
     def begin(self, micro: MicroBatch) -> None:
         """Prepare the forward pass of a micro-batch."""

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch.utils import data
 from torch.utils.data import default_collate
 
-from runai.elastic.torch.position import GivenUp, MicroBatch, micro_batches
+from runai.elastic.torch.position import Divider, GivenUp, MicroBatch, Position, micro_batches
 from runai.elastic.torch.samples import Portion, Samples, Stream, Where, order_of, size_of
 from runai.elastic.torch.weighting import weigh
 
-if TYPE_CHECKING:
-    from runai.elastic.torch.job import Job
-
-__all__ = ["DataLoader"]
-
-T = TypeVar("T")
+__all__ = ["DataLoader", "Reading"]
 
 _OURS = {
     "batch_size": "the plan decides it (runai.elastic.torch.init)",
@@ -33,9 +28,41 @@ _OURS = {
 }
 
 Update = list[MicroBatch]
+Batch = Any  # what collate_fn makes of samples
 
 
-class DataLoader(Generic[T]):
+class Reading(Protocol):
+    """What a loader asks of a job: where it is, and which part of an update is this rank's."""
+
+    seed: int
+    global_batch: int
+    position: Position
+    formation: object
+    """Another object whenever what was loaded ahead is not this rank's next any more."""
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch is read."""
+
+    @property
+    def division(self) -> Divider:
+        """How an update is divided now."""
+
+    def begin(self, micro: MicroBatch) -> None:
+        """Take notice of the micro-batch that the script is given now."""
+
+    def expect_done(self, micro: MicroBatch) -> None:
+        """Check that the script is done with it."""
+
+    def total(self, number: float) -> float:
+        """Sum a number over all ranks.
+
+        Raises:
+            GivenUp: if a rank is gone, and the job was put at another position.
+        """
+
+
+class DataLoader:
     """Give this rank's micro-batches, update after update, from the job's position on.
 
     The order of an epoch depends on the job's seed and the epoch only; so do the random numbers
@@ -50,10 +77,10 @@ class DataLoader(Generic[T]):
         shuffle: bool = True,
         num_workers: int = 0,
         drop_last: bool = False,
-        count: Callable[[T], int] | None = None,
+        count: Callable[[Batch], int] | None = None,
         augment: bool = True,
-        collate_fn: Callable[[list[Any]], T] | None = None,
-        job: Job | None = None,
+        collate_fn: Callable[[list[Any]], Batch] | None = None,
+        job: Reading | None = None,
         **options: Any,  # noqa: ANN401 - handed on as they are
     ) -> None:
         """Describe the loader; nothing is read yet.
@@ -78,13 +105,13 @@ class DataLoader(Generic[T]):
             raise TypeError(f"elastic.DataLoader takes no {name}: {_OURS[name]}.")
         self.dataset, self.shuffle, self.drop_last = dataset, shuffle, drop_last
         self._count, self._augment, self._job = count, augment, job
-        self._collate: Callable[[list[Any]], T] = collate_fn or default_collate
+        self._collate: Callable[[list[Any]], Batch] = collate_fn or default_collate
         self._options = options | {"num_workers": num_workers}
         self._size = size_of(dataset)
-        self._inner: data.DataLoader[T] | None = None
+        self._inner: data.DataLoader[Any] | None = None
 
     @property
-    def job(self) -> Job:
+    def job(self) -> Reading:
         """The job whose position this loader reads."""
         if self._job is None:
             from runai.elastic.torch.job import current_job  # noqa: PLC0415 - it imports us
@@ -96,7 +123,7 @@ class DataLoader(Generic[T]):
         """Return the micro-batches that are left of this epoch, by today's plan."""
         return sum(len(update) for update in self._updates())
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Batch]:
         """Give the micro-batches that are left of the job's epoch."""
         job, epoch = self.job, self.job.epoch
         while job.epoch == epoch:
@@ -109,12 +136,12 @@ class DataLoader(Generic[T]):
                     if job.formation is not formation:
                         break  # what was loaded ahead is another rank's now
 
-    def _loaded(self) -> Iterator[tuple[MicroBatch, T]]:
+    def _loaded(self) -> Iterator[tuple[MicroBatch, Batch]]:
         """Give the micro-batches that are left with their samples, by today's plan."""
         for update in self._streamed() if self._size is None else self._indexed():
             yield from update if self._count is None else weigh(list(update), self._count, self.job)
 
-    def _indexed(self) -> Iterator[Iterator[tuple[MicroBatch, T]]]:
+    def _indexed(self) -> Iterator[Iterator[tuple[MicroBatch, Batch]]]:
         if self._inner is None:
             self._inner = data.DataLoader(
                 Samples(self.dataset, seed=self.job.seed, augment=self._augment),
@@ -127,7 +154,7 @@ class DataLoader(Generic[T]):
         for update in self._updates():
             yield ((micro, next(batches)) for micro in update)
 
-    def _streamed(self) -> Iterator[Iterator[tuple[MicroBatch, T]]]:
+    def _streamed(self) -> Iterator[Iterator[tuple[MicroBatch, Batch]]]:
         job = self.job
         stream = Stream(
             cast("Iterable[Any]", self.dataset),
@@ -148,7 +175,7 @@ class DataLoader(Generic[T]):
 
     def _update_of(
         self, portion: Portion, portions: Iterator[Portion]
-    ) -> Iterator[tuple[MicroBatch, T]]:
+    ) -> Iterator[tuple[MicroBatch, Batch]]:
         division = self.job.division
         for micro in micro_batches(division, portion.total, ends_epoch=portion.ends_epoch):
             yield micro, (portion if micro.first else next(portions)).batch
@@ -192,7 +219,7 @@ class DataLoader(Generic[T]):
 class _Indices(data.Sampler[list[Where]]):
     """What PyTorch's loader asks each time that it is iterated: from the position of then on."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
 
     def __iter__(self) -> Iterator[list[Where]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from runai.elastic.torch.start import launched
 
 __all__ = [
     "DataParallelRanks",
+    "RankDivision",
     "Ranks",
     "broadcast_tensors",
     "device_of",
@@ -31,13 +33,15 @@ __all__ = [
 ]
 
 
-class Ranks(Divider, Protocol):
+class Ranks(Protocol):
     """How the ranks of a job compute an update together.
 
     For each micro-batch `begin` is called before its forward pass and `collect` after its backward
     pass; after the last one of an update `reduce`, or `abandon` where the update is given up.
     """
 
+    division: Divider
+    """Which part of an update this rank computes; it is sent to loading processes."""
     model: nn.Module
     """What the training script calls."""
     factor: float
@@ -59,6 +63,29 @@ class Ranks(Divider, Protocol):
         """Let go of the model and of the process group."""
 
 
+@dataclass(frozen=True, slots=True)
+class RankDivision:
+    """The plan as one rank sees it: its consecutive samples of an update, some at a time."""
+
+    gpu_batch: int
+    rank: int
+    ranks: int
+
+    def parts(self, total: int) -> tuple[Part, ...]:
+        """Return the rank's micro-batches of an update of `total` samples."""
+        return _parts_of_rank(self, total)
+
+
+@lru_cache(maxsize=64)
+def _parts_of_rank(division: RankDivision, total: int) -> tuple[Part, ...]:
+    plan = plan_batches(total, division.gpu_batch, division.ranks)
+    offset, parts = plan.offsets[division.rank], []
+    for step, size in enumerate(plan.micro_batches[division.rank]):
+        parts.append(Part(offset if size else 0, size, division.rank * plan.steps + step))
+        offset += size
+    return tuple(parts)
+
+
 class DataParallelRanks:
     """Ranks that each accumulate their share; the last micro-batch's backward pass reduces it."""
 
@@ -66,7 +93,8 @@ class DataParallelRanks:
         self, module: nn.Module, gpu_batch: int, rank: int, ranks: int, ddp: Mapping[str, Any]
     ) -> None:
         """Wrap the model where there are several ranks; rank 0's weights and buffers hold."""
-        self._module, self._gpu_batch, self._rank, self._ranks = module, gpu_batch, rank, ranks
+        self._module = module
+        self.division: Divider = RankDivision(gpu_batch, rank, ranks)
         self._quiet = contextlib.ExitStack()
         self._ddp: DistributedDataParallel | None = None
         self.factor = 1.0
@@ -75,15 +103,6 @@ class DataParallelRanks:
             self._ddp = DistributedDataParallel(module, **{"broadcast_buffers": False, **ddp})
             self.factor = float(ranks)  # DDP averages; the weights of all ranks sum to one
         self.model: nn.Module = self._ddp or module
-        self.parts = lru_cache(maxsize=8)(self._parts)
-
-    def _parts(self, total: int) -> tuple[Part, ...]:
-        plan = plan_batches(total, self._gpu_batch, self._ranks)
-        sizes, offset, parts = plan.micro_batches[self._rank], plan.offsets[self._rank], []
-        for step, size in enumerate(sizes):
-            parts.append(Part(offset if size else 0, size, self._rank * plan.steps + step))
-            offset += size
-        return tuple(parts)
 
     def begin(self, micro: MicroBatch) -> None:
         """Reduce in the last backward pass only; DDP decides that in the forward pass."""

@@ -11,17 +11,25 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import torch
 from torch import Tensor, distributed, nn
 
 from runai.elastic.batching import split
 from runai.elastic.torch.parallel import broadcast_tensors
-from runai.elastic.torch.position import MicroBatch, Part
+from runai.elastic.torch.position import Divider, MicroBatch, Part
 from runai.elastic.torch.statistics import RunningStatistics
 
-__all__ = ["Node", "VirtualWorkers", "be_bitwise", "default_workers", "fold", "roots"]
+__all__ = [
+    "Node",
+    "SliceDivision",
+    "VirtualWorkers",
+    "be_bitwise",
+    "default_workers",
+    "fold",
+    "roots",
+]
 
 _NODE_GPUS = 8
 
@@ -115,6 +123,33 @@ def roots(start: int, stop: int) -> list[Node]:
     return [node for node, _ in whole.sums]
 
 
+@dataclass(frozen=True, slots=True)
+class SliceDivision:
+    """An update cut into slices, of which a rank has a run; the cut does not know the ranks."""
+
+    workers: int
+    rank: int
+    ranks: int
+
+    def parts(self, total: int) -> tuple[Part, ...]:
+        """Return the rank's slices of an update of `total` samples."""
+        return _slices_of_rank(self, total)
+
+    def run(self, rank: int, total: int) -> tuple[int, int]:
+        """Return which slices a rank has; those without samples are at the end, and nobody's."""
+        ends = list(accumulate(split(self.workers, self.ranks), initial=0))
+        return min(ends[rank], total), min(ends[rank + 1], total)
+
+
+@lru_cache(maxsize=64)
+def _slices_of_rank(division: SliceDivision, total: int) -> tuple[Part, ...]:
+    sizes = split(total, division.workers)
+    offsets = list(accumulate(sizes, initial=0))
+    mine = range(*division.run(division.rank, total))
+    slices = tuple(Part(offsets[worker], sizes[worker], worker) for worker in mine)
+    return slices or (Part(0, 0, division.workers + division.rank),)
+
+
 class VirtualWorkers:
     """Ranks that each compute a run of slices, one after the other."""
 
@@ -123,12 +158,11 @@ class VirtualWorkers:
     def __init__(self, module: nn.Module, rank: int, ranks: int, *, workers: int) -> None:
         """Share the slices among the ranks; rank 0's weights and buffers hold."""
         self.model: nn.Module = module
-        self._workers, self._rank, self._ranks = workers, rank, ranks
-        ends = list(accumulate(split(workers, ranks), initial=0))
-        self._runs = list(pairwise(ends))
+        self._rank, self._ranks = rank, ranks
+        self._slices = SliceDivision(workers, rank, ranks)
+        self.division: Divider = self._slices
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._statistics = RunningStatistics(module)
-        self.parts = lru_cache(maxsize=8)(self._parts)
         self.abandon()
         if ranks > 1:
             broadcast_tensors([*module.parameters(), *module.buffers()])
@@ -138,18 +172,6 @@ class VirtualWorkers:
                 f"do. Begin the job with virtual_workers={ranks} or more.",
                 stacklevel=4,
             )
-
-    def _parts(self, total: int) -> tuple[Part, ...]:
-        sizes = split(total, self._workers)
-        offsets = list(accumulate(sizes, initial=0))
-        mine = range(*self._run(self._rank, total))
-        slices = tuple(Part(offsets[worker], sizes[worker], worker) for worker in mine)
-        return slices or (Part(0, 0, self._workers + self._rank),)
-
-    def _run(self, rank: int, total: int) -> tuple[int, int]:
-        """Return which slices a rank has; those without samples are at the end, and nobody's."""
-        start, stop = self._runs[rank]
-        return min(start, total), min(stop, total)
 
     def begin(self, micro: MicroBatch) -> None:
         """Take the statistics of this slice from now on."""
@@ -182,7 +204,7 @@ class VirtualWorkers:
             self._parameters, total, present.tolist(), strict=True
         ):
             parameter.grad = gradient if there else None
-        runs = [self._run(rank, self._total) for rank in range(self._ranks)]
+        runs = [self._slices.run(rank, self._total) for rank in range(self._ranks)]
         self._statistics.fold([stop - start for start, stop in runs], self._rank)
         self.abandon()
 
@@ -214,7 +236,7 @@ class VirtualWorkers:
 
     def _roots(self) -> Iterator[tuple[int, Node]]:
         for rank in range(self._ranks):
-            for node in roots(*self._run(rank, self._total)):
+            for node in roots(*self._slices.run(rank, self._total)):
                 yield rank, node
 
 

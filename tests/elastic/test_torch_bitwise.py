@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,10 @@ def test_the_sum_is_the_same_tree_whoever_adds(leaves, data):
     from runai.elastic.torch.virtual import Node, fold, roots
 
     def added(pushes):
-        sums = fold(lambda left, right: left.append([left.pop(), *right]))
+        def add(left: Any, right: Any) -> None:
+            left.append([left.pop(), *right])
+
+        sums = fold(add)
         for node, value in pushes:
             sums.push(node, value)
         return sums

@@ -1,0 +1,108 @@
+"""The gradient of an update is that of its mean: I2, I3 and I10 of the elastic design."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ranks import run_ranks
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param(sizes, id="-".join(map(str, sizes)))
+        for sizes in [
+            (256, 64, 1),
+            (256, 64, 3),
+            (250, 64, 1),
+            (100, 32, 1),
+            (129, 64, 1),
+            (257, 64, 4),
+            (101, 7, 5),
+            (10, 64, 16),
+            (13, 1, 3),
+        ]
+    ],
+)
+def test_weighted_micro_batches_sum_to_the_gradient_of_the_mean(sizes, dtype):
+    import torch
+
+    from runai.elastic.torch.parallel import RankDivision
+    from runai.elastic.torch.position import micro_batches
+
+    global_batch, gpu_batch, ranks = sizes
+    kind = getattr(torch, dtype)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(global_batch, 20, generator=generator, dtype=kind)
+    y = torch.randn(global_batch, 1, generator=generator, dtype=kind)
+
+    def gradient(parts):
+        weight = torch.linspace(-1, 1, 20, dtype=kind).reshape(20, 1).requires_grad_()
+        for rows, part_weight in parts:
+            loss = ((x[rows] @ weight).tanh() - y[rows]).square().mean()
+            (loss * part_weight).backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    expected = gradient([(slice(None), 1.0)])
+    found = gradient(
+        (slice(micro.part.offset, micro.part.offset + max(1, micro.part.size)), micro.weight)
+        for rank in range(ranks)
+        for micro in micro_batches(RankDivision(gpu_batch, rank, ranks), global_batch)
+    )
+
+    error = float((found - expected).norm() / expected.norm())
+    assert error < {"float64": 1e-14, "float32": 1e-6}[dtype]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_token_losses_are_weighed_by_tokens(ranks, reduction, tmp_path):
+    from elastic_gradients import gradient_of_tokens, tokens
+
+    expected = gradient_of_tokens()
+    for found in run_ranks(tokens, ranks, tmp_path / "store", reduction):
+        for name, gradient in expected.items():
+            error = np.linalg.norm(found[name] - gradient) / np.linalg.norm(gradient)
+
+            assert error < 1e-13
+
+
+def test_token_losses_weighed_by_samples_are_off(tmp_path):
+    from elastic_gradients import gradient_of_tokens, uncounted
+
+    expected, found = gradient_of_tokens(), run_ranks(uncounted, 1, tmp_path / "store")[0]
+    errors = [np.linalg.norm(found[n] - g) / np.linalg.norm(g) for n, g in expected.items()]
+
+    assert min(errors) > 1e-2
+
+
+def test_an_update_without_a_single_token_changes_nothing(tmp_path):
+    from elastic_gradients import empty
+
+    assert all(not gradient.any() for gradient in run_ranks(empty, 1, tmp_path / "s")[0].values())
+
+
+def test_one_scale_holds_for_all_micro_batches_of_an_update(tmp_path):
+    from elastic_gradients import scaled
+
+    alone = run_ranks(scaled, 1, tmp_path / "one", None)[0]
+    two = run_ranks(scaled, 2, tmp_path / "two", None)
+
+    assert two[0] == two[1]
+    assert two[0].pop("weight") == pytest.approx(alone.pop("weight"), rel=1e-6)
+    assert two[0] == alone
+    assert alone == {"scale": 1024.0, "rate": 0.05, "averaged": 1, "boundaries": 1, "update": 1}
+
+
+def test_an_infinity_on_one_rank_skips_the_update_on_all(tmp_path):
+    from elastic_gradients import scaled
+
+    skipped = {"weight": [0.5, 0.5], "scale": 512.0, "rate": 0.1, "averaged": 0}
+    expected = skipped | {"boundaries": 1, "update": 1}
+
+    assert run_ranks(scaled, 2, tmp_path / "store", 5) == [expected, expected]

@@ -1,0 +1,214 @@
+"""The job as a script meets it: what it refuses, what it saves, what it warns of."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+SAMPLES, GLOBAL_BATCH = 23, 10
+
+
+@pytest.fixture
+def make():
+    """Return a function that makes a job, its loader and its model."""
+    import torch
+    from torch import nn
+
+    from runai.elastic import torch as elastic
+
+    def make(model=None, *, lr=0.1, **options):
+        model = model or nn.Linear(2, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        sizes = {"global_batch": GLOBAL_BATCH, "gpu_batch": 4}
+        job = elastic.Job(model, optimizer, scheduler=scheduler, **(sizes | options))
+        x = torch.linspace(-1, 1, 2 * SAMPLES).reshape(SAMPLES, 2)
+        loader = elastic.DataLoader(torch.utils.data.TensorDataset(x), job=job)
+        return job, loader, optimizer
+
+    return make
+
+
+def train(job, loader, epochs):
+    boundaries = []
+    for _ in job.epochs(epochs):
+        for (x,) in loader:
+            job.backward(job.model(x).square().mean())
+            boundaries.append(job.step())
+    return boundaries
+
+
+def test_everything_but_the_gradient_counts_updates(make):
+    job, loader, optimizer = make()
+    seen = []
+    job.after_update.append(lambda job: seen.append((job.update, job.epoch)))
+    boundaries = train(job, loader, 2)
+
+    assert boundaries == [False, False, True, False, False, True, True] * 2
+    assert seen == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 2)]
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**6)
+
+
+def test_a_state_is_read_without_running_code_and_by_a_plain_optimizer(make, tmp_path):
+    import torch
+
+    job, loader, _ = make()
+    train(job, loader, 1)
+    torch.save(job.state_dict(), tmp_path / "state")
+    saved = torch.load(tmp_path / "state", weights_only=True)
+    plain = torch.nn.Linear(2, 1)
+    plain.load_state_dict(saved["model"])
+    torch.optim.AdamW(plain.parameters()).load_state_dict(saved["optimizer"])
+
+    assert torch.equal(plain.weight, job.module.weight)
+    assert saved["job"] == {
+        "global_batch": GLOBAL_BATCH,
+        "gpu_batch": 4,
+        "seed": 0,
+        "virtual_workers": None,
+        "epoch": 1,
+        "samples": 0,
+        "update": 3,
+    }
+
+
+def test_a_state_that_was_taken_is_not_written_into(make):
+    import copy
+
+    import torch
+
+    job, loader, _ = make()
+    train(job, loader, 1)
+    saved = copy.deepcopy(job.state_dict())
+    kept = copy.deepcopy(saved)
+    other, loader, _ = make(seed=9)
+    other.load_state_dict(saved)
+    train(other, loader, 3)
+
+    assert other.seed == 0
+    for name, value in kept["optimizer"]["state"][0].items():
+        assert torch.equal(saved["optimizer"]["state"][0][name], value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({"global_batch": 12}, "the global batch 10, this one has 12", id="G"),
+        pytest.param({"bitwise": True}, "virtual workers None, this one has 8", id="V"),
+    ],
+)
+def test_a_state_of_another_training_is_taken_by_force_only(make, options, said):
+    import torch
+
+    saved = make()[0].state_dict()
+    try:
+        job, *_ = make(**options)
+
+        with pytest.raises(ValueError, match=said):
+            job.load_state_dict(saved)
+        job.load_state_dict(saved, force=True)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+def test_what_is_no_state_is_refused(make):
+    with pytest.raises(ValueError, match=r"no job's state: it has \['weights'\], but no `job`"):
+        make()[0].load_state_dict({"weights": 1})
+
+
+def test_a_failure_that_is_recovered_from_is_none(make):
+    job, loader, _ = make()
+    undisturbed, its_loader, _ = make(model=None)
+    undisturbed.module.load_state_dict(job.module.state_dict())
+    failures = []
+
+    def recover(error):
+        failures.append(str(error))
+        return True
+
+    job.on_failure, failing = recover, iter([False, False, False, False, True])
+    for _ in job.epochs(2):
+        for (x,) in loader:
+            loss = job.model(x).square().mean()
+            if next(failing, False):
+                loss.backward()  # so that the job's own backward pass finds its graph freed
+            job.backward(loss)
+            job.step()
+    train(undisturbed, its_loader, 2)
+
+    assert len(failures) == 1
+    assert job.position == undisturbed.position
+    assert job.module.weight.tolist() == undisturbed.module.weight.tolist()
+
+
+def test_leaving_an_update_half_way_begins_it_anew(make):
+    job, loader, _ = make()
+    undisturbed, its_loader, _ = make()
+    undisturbed.module.load_state_dict(job.module.state_dict())
+    for (x,) in loader:
+        job.backward(job.model(x).square().mean())
+        break
+    train(job, loader, 1)
+    train(undisturbed, its_loader, 1)
+
+    assert job.module.weight.tolist() == undisturbed.module.weight.tolist()
+
+
+def test_what_is_forgotten_is_named(make):
+    job, loader, _ = make()
+    loss = job.model(job.module.weight.detach()).sum()
+    with pytest.raises(RuntimeError, match="backward without a batch"):
+        job.backward(loss)
+    with pytest.raises(RuntimeError, match=r"step before job\.backward"):
+        job.step()
+    with pytest.raises(RuntimeError, match="Epoch 0 went by without an update"):
+        list(job.epochs(1))
+    with pytest.raises(RuntimeError, match="A batch went by without"):
+        list(loader)
+
+
+@pytest.mark.parametrize("name", ["plateau", "accumulating"])
+def test_what_counts_something_else_than_updates_is_refused(name):
+    import torch
+
+    from runai.elastic import torch as elastic
+
+    model = torch.nn.Linear(2, 1)
+    optimizer, scheduler = torch.optim.SGD(model.parameters(), lr=0.1), None
+    if name == "plateau":
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    else:
+        from runai.ga.torch.optim import Optimizer
+
+        optimizer = Optimizer(optimizer, 2)
+
+    with pytest.raises(TypeError, match=r"after each epoch|accumulates by itself"):
+        elastic.Job(model, optimizer, scheduler=scheduler, global_batch=4, gpu_batch=4)
+
+
+def test_batch_norm_is_warned_of_once(make, monkeypatch):
+    from torch import nn
+
+    from runai.elastic.torch import statistics
+
+    monkeypatch.setattr(statistics, "_warned", False)
+    with pytest.warns(UserWarning, match="depend on the plan"):
+        make(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
+    make(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
+
+
+def test_one_process_feeds_all_the_devices_of_data_parallel(make):
+    import torch
+
+    class FourDevices(torch.nn.DataParallel):
+        """There are none here: what it is fed does not depend on that."""
+
+        def __init__(self, module):
+            super().__init__(module)
+            self.device_ids = [0, 1, 2, 3]
+
+    job, loader, _ = make(FourDevices(torch.nn.Linear(2, 1)), gpu_batch=2)
+
+    assert job.plan.micro_batches == ((5, 5),)
+    assert [len(x) for (x,) in [next(iter(loader))]] == [5]

@@ -1,0 +1,142 @@
+"""The loader: every sample once an epoch in one order, whoever reads and how often that changes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ranks import run_ranks
+
+pytestmark = pytest.mark.torch
+
+RANKS = st.integers(1, 5)
+
+
+def read(reading, dataset, **options):
+    """Return the micro-batches that a rank reads of the next update, and what these are of it."""
+    from runai.elastic import torch as elastic
+
+    loader = elastic.DataLoader(dataset, job=reading, collate_fn=list, **options)
+    batches: list[list[int]] = []
+    iterator = iter(loader)
+    while not batches or not reading.begun[-1].last:
+        batches.append(next(iterator))
+    return batches, reading.begun
+
+
+def read_epoch(dataset, sizes, ranks_of, **options):
+    """Return the samples of each update of an epoch, read by `ranks_of(update)` ranks."""
+    from elastic_reading import Reading
+    from runai.elastic.torch.position import Position
+
+    updates, position = [], Position()
+    while position.epoch == 0:
+        ranks, micro = ranks_of(position.update), None
+        samples: list[int] = []
+        for rank in range(ranks):
+            reading = Reading(*sizes, rank=rank, ranks=ranks, position=position)
+            batches, micros = read(reading, dataset, **options)
+            for batch, micro in zip(batches, micros, strict=True):
+                samples += batch if micro.part.size else []
+                assert len(batch) <= sizes[1]
+        assert micro is not None
+        updates.append(samples)
+        position = position.after(micro.total, ends_epoch=micro.ends_epoch)
+    return updates
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    size=st.integers(1, 50),
+    sizes=st.tuples(st.integers(1, 20), st.integers(1, 8)),
+    ranks=st.lists(RANKS, min_size=1),
+    iterable=st.booleans(),
+)
+def test_any_resizes_read_each_sample_once_in_the_same_order(size, sizes, ranks, iterable):
+    from elastic_reading import Indexed, Iterated
+
+    dataset = (Iterated if iterable else Indexed)(size)
+    alone = read_epoch(dataset, sizes, lambda _: 1)
+
+    assert sorted(sample for update in alone for sample in update) == list(range(size))
+    assert [len(update) for update in alone[:-1]] == [sizes[0]] * (len(alone) - 1)
+    assert read_epoch(dataset, sizes, lambda update: ranks[update % len(ranks)]) == alone
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("kind", ["Indexed", "Iterated"])
+def test_what_is_left_out_is_the_same_at_any_number_of_ranks(kind, ranks):
+    import elastic_reading
+
+    dataset = getattr(elastic_reading, kind)(23)
+    updates = read_epoch(dataset, (10, 4), lambda _: ranks, drop_last=True)
+
+    assert [len(update) for update in updates] == [10, 10]
+
+
+def test_each_epoch_and_each_seed_has_an_order_of_its_own():
+    from runai.elastic.torch.samples import order_of
+
+    orders = [(0, 0), (0, 1), (1, 0)]
+    found = [order_of(50, seed=s, epoch=e, shuffle=True).tolist() for s, e in orders]
+
+    assert all(sorted(order) == list(range(50)) for order in found)
+    assert all(a != b for a, b in pairwise([*found, found[0]]))
+    assert order_of(4, seed=0, epoch=1, shuffle=False).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["Randomized", "RandomStream"])
+def test_samples_and_their_random_numbers_do_not_depend_on_loading_processes(kind, tmp_path):
+    from elastic_reading import loaded
+
+    alone = run_ranks(loaded, 1, tmp_path / "a", kind, 1, 0)[0]
+    with_two = run_ranks(loaded, 1, tmp_path / "b", kind, 1, 2)[0]
+    three_ranks = run_ranks(loaded, 1, tmp_path / "c", kind, 3, 2)[0]
+
+    assert len(alone) == 46
+    assert len({numbers for _, *numbers in map(tuple, alone) for numbers in numbers}) == 46 * 3
+    assert with_two == alone
+    assert three_ranks == alone
+
+
+@pytest.mark.parametrize("name", ["batch_size", "sampler", "batch_sampler", "generator"])
+def test_what_the_plan_decides_is_no_option(name):
+    from elastic_reading import Indexed
+    from runai.elastic import torch as elastic
+
+    with pytest.raises(TypeError, match=f"takes no {name}: "):
+        elastic.DataLoader(Indexed(4), **{name: 1})  # type: ignore[arg-type]
+
+
+def test_a_data_set_without_one_whole_update_says_so():
+    from elastic_reading import Indexed, Reading
+
+    with pytest.raises(ValueError, match="A data set of 3 samples has no update of 10"):
+        read(Reading(10, 4), Indexed(3), drop_last=True)
+
+
+@pytest.mark.parametrize("bitwise", [False, True])
+def test_what_loading_processes_are_sent_is_small_and_equal(bitwise):
+    import pickle
+
+    from runai.elastic.torch.parallel import RankDivision
+    from runai.elastic.torch.virtual import SliceDivision
+
+    division = SliceDivision(8, 1, 3) if bitwise else RankDivision(4, 1, 3)
+    sent = pickle.dumps(division)
+
+    assert len(sent) < 200
+    assert pickle.loads(sent).parts(23) == division.parts(23)
+
+
+def test_its_length_is_what_is_left():
+    from elastic_reading import Indexed, Reading
+    from runai.elastic import torch as elastic
+    from runai.elastic.torch.position import Position
+
+    reading = Reading(10, 4, position=Position(0, 10, 1))
+
+    assert len(elastic.DataLoader(Indexed(23), job=reading)) == 3 + 1

@@ -1,0 +1,118 @@
+"""What a loader reads for ranks that are not there: data sets, and a job's side of reading.
+
+Knows the position and the division of one rank, as a job does; computes nothing. Used by the tests
+of the loader, which look at many ranks and resizes that real processes would take minutes for.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from runai.elastic import torch as elastic
+from runai.elastic.torch.parallel import RankDivision
+from runai.elastic.torch.position import MicroBatch, Position
+
+
+class Reading:
+    """One rank of some, at a position."""
+
+    seed = 5
+
+    def __init__(
+        self,
+        global_batch: int,
+        gpu_batch: int,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+        position: Position | None = None,
+    ) -> None:
+        self.global_batch = global_batch
+        self.position = position or Position()
+        self.division = RankDivision(gpu_batch, rank, ranks)
+        self.formation = object()
+        self.begun: list[MicroBatch] = []
+
+    @property
+    def epoch(self) -> int:
+        return self.position.epoch
+
+    def begin(self, micro: MicroBatch) -> None:
+        self.begun.append(micro)
+
+    def expect_done(self, micro: MicroBatch) -> None:
+        if micro.last:
+            self.position = self.position.after(micro.total, ends_epoch=micro.ends_epoch)
+
+    def total(self, number: float) -> float:
+        return number
+
+
+class Indexed(Dataset[int]):
+    """Samples that are their own index."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Iterated(IterableDataset[int]):
+    """The same without indices."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __iter__(self) -> Any:
+        return iter(range(self._size))
+
+
+def _drawn(index: int) -> tuple[int, float, float, float]:
+    return index, random.random(), float(np.random.random()), torch.rand(()).item()  # noqa: NPY002
+
+
+class Randomized(Indexed):
+    """Samples that are augmented with all three generators."""
+
+    def __getitem__(self, index: int) -> Any:
+        return _drawn(index)
+
+
+class RandomStream(Iterated):
+    """The same without indices."""
+
+    def __iter__(self) -> Any:
+        return map(_drawn, range(self._size))
+
+
+def loaded(rank: int, _: int, kind: str, ranks: int, num_workers: int) -> list[Any]:
+    """Return the samples of an epoch, read by ranks that take their turns."""
+    dataset = globals()[kind](46)
+    of_ranks: list[dict[int, list[Any]]] = []
+    # Forked: another server of forks would have to import PyTorch first.
+    options: dict[str, Any] = {"num_workers": num_workers}
+    if num_workers:
+        options["multiprocessing_context"] = "fork"
+    for reader in range(ranks):
+        reading = Reading(10, 3, rank=reader, ranks=ranks)
+        updates: dict[int, list[Any]] = {}
+        loader = elastic.DataLoader(dataset, job=reading, collate_fn=list, **options)
+        for batch in loader:
+            if reading.begun[-1].part.size:
+                updates.setdefault(reading.position.update, []).extend(batch)
+        of_ranks.append(updates)
+    return [
+        sample
+        for update in sorted(of_ranks[0])
+        for updates in of_ranks
+        for sample in updates.get(update, [])
+    ]
