@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 __all__ = ["Average", "Boundary"]
+
+
+_KEPT_WEIGHTS = 64
 
 
 class Average(Protocol):
@@ -45,11 +49,6 @@ class Boundary:
         Raises:
             TypeError: if one of them counts something else than updates.
         """
-        if hasattr(optimizer, "runai"):
-            raise TypeError(
-                f"The optimizer {type(optimizer).__name__} accumulates by itself (runai.ga): "
-                "give the job the plain optimizer, it accumulates exactly."
-            )
         if isinstance(scheduler, ReduceLROnPlateau):
             raise TypeError(
                 "ReduceLROnPlateau needs a metric that an update does not have: "
@@ -59,6 +58,7 @@ class Boundary:
         self.scheduler, self.scaler, self.ema = scheduler, scaler, ema
         self.gradient_norm: Tensor | None = None
         """The gradient's norm at the last update that was clipped, before it was."""
+        self._weights: dict[tuple[object, ...], Tensor] = {}
         self._stepped = True
         if scaler is not None:
             # A scaler that met an infinity does not call the optimizer; there is no public flag.
@@ -88,9 +88,24 @@ class Boundary:
         self.optimizer.zero_grad(set_to_none=True)
         return self._stepped
 
-    def scaled(self, loss: Tensor) -> Tensor:
-        """Scale a loss for its backward pass: by one scale for all micro-batches of an update."""
-        return loss if self.scaler is None else self.scaler.scale(loss)
+    def backward(self, loss: Tensor, weight: float) -> None:
+        """Add the gradient of a loss, scaled by one scale for all micro-batches of an update.
+
+        Raises:
+            ValueError: if the loss is not one number.
+        """
+        if loss.numel() != 1:
+            raise ValueError(f"A loss is one number, a mean or a sum, not {tuple(loss.shape)}.")
+        if self.scaler is not None:
+            loss = self.scaler.scale(loss)
+        place = weight, loss.dtype, loss.device, loss.shape
+        seed = self._weights.get(place)
+        if seed is None:
+            if len(self._weights) > _KEPT_WEIGHTS:  # weights by tokens are ever new ones
+                self._weights.clear()
+            seed = self._weights[place] = torch.full_like(loss.detach(), weight)
+        # As `(loss * weight).backward()`, without two more kernels.
+        loss.backward(seed)
 
     def _parameters(self) -> list[Tensor]:
         groups = self.optimizer.param_groups

@@ -186,7 +186,7 @@ class Job:
         if weight == 0:  # what is computed for company may be a mean of nothing
             loss = loss.nan_to_num(0.0, 0.0, 0.0)
         try:
-            self._boundary.scaled(loss * (weight * self._ranks.factor)).backward()
+            self._boundary.backward(loss, weight * self._ranks.factor)
             self._ranks.collect(micro)
         except RuntimeError as error:
             if not self._recovered(error):
@@ -222,8 +222,11 @@ class Job:
         self._boundary.apply(clip_norm)
         self.position = self.position.after(micro.total, ends_epoch=micro.ends_epoch)
         self._micro, self._dirty = None, False
+        formation = self.formation
         for hook in tuple(self.after_update):
             hook(self)
+        if self.formation is not formation:
+            self._resizing.replanned()
         self._resizing.after_update()
         return True
 

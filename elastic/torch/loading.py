@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any, Protocol, cast
 
 import torch
@@ -27,7 +28,7 @@ _OURS = {
     "generator": "random numbers come from the job's seed",
 }
 
-Update = list[MicroBatch]
+Update = tuple[MicroBatch, ...]
 Batch = Any  # what collate_fn makes of samples
 
 
@@ -186,7 +187,7 @@ class DataLoader:
         for start in range(job.position.samples, size, job.global_batch):
             total = min(job.global_batch, size - start)
             ends_epoch = start + total == size
-            yield list(micro_batches(job.division, total, ends_epoch=ends_epoch))
+            yield micro_batches(job.division, total, ends_epoch=ends_epoch)
 
     def _whole_size(self) -> int:
         """Return the samples of an epoch."""
@@ -211,8 +212,8 @@ class DataLoader:
         for update in self._updates():
             for micro in update:
                 first = start + micro.part.offset
-                for_company = max(1, micro.part.size)
-                yield [(epoch, index) for index in order[first : first + for_company].tolist()]
+                last = first + max(1, micro.part.size)
+                yield list(zip(repeat(epoch), order[first:last].tolist(), strict=False))
             start += update[0].total
 
 

@@ -6,8 +6,9 @@ epoch is a function of seed and epoch. Read by `loading`, advanced by `job`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 __all__ = ["Divider", "GivenUp", "MicroBatch", "Part", "Position", "micro_batches"]
@@ -46,8 +47,8 @@ class GivenUp(Exception):
     """The update was given up, because a rank is gone: go on from the job's position."""
 
 
-class Divider(Protocol):
-    """Who divides an update: by ranks (`parallel`) or by virtual workers (`virtual`)."""
+class Divider(Hashable, Protocol):
+    """Who divides an update: by ranks (`parallel`) or by virtual workers (`virtual`); a value."""
 
     def parts(self, total: int) -> tuple[Part, ...]:
         """Return this rank's parts of an update of `total` samples; at least one."""
@@ -70,13 +71,14 @@ class MicroBatch:
     ends_epoch: bool
 
 
+@lru_cache(maxsize=64)
 def micro_batches(
     divider: Divider, total: int, *, ends_epoch: bool = False
-) -> Iterator[MicroBatch]:
+) -> tuple[MicroBatch, ...]:
     """Give this rank's micro-batches of an update, weighted by samples."""
     parts = divider.parts(total)
-    for place, part in enumerate(parts, 1):
-        yield MicroBatch(
+    return tuple(
+        MicroBatch(
             part=part,
             total=total,
             weight=part.size / total,
@@ -85,3 +87,5 @@ def micro_batches(
             last=place == len(parts),
             ends_epoch=ends_epoch,
         )
+        for place, part in enumerate(parts, 1)
+    )

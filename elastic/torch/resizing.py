@@ -150,6 +150,10 @@ class Resizing:
             )
         self._checkpoint_if_due()
 
+    def replanned(self) -> None:
+        """Agree among the ranks that there are now: a hook of the script formed another group."""
+        self._agreement = group.Agreement(self._job.ranks)
+
     def recover(self, error: Exception) -> bool:
         """Go on after an error within an update: True if a peer was lost and a new group formed."""
         if self._membership is None or self._job.ranks == 1 or not group.is_loss(error):

@@ -60,6 +60,8 @@ class Samples(Dataset[Any]):
         """Load the samples of a micro-batch, at once where the data set can."""
         if self._several is not None:
             return self._several([index for _, index in wheres])
+        if not self._augment:
+            return [self._dataset[index] for _, index in wheres]
         return [self[where] for where in wheres]
 
 
