@@ -8,6 +8,7 @@ trains `resizing`'s, which comes last after each update and is asked about each 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -343,6 +344,12 @@ class Job:
             generation=self._generation,
         )
         self.rank, self.ranks = rank, ranks
+        if ranks > self.global_batch:
+            warnings.warn(
+                f"{ranks} ranks share a global batch of {self.global_batch}: "
+                f"{ranks - self.global_batch} of them compute what weighs nothing.",
+                stacklevel=4,
+            )
 
 
 def current_job() -> Job:

@@ -192,6 +192,13 @@ def test_batch_norm_is_warned_of_once(make, monkeypatch):
     make(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
 
 
+def test_more_ranks_than_samples_are_warned_of(make):
+    job, *_ = make()
+
+    with pytest.warns(UserWarning, match="11 ranks share a global batch of 10: 1 of them"):
+        job._publish(0, 11)
+
+
 def test_one_process_feeds_all_the_devices_of_data_parallel(make):
     import torch
 
