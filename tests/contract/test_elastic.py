@@ -122,7 +122,7 @@ async def test_a_worker_that_is_lost_again_and_again_stays_away(lab):
     await lab.end(spec, 1, worker=1)
 
     async def is_out() -> bool:
-        return (await lab.cluster.workload(spec.id)).workers[1].state == "finished"
+        return bool((await lab.cluster.workload(spec.id)).workers[1].state == "finished")
 
     await eventually_async(is_out)
     await lab.end(spec, 0, worker=0)
