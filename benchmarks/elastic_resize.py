@@ -150,15 +150,19 @@ def torchrun_restarts(directory: Path, times: int) -> None:
             *["-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1"],
             *["--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-id=resize"],
             *[f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-conf={rendezvous}"],
-            *["--monitor-interval=0.1"],
+            *["--monitor-interval=0.1", "--local-addr=127.0.0.1"],
         ]
 
-    checkpoints = {"RUNAI_CHECKPOINT_DIR": str(directory / "checkpoints")}
-    with running(node(host=True), directory, **checkpoints):
+    settings = {
+        "RUNAI_CHECKPOINT_DIR": str(directory / "checkpoints"),
+        # With the store shared, torch 2.15's first agent does not tell a later one its address.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    with running(node(host=True), directory, **settings):
         wait_for_updates(directory, 1, STEADY_UPDATES, 0)
         for _ in range(times):
             asked = time.monotonic()
-            with running(node(host=False), directory, **checkpoints):
+            with running(node(host=False), directory, **settings):
                 wait_for_updates(directory, 2, STEADY_UPDATES, asked)
             wait_for_updates(directory, 1, STEADY_UPDATES, time.monotonic())
 
