@@ -134,7 +134,8 @@ def elastically() -> Callable[[], None]:
 
 def costs() -> dict[str, Any]:
     """Return what a micro-batch takes, plainly and with the library, in microseconds."""
-    runs, taken = {"plain": plain(), "elastic": elastically()}, {"plain": [], "elastic": []}
+    runs = {"plain": plain(), "elastic": elastically()}
+    taken: dict[str, list[float]] = {"plain": [], "elastic": []}
     batches = SAMPLES // GPU_BATCH
     for number in range(ROUNDS + 1):
         for name, run in runs.items():

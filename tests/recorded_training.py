@@ -67,7 +67,7 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
     job = elastic.Job(
         model, optimizer, scheduler=scheduler, seed=SEED, checkpoint_every=every, **options
     )
-    loader: elastic.DataLoader[Any] = elastic.DataLoader(_Numbered(task(training.dtype)))
+    loader = elastic.DataLoader(_Numbered(task()))
     with (directory / "records" / f"{worker}.jsonl").open("a", buffering=1) as records:
         for _ in job.epochs(epochs):
             for x, y, indices in loader:
@@ -81,7 +81,7 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
                 records.write(json.dumps(record) + "\n")
                 _wait_until_allowed(directory, job.update)
                 job.backward(nn.functional.mse_loss(job.model(x), y))
-                job.step(clip_norm=training.clip_norm)
+                job.step(clip_norm=1.0)
     if job.rank == 0:
         part = directory / f".weights.{worker}.npz"
         np.savez(part, allow_pickle=False, **arrays(model))
