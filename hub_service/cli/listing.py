@@ -165,6 +165,10 @@ def node_rows(nodes: Sequence[NodeView], *, wide: bool = False) -> Rows:
     return rows
 
 
+LEAST_SHOWN_HOURS = 0.05
+"""Of what was given to others; less would be shown as nothing."""
+
+
 @click.command(name="list", cls=Command)
 @click.argument(
     "what",
@@ -291,6 +295,9 @@ def _show_averages(client: Client) -> None:
         busy = render.share(usage.utilized_average, usage.capacity, simulated=usage.simulated)
         allocated = render.share(usage.allocated_average, usage.capacity)
         click.echo(f"{f'{name}:':15} {busy} utilized, {allocated} allocated on average")
+    reclaimed = client.overview().idle_gpu_hours_reclaimed
+    if reclaimed >= LEAST_SHOWN_HOURS:
+        click.echo(f"{reclaimed:.1f} GPU-hours would have been idle, had others not had them")
 
 
 def _any_simulated(nodes: Sequence[NodeView]) -> bool:

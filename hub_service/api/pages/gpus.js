@@ -177,6 +177,9 @@ function draw(overview) {
   byId("summary").textContent = `${gpus(allocated)} of ${devices.length}${simulated} GPUs allocated`;
   byId("notes").replaceChildren(...overview.notes.map((/** @type {string} */ n) => make("li", "", n)));
   byId("notes").hidden = overview.notes.length === 0;
+  const reclaimed = overview.idle_gpu_hours_reclaimed;
+  byId("reclaimed").textContent = `${gpuHours(reclaimed)} GPU-hours would have been idle, had they not been given to others`;
+  byId("reclaimed").hidden = reclaimed < 0.05;
   byId("projects").replaceChildren(
     ...overview.projects.map((/** @type {any} */ p) => drawProject(p, devices.length)));
   const own = (/** @type {any} */ w) => (w.user === user ? 0 : 1);
@@ -190,13 +193,15 @@ const HOUR = 3600e3;
 /** @type {[string, number][]} */
 const RANGES = [["last hour", HOUR], ["last 24 hours", 24 * HOUR], ["last 7 days", 7 * 24 * HOUR]];
 
+/** @param {number} amount */
+const gpuHours = (amount) => amount.toFixed(amount < 10 ? 1 : 0);
+
 /** @param {string} name @param {any} usage */
 function drawAverage(name, usage) {
   const percent = (/** @type {number | null} */ average) =>
     (average == null || !usage.capacity ? "–" : `${Math.round((100 * average) / usage.capacity)} %`);
-  const hours = (/** @type {number} */ amount) => amount.toFixed(amount < 10 ? 1 : 0);
   const spent = usage.allocated_gpu_hours;
-  const idle = spent ? `${hours(spent)} GPU-hours allocated, ${hours(usage.idle_gpu_hours)} of them idle` : "";
+  const idle = spent ? `${gpuHours(spent)} GPU-hours allocated, ${gpuHours(usage.idle_gpu_hours)} of them idle` : "";
   return make(
     "div", "average",
     make("p", "percent", percent(usage.utilized_average)),

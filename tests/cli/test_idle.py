@@ -1,0 +1,168 @@
+"""`runai top --idle`, `keep`, `release` and `regain`, against a real service whose agent is played.
+
+The agent reports what it would of a session whose kernel does nothing, as if time went faster.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cli.conftest import CommandLine
+from cli_service import NODE, RunningService, running_service
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.reports import (
+    AgentAllocation,
+    AgentReport,
+    DeviceSample,
+    ProcessSample,
+    UsageSample,
+)
+from runai.hub_service.api.schemas import ProcessReport, SubmitRequest
+from runai.hub_service.client import Client
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.idle.rules import IdleRules
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+ACTORS = [Actor("hub", kind="hub"), Actor("agent", kind="agent"), Actor("bob"), Actor("out")]
+PROJECTS = [
+    ProjectSpec(
+        "vision",
+        quota=MilliGpu(1000),
+        members=("bob",),
+        idle_session=IdleRules(release_s=3600),
+    )
+]
+LAB = "vision/lab"
+
+
+class Node:
+    """Plays the only node's agent."""
+
+    def __init__(self, client: Client, device: str) -> None:
+        self._client, self._device = client, device
+        self._at = time.time()
+        self.allocations: list[AgentAllocation] = []
+
+    def report(self, minutes: float = 1, *, kernel: bool = True) -> None:
+        """Tell that every session's GPU was idle for so long."""
+        self._at += 60 * minutes
+        held = [a for a in self.allocations if a.shares]
+        self.allocations = self._client.report(
+            AgentReport(
+                node=NODE,
+                at=self._at,
+                interval=60 * minutes,
+                devices=[DeviceSample(device=self._device, utilization=0, memory_mib=10)],
+                samples=[
+                    UsageSample(
+                        workload=a.workload, device=self._device, utilization=0, memory_mib=10
+                    )
+                    for a in held
+                ],
+                processes=tuple(
+                    ProcessSample(
+                        device=self._device, pid=1, workload=a.workload, worker=a.worker,
+                        account="bob", name="python3", utilization=0, memory_mib=10,
+                    )
+                    for a in held
+                    if kernel
+                ),
+            )
+        ).allocations  # fmt: skip
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[RunningService]:
+    """Run one for each test: their agents' times run ahead."""
+    with running_service(tmp_path / "service", ACTORS, PROJECTS, gpus=1) as service:
+        yield service
+
+
+@pytest.fixture
+def command(service: RunningService, home: Path) -> Callable[[str], CommandLine]:
+    def of(user: str) -> CommandLine:
+        told = {"RUNAI_API_URL": service.url, "JUPYTERHUB_API_TOKEN": service.tokens[user]}
+        return CommandLine(user, told)
+
+    return of
+
+
+@pytest.fixture
+def node(service: RunningService, eventually) -> Iterator[Node]:
+    """Run bob's session on half a GPU."""
+    sleeping = subprocess.Popen(["/bin/sleep", "1000"])
+    with sleeping, Client(service.url, service.tokens["hub"]) as hub:
+        (lab,) = hub.submit(
+            SubmitRequest.model_validate(
+                {"name": "lab", "project": "vision", "kind": "session", "owner": "bob",
+                 "gpus": "0.5"}
+            )
+        ).workloads  # fmt: skip
+        eventually(lambda: hub.workload(lab.id).allocated == 0.5)
+        created = psutil.Process(sleeping.pid).create_time()
+        hub.attach(lab.id, ProcessReport(pid=sleeping.pid, created=created))
+        with Client(service.url, service.tokens["agent"]) as agent:
+            (device,) = hub.nodes()[0].devices
+            node = Node(agent, device.uuid)
+            for _ in range(2):  # learns of it, tells of it
+                node.report()
+            yield node
+        hub.delete(lab.id)
+        sleeping.kill()
+        eventually(lambda: LAB not in {w.id for w in hub.workloads()})
+
+
+def test_who_is_idle_is_listed_with_what_comes(node, command):
+    bob = command("bob")
+    nobody = bob("top", "--idle")
+    for _ in range(30):
+        node.report()
+    shown = bob("top", "--idle").stdout
+    (listed,) = json.loads(bob("top", "--idle", "-o", "json").stdout)
+
+    assert (nobody.stdout, nobody.stderr) == ("", "No GPU that you may see is idle.\n")
+    assert "lab" in shown
+    assert listed["idle"]["takes"] == "release"
+    assert json.loads(command("out")("top", "--idle", "-o", "json").stdout) == []
+
+
+def test_an_idle_session_is_kept_twice_and_then_no_more(node, command):
+    bob = command("bob")
+    early = bob("keep", "nothing")
+    for _ in range(55):
+        node.report()
+    kept = [bob("keep", "lab") for _ in range(3)]
+
+    assert early.exit_code == 1
+    assert [done.exit_code for done in kept] == [0, 0, 1]
+    assert "session vision/lab" in kept[0].stdout
+    assert "was given 30 min more 2 times" in kept[2].stderr
+    assert command("out")("keep", "vision/lab").exit_code == 1
+
+
+def test_gpus_are_given_back_and_asked_for_again(node, command, eventually):
+    bob = command("bob")
+    unneeded = bob("regain", "lab")
+    released = bob("release", "lab")
+    node.report(kernel=False)
+    (after,) = json.loads(bob("list", "sessions", "-o", "json").stdout)
+    for _ in range(31):
+        node.report(0.2, kernel=False)
+    top = bob("top")
+    regained = bob("regain", "lab")
+
+    assert (unneeded.exit_code, released.exit_code, regained.exit_code) == (1, 0, 0)
+    assert "was not released" in unneeded.stderr
+    assert released.stdout == "session vision/lab gives its GPUs back\n"
+    assert (after["allocated"], bool(after["released"])) == (0, True)
+    assert "0.1 GPU-hours would have been idle, had others not had them" in top.stdout
+    eventually(
+        lambda: json.loads(bob("list", "sessions", "-o", "json").stdout)[0]["allocated"] == 0.5
+    )
