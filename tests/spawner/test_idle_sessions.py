@@ -1,0 +1,150 @@
+"""Idle GPUs end to end: a real JupyterHub, a real kernel, and a real jupyterhub-idle-culler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+
+from hub_platform import TESTER_TOKEN, HubPlatform
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.client import Client
+
+pytestmark = [
+    pytest.mark.hub,
+    pytest.mark.timeout(180),
+    # jupyter_client's channels leave sockets and files to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+DEVICES = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+CULLER = """
+from runai.hub_service.idle.culler import cull_arbiter
+c.IdleCuller.cull_arbiter_hook = cull_arbiter
+"""
+
+
+class Kernel:
+    """A kernel of a user's notebook server, driven as JupyterLab drives it."""
+
+    def __init__(self, platform: HubPlatform, user: str) -> None:
+        token = platform.environment(user)["JUPYTERHUB_API_TOKEN"]
+        self.http = httpx.Client(
+            base_url=f"{platform.http.base_url}/user/{user}/api",
+            headers={"Authorization": f"token {token}"},
+            timeout=30,
+        )
+        home = DataDirectory(platform.data_dir).users / user
+        self.id: str = self.http.post("/kernels").raise_for_status().json()["id"]
+        self.file = home / ".local/share/jupyter/runtime" / f"kernel-{self.id}.json"
+
+    def tell(self, code: str) -> None:
+        """Have it do something that takes long."""
+        with self._client() as client:
+            client.execute(code)
+
+    def says(self, code: str) -> str:
+        """Return what it prints.
+
+        Raises:
+            AssertionError: it ends, or is being started.
+        """
+        printed: list[str] = []
+
+        def note(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream":
+                printed.append(message["content"]["text"])
+
+        try:
+            with self._client() as client:
+                client.wait_for_ready(30)
+                client.execute_interactive(code, timeout=30, output_hook=note)
+        except (RuntimeError, TimeoutError, OSError) as error:
+            raise AssertionError(error) from error
+        return "".join(printed).strip()
+
+    def restart(self) -> None:
+        self.http.post(f"/kernels/{self.id}/restart").raise_for_status()
+
+    @contextmanager
+    def _client(self) -> Iterator[BlockingKernelClient]:
+        client = BlockingKernelClient(connection_file=str(self.file))
+        client.load_connection_file()
+        client.start_channels()
+        try:
+            yield client
+        finally:
+            client.stop_channels()
+
+
+@contextmanager
+def culler(platform: HubPlatform, folder: Path) -> Iterator[None]:
+    """Run a culler that finds every server idle after a second."""
+    config = folder / "culler.py"
+    config.write_text(CULLER)
+    environment = os.environ | {
+        "JUPYTERHUB_API_TOKEN": TESTER_TOKEN,
+        "RUNAI_API_URL": f"{platform.http.base_url}/services/runai/",
+        "RUNAI_HUB_TOKEN": DataDirectory(platform.data_dir).hub_token(),
+    }
+    options = [f"--url={platform.http.base_url}/hub/api", "--timeout=1", "--cull-every=1"]
+    command = [sys.executable, "-m", "jupyterhub_idle_culler", *options, f"--config={config}"]
+    with (folder / "culler.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_a_server_whose_gpu_works_is_not_culled_and_outlives_its_gpu(
+    fresh: HubPlatform, tmp_path: Path, eventually: Callable[..., Any]
+):
+    fresh.start_server("ana", project="vision", gpus="0.5")
+    fresh.start_server("bo")
+    server, kernel = fresh.pid("ana"), Kernel(fresh, "ana")
+    device = fresh.environment("ana")["CUDA_VISIBLE_DEVICES"]
+    assert eventually(lambda: kernel.says(DEVICES)) == repr(device)
+    kernel.says("open('kept.txt', 'w').write('all my work')")
+    kernel.tell("while True: pass")
+    eventually(lambda: (fresh.sessions()["ana"].utilized or 0) > 0.1, what="ana's GPU works")
+
+    def is_culled(user: str) -> bool:
+        # What the culler says is what one wants to read where this fails.
+        assert not fresh.server(user), (tmp_path / "culler.log").read_text()[-3000:]
+        return True
+
+    with culler(fresh, tmp_path):
+        eventually(lambda: is_culled("bo"), within=60, what="bo's server is culled")
+    assert fresh.holds() == {"ana": 0.5}
+
+    token = DataDirectory(fresh.data_dir).hub_token()
+    with Client(f"{fresh.http.base_url}/services/runai/", token) as hub:
+        hub.release("vision/lab-ana")
+        eventually(lambda: fresh.holds() == {"ana": 0}, what="the GPU is given back")
+
+        # The kernel went, the server did not: a kernel that it starts has no GPU.
+        after = Kernel(fresh, "ana")
+        assert eventually(lambda: after.says(DEVICES)) == "''"
+        assert fresh.pid("ana") == server
+        assert fresh.server("ana")["ready"]
+        assert kernel.http.get("/contents/kept.txt").json()["content"] == "all my work"
+
+        hub.regain("vision/lab-ana")
+        eventually(lambda: fresh.holds() == {"ana": 0.5}, what="the GPU is back")
+        after.restart()
+
+        assert eventually(lambda: after.says(DEVICES)) == repr(device)
+        assert psutil.Process(server).is_running()
+        history = [event.kind for event in hub.workload("vision/lab-ana").history]
+    assert "released" in history
