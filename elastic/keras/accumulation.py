@@ -1,0 +1,270 @@
+"""Accumulate gradients around any Keras optimizer, on any of Keras's back ends.
+
+Knows how a micro-batch's gradient enters the update: times its weight; and that everything else
+(clipping, weight decay, schedules, moments, EMA, the loss scale) is the plain optimizer's and happens
+once per update. Who decides weights and boundaries: `training`, or `Periodic` counts by itself
+(`runai.ga.keras`). Why not Keras's own `gradient_accumulation_steps`: docs/elastic.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+__all__ = ["Accumulator", "Periodic"]
+
+# What a Keras optimizer is told at construction: the plain optimizer's answers count, not ours.
+_PLAIN = (
+    "weight_decay",
+    "clipnorm",
+    "global_clipnorm",
+    "clipvalue",
+    "use_ema",
+    "ema_momentum",
+    "ema_overwrite_frequency",
+    "loss_scale_factor",
+    "gradient_accumulation_steps",
+)
+
+
+class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras has no types
+    """Sum weighted gradients of micro-batches; let the plain optimizer update at the last one.
+
+    `begin` says what the next micro-batch is worth and whether it is the update's last. Both are
+    variables: another number of micro-batches, from any update to the next, compiles nothing anew.
+
+    For everything else it is the plain optimizer: its learning rate, iterations, attributes, class
+    and configuration. A model saved with it is saved with the plain optimizer and its state.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        plain = keras.optimizers.get(optimizer)
+        if plain.gradient_accumulation_steps:
+            raise ValueError(
+                f"The optimizer {plain.name!r} accumulates by itself (gradient_accumulation_steps="
+                f"{plain.gradient_accumulation_steps}): leave that out, the micro-batches are ours."
+            )
+        super().__init__(learning_rate=0.0, name=f"{plain.name}_accumulator")
+        for name in _PLAIN:
+            self.__dict__.pop(name, None)
+        for unused in self._variables[:]:  # the iterations and learning rate of the base class
+            self._untrack_variable(unused)
+        self._plain = plain
+        self._last_on_host = True
+        self._touched: frozenset[int] = frozenset()
+        self._weight = self.add_variable((), "ones", "float32", "only_first_replica", name="weight")
+        self._last = self.add_variable((), "ones", "int32", "only_first_replica", name="last")
+
+    # ------------------------------------------------------------------------ the plain optimizer
+
+    @property
+    def plain(self) -> Any:
+        """The optimizer that updates: what a script without this library would have."""
+        return self._plain
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_plain" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._plain, name)
+
+    def __dir__(self) -> Iterable[str]:
+        # Keras saves the state of what it finds here: as of the plain optimizer, nothing more.
+        return dir(self.__dict__.get("_plain", type(self)))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        # So that Keras writes the plain optimizer's class into a saved model's configuration.
+        return type(self.__dict__["_plain"]) if "_plain" in self.__dict__ else type(self)
+
+    @property
+    def variables(self) -> list[Any]:
+        """Ours, then the plain optimizer's: what the JAX back end carries from step to step."""
+        return [*self._variables, *self._plain.variables]
+
+    @property
+    def iterations(self) -> Any:
+        """Updates, not micro-batches."""
+        return self._plain.iterations
+
+    @property
+    def learning_rate(self) -> Any:
+        """The plain optimizer's; may be set."""
+        return self._plain.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self._plain.learning_rate = value
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the plain optimizer's configuration."""
+        config: dict[str, Any] = self._plain.get_config()
+        return config
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the plain optimizer's state."""
+        self._plain.save_own_variables(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load the plain optimizer's state."""
+        self._plain.load_own_variables(store)
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the plain optimizer's state."""
+        self._plain.set_weights(weights)
+
+    def exclude_from_weight_decay(self, *args: Any, **options: Any) -> None:
+        """Tell the plain optimizer."""
+        self._plain.exclude_from_weight_decay(*args, **options)
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Scale as the plain optimizer does: by one factor for all micro-batches of an update."""
+        return self._plain.scale_loss(loss)
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Let the plain optimizer write its averages into the model."""
+        self._plain.finalize_variable_values(var_list)
+
+    # --------------------------------------------------------------------------------- accumulation
+
+    def begin(self, weight: float, *, last: bool) -> None:
+        """Say what the next micro-batch's mean is worth, and whether the update follows it.
+
+        On the JAX back end, `fit` carries variables itself: put `turn` into its state instead.
+        """
+        self._last_on_host = last
+        self._weight.assign(weight)
+        self._last.assign(int(last))
+
+    def turn_positions(self) -> tuple[int, int]:
+        """Return where weight and last-flag stand among `variables`."""
+        ids = [id(variable) for variable in self._variables]
+        return ids.index(id(self._weight)), ids.index(id(self._last))
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make a sum for each variable, in float32 where the variable has fewer bits."""
+        if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
+            raise ValueError(
+                "A variable that its gradient overwrites (float8 training) cannot be accumulated."
+            )
+        if not self._plain.built:
+            self._plain.build(variables)
+        sums = tuple(
+            self.add_variable(
+                variable.shape,
+                dtype=_sum_dtype(variable),
+                aggregation="only_first_replica",
+                layout=getattr(variable, "_layout", None),
+                name=f"sum_{index}",
+            )
+            for index, variable in enumerate(variables)
+        )
+        index = {self._plain._var_key(v): i for i, v in enumerate(variables)}  # noqa: SLF001
+        # Past Keras's __setattr__, which would take the model's variables for the optimizer's.
+        self.__dict__.update(_sums=sums, _index=index, _trainable_variables=list(variables))
+        self.built = True
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Add a micro-batch's gradients; at the last one, update."""
+        if trainable_variables is not None and not self.built:
+            self.build(list(trainable_variables))
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        weight, last = self._turn()
+        at = [self._index[self._plain._var_key(v)] for v in variables]  # noqa: SLF001
+        sums = [self._sums[i] for i in at]
+        totals = [
+            total.value if grad is None else _add(total.value, grad, weight)
+            for total, grad in zip(sums, grads, strict=True)
+        ]
+        # A variable that no micro-batch of the update used has no gradient, rather than one of 0.
+        touched = self._touched | {i for i, grad in zip(at, grads, strict=True) if grad is not None}
+
+        def update() -> None:
+            self._plain.apply(
+                [
+                    ops.cast(total, v.dtype) if i in touched else None
+                    for i, total, v in zip(at, totals, variables, strict=True)
+                ],
+                variables,
+            )
+            for total in sums:
+                total.assign(ops.zeros_like(total))
+
+        def keep() -> None:
+            for variable, total in zip(sums, totals, strict=True):
+                variable.assign(total)
+
+        ops.cond(last, update, keep)
+        self._touched = frozenset() if last is True else touched
+
+    def stateless_apply(
+        self,
+        optimizer_variables: Sequence[Any],
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]]:
+        """Do the same without side effects: the JAX back end's way.
+
+        The plain optimizer's work is inside a `cond`: it costs nothing at other micro-batches.
+        """
+        count = len(self._variables)
+        own, plain = list(optimizer_variables[:count]), list(optimizer_variables[count:])
+        with keras.StatelessScope(list(zip(self._variables, own, strict=True))) as scope:
+            weight, last = self._turn()
+            counted = [scope.get_current_value(variable) for variable in self._variables]
+        at = count - len(self._sums)
+        totals = [_add(t, g, weight) for t, g in zip(own[at:], grads, strict=True)]
+
+        def update() -> tuple[list[Any], list[Any], list[Any]]:
+            new = [ops.cast(t, v.dtype) for t, v in zip(totals, trainable_variables, strict=True)]
+            trained, state = self._plain.stateless_apply(plain, new, list(trainable_variables))
+            return list(trained), list(state), [ops.zeros_like(total) for total in totals]
+
+        def keep() -> tuple[list[Any], list[Any], list[Any]]:
+            return list(trainable_variables), plain, totals
+
+        trained, state, totals = ops.cond(last, update, keep)
+        return trained, [*counted[:at], *totals, *state]
+
+    def _turn(self) -> tuple[Any, Any]:
+        if keras.backend.backend() == "torch":
+            return self._weight.value, self._last_on_host  # asking the device would wait for it
+        return self._weight.value, ops.not_equal(self._last, 0)
+
+
+class Periodic(Accumulator):
+    """Accumulate over a fixed number of steps, counted in a variable: the original library's way.
+
+    Each micro-batch is worth the same, `1 / steps`.
+    """
+
+    def __init__(self, optimizer: Any, steps: int) -> None:
+        if not isinstance(steps, int) or isinstance(steps, bool):
+            raise TypeError(f"The number of steps must be an integer, not {steps!r}.")
+        if steps < 1:
+            raise ValueError(f"The number of steps must be at least 1, not {steps}.")
+        super().__init__(optimizer)
+        self.steps = steps
+        self._done = self.add_variable((), "zeros", "int32", "only_first_replica", name="done")
+
+    def _turn(self) -> tuple[Any, Any]:
+        if keras.backend.backend() == "torch":
+            done = getattr(self, "_done_on_host", 0) + 1
+            self._done_on_host = done % self.steps
+            return 1 / self.steps, done == self.steps
+        done = ops.convert_to_tensor(self._done) + 1
+        self._done.assign(ops.mod(done, self.steps))
+        return 1 / self.steps, ops.equal(done, self.steps)
+
+
+def _sum_dtype(variable: Any) -> str:
+    dtype = str(keras.backend.standardize_dtype(variable.dtype))
+    return "float32" if dtype in {"bfloat16", "float16"} else dtype
+
+
+def _add(total: Any, grad: Any, weight: Any) -> Any:
+    if type(grad).__name__ == "IndexedSlices":  # TensorFlow's gradient of an embedding
+        grad = ops.convert_to_tensor(grad, sparse=False)
+    return total + ops.cast(grad, total.dtype) * ops.cast(weight, total.dtype)

@@ -1,0 +1,302 @@
+"""Cut training data into updates: the same samples in each, whatever the batch size of the data.
+
+Knows arrays, PyDatasets and things that yield batches (tf.data, torch's DataLoader, generators), and
+the order of an epoch; nothing of devices. Batches are tuples `(x,)`, `(x, y)` or `(x, y, weights)` of
+nested NumPy arrays. Called by `fit` (`models`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+__all__ = ["ArrayUpdates", "PyDatasetUpdates", "StreamUpdates", "Updates", "rows", "updates_of"]
+
+Batch = tuple[Any, ...]
+
+
+class Updates(Protocol):
+    """Training data, one update at a time."""
+
+    per_epoch: int
+    """Updates of one epoch."""
+    repeatable: bool
+    """Whether any update can be had again, in another process too: needed to resume an epoch."""
+
+    def example(self, size: int) -> Batch:
+        """Return a batch of so many samples, to build a model with."""
+
+    def update(self, epoch: int, index: int) -> Batch:
+        """Return the samples of an update; in order, unless `repeatable`."""
+
+
+class ArrayUpdates:
+    """Arrays in memory, in an order that follows from seed and epoch alone."""
+
+    repeatable = True
+
+    def __init__(
+        self, arrays: Batch, size: int, *, shuffle: bool, seed: int, per_epoch: int | None = None
+    ) -> None:
+        self._arrays = keras.tree.map_structure(as_numpy, arrays)
+        self._samples = rows(self._arrays)
+        self._size = size
+        self._shuffle = shuffle
+        self._seed = seed
+        self._whole = -(-self._samples // size)
+        self._order: tuple[int, np.ndarray[Any, Any]] | None = None
+        self.per_epoch = per_epoch or self._whole
+
+    def example(self, size: int) -> Batch:
+        """Return the first samples, repeated where there are too few."""
+        return _take(self._arrays, np.arange(size) % self._samples)
+
+    def update(self, epoch: int, index: int) -> Batch:
+        """Return the samples of an update; after the last one comes the first of the next pass."""
+        turn, at = divmod(epoch * self.per_epoch + index, self._whole)
+        chosen = slice(at * self._size, (at + 1) * self._size)
+        return _take(self._arrays, self._order_of(turn)[chosen] if self._shuffle else chosen)
+
+    def _order_of(self, turn: int) -> np.ndarray[Any, Any]:
+        if self._order is None or self._order[0] != turn:
+            order = np.random.default_rng([self._seed, turn]).permutation(self._samples)
+            self._order = (turn, order)
+        return self._order[1]
+
+
+class PyDatasetUpdates:
+    """A `keras.utils.PyDataset`, whose batches are put together to updates.
+
+    The order of batches is shuffled as arrays are, but for the last batch, which may be smaller.
+
+    Raises:
+        ValueError: the size of an update is no multiple of that of a batch.
+    """
+
+    repeatable = True
+
+    def __init__(
+        self, dataset: Any, size: int, *, shuffle: bool, seed: int, per_epoch: int | None = None
+    ) -> None:
+        self._dataset = dataset
+        self._first = _batch(dataset[0])
+        self._size = size
+        self._group = _group(rows(self._first), size)
+        self._batches = dataset.num_batches
+        self._shuffle = shuffle
+        self._seed = seed
+        if self._batches is None and per_epoch is None:
+            raise ValueError(_ENDLESS)
+        self.per_epoch = per_epoch or -(-self._batches // self._group)
+
+    def example(self, size: int) -> Batch:
+        """Return samples of the first batch, repeated where there are too few."""
+        return _take(self._first, np.arange(size) % rows(self._first))
+
+    def update(self, epoch: int, index: int) -> Batch:
+        """Return the samples of an update."""
+        first = (epoch * self.per_epoch + index) * self._group
+        if self._batches is None:
+            numbers: Iterable[int] = range(first, first + self._group)
+        else:
+            whole = -(-self._batches // self._group)
+            turn, at = divmod(epoch * self.per_epoch + index, whole)
+            numbers = self._order_of(turn)[at * self._group : (at + 1) * self._group]
+            if turn and at == 0:
+                self._dataset.on_epoch_end()
+        return _join([_batch(self._dataset[int(number)]) for number in numbers])
+
+    def _order_of(self, turn: int) -> Sequence[int]:
+        if not self._shuffle:
+            return range(self._batches)
+        order = np.random.default_rng([self._seed, turn]).permutation(self._batches - 1)
+        return [*(int(number) for number in order), self._batches - 1]
+
+
+class StreamUpdates:
+    """What yields batches one after the other: gathered until an update is full.
+
+    Args:
+        begin: opens the stream; called again at its end, and at each epoch where the stream's own
+            length says how many updates there are.
+        size: samples of an update.
+        batches: length of the stream in batches, where it is known.
+        per_epoch: updates of an epoch; None: as many as the stream's batches make.
+
+    Raises:
+        ValueError: neither length nor `per_epoch` is known, or the batches do not divide an update.
+    """
+
+    repeatable = False
+
+    def __init__(
+        self,
+        begin: Callable[[], Iterator[Any]],
+        size: int,
+        *,
+        batches: int | None,
+        per_epoch: int | None = None,
+    ) -> None:
+        self._begin = begin
+        self._size = size
+        self._per_pass = None
+        self._stream = begin()
+        first = next(self._stream, None)
+        if first is None:
+            raise ValueError("The training data yields no batch.")
+        self._held: list[Batch] = [_batch(first)]
+        self._first = self._held[0]
+        self._at: tuple[int, int] = (0, 0)
+        if per_epoch is None:
+            if batches is None:
+                raise ValueError(_ENDLESS)
+            group = _group(rows(self._first), size)
+            per_epoch = self._per_pass = -(-batches // group)
+        self.per_epoch = per_epoch
+
+    def example(self, size: int) -> Batch:
+        """Return samples of the first batch, repeated where there are too few."""
+        return _take(self._first, np.arange(size) % rows(self._first))
+
+    def update(self, epoch: int, index: int) -> Batch:
+        """Return the next update."""
+        if self._per_pass is not None and index == 0 and epoch != self._at[0]:
+            self._stream, self._held = self._begin(), []
+        self._at = (epoch, index)
+        return self._gather()
+
+    def _gather(self) -> Batch:
+        opened = False
+        while sum(map(rows, self._held)) < self._size:
+            batch = next(self._stream, None)
+            if batch is not None:
+                self._held.append(_batch(batch))
+            elif self._held:
+                break  # the last update of a pass has what is left
+            elif opened:
+                raise ValueError(
+                    "The training data has ended before the last epoch: a generator is read once. "
+                    "Give one that goes on, or fewer steps_per_epoch (they count updates)."
+                )
+            else:
+                self._stream, opened = self._begin(), True
+        joined = _join(self._held)
+        rest = rows(joined) - self._size
+        self._held = [_take(joined, slice(self._size, None))] if rest > 0 else []
+        return _take(joined, slice(self._size)) if rest > 0 else joined
+
+
+_ENDLESS = (
+    "How many batches the training data has is not known: give steps_per_epoch, "
+    "the number of updates (global batches) of an epoch."
+)
+
+
+def updates_of(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    size: int,
+    shuffle: bool,
+    seed: int,
+    steps_per_epoch: int | None,
+) -> Updates:
+    """Find the way to cut what `fit` was given into updates of `size` samples.
+
+    Raises:
+        TypeError: the data is of no kind that can be cut exactly.
+        ValueError: its length is not known, or its batches do not divide an update.
+    """
+    if isinstance(x, keras.utils.PyDataset):
+        _only_x(y, sample_weight)
+        return PyDatasetUpdates(x, size, shuffle=shuffle, seed=seed, per_epoch=steps_per_epoch)
+    if hasattr(x, "cardinality") and hasattr(x, "as_numpy_iterator"):  # tf.data.Dataset
+        _only_x(y, sample_weight)
+        known = int(x.cardinality())
+        return StreamUpdates(
+            lambda: iter(x), size, batches=known if known >= 0 else None, per_epoch=steps_per_epoch
+        )
+    if hasattr(x, "dataset") and hasattr(x, "collate_fn"):  # torch's DataLoader
+        _only_x(y, sample_weight)
+        try:
+            batches = len(x)
+        except TypeError:
+            batches = None
+        return StreamUpdates(lambda: iter(x), size, batches=batches, per_epoch=steps_per_epoch)
+    if isinstance(x, Iterator):
+        _only_x(y, sample_weight)
+        return StreamUpdates(lambda: x, size, batches=None, per_epoch=steps_per_epoch)
+    leaves = keras.tree.flatten(x)
+    if not leaves or not all(hasattr(leaf, "shape") and len(leaf.shape) for leaf in leaves):
+        raise TypeError(
+            f"fit cannot cut {type(x).__name__} into updates: give arrays or tensors, a "
+            "keras.utils.PyDataset, a tf.data.Dataset, a torch DataLoader, or a generator with "
+            "steps_per_epoch."
+        )
+    given = (x, y, sample_weight)
+    arrays = given[: 3 if sample_weight is not None else 2 if y is not None else 1]
+    return ArrayUpdates(arrays, size, shuffle=shuffle, seed=seed, per_epoch=steps_per_epoch)
+
+
+def rows(batch: Batch) -> int:
+    """Return the number of samples.
+
+    Raises:
+        ValueError: arrays differ in it.
+    """
+    counts = {leaf.shape[0] for leaf in keras.tree.flatten(batch) if leaf is not None}
+    if len(counts) != 1:
+        raise ValueError(f"The arrays differ in their number of samples: {sorted(counts)}.")
+    return int(counts.pop())
+
+
+def as_numpy(leaf: Any) -> Any:
+    """Make any framework's tensor, or a table's columns, a NumPy array; floats as Keras has them."""
+    if leaf is None:
+        return None
+    if hasattr(leaf, "detach"):
+        leaf = leaf.detach().cpu()
+    array = np.asarray(leaf.to_numpy() if hasattr(leaf, "to_numpy") else leaf)
+    if np.issubdtype(array.dtype, np.floating):
+        return array.astype(keras.config.floatx(), copy=False)
+    return array
+
+
+def _batch(given: Any) -> Batch:
+    parts = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not 1 <= len(parts) <= 3:
+        raise ValueError(f"A batch has x, y and sample weights at most, not {len(parts)} parts.")
+    batch: Batch = keras.tree.map_structure(as_numpy, parts)
+    return batch
+
+
+def _group(batch: int, size: int) -> int:
+    if size % batch:
+        raise ValueError(
+            f"Batches of {batch} samples do not make up the global batch of {size}: make batches of "
+            f"{size} or of a divisor (tf.data: dataset.rebatch({size})), or give steps_per_epoch."
+        )
+    return size // batch
+
+
+def _only_x(y: Any, sample_weight: Any) -> None:
+    if y is not None or sample_weight is not None:
+        raise ValueError("Targets and sample weights are in the data set's batches: leave out y.")
+
+
+def _take(batch: Batch, chosen: Any) -> Batch:
+    taken: Batch = keras.tree.map_structure(lambda a: None if a is None else a[chosen], batch)
+    return taken
+
+
+def _join(batches: Sequence[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    joined: Batch = keras.tree.map_structure(
+        lambda *leaves: None if leaves[0] is None else np.concatenate(leaves), *batches
+    )
+    return joined
