@@ -90,6 +90,8 @@ CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "cc": _why_no_compiler,
     "cgroups": _why_no_cgroups,
     "hub": _why_no_hub,
+    "jax": partial(_why_no_module, "jax"),
+    "keras": partial(_why_no_module, "keras"),
     "tensorflow": partial(_why_no_module, "tensorflow"),
     "torch": partial(_why_no_module, "torch"),
     "pids": _why_no_pids,

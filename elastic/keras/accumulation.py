@@ -1,14 +1,14 @@
 """Accumulate gradients around any Keras optimizer, on any of Keras's back ends.
 
 Knows how a micro-batch's gradient enters the update: times its weight; and that everything else
-(clipping, weight decay, schedules, moments, EMA, the loss scale) is the plain optimizer's and happens
+(clipping, weight decay, schedules, moments, EMA, loss scale) is the plain optimizer's and happens
 once per update. Who decides weights and boundaries: `training`, or `Periodic` counts by itself
 (`runai.ga.keras`). Why not Keras's own `gradient_accumulation_steps`: docs/elastic.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -54,7 +54,11 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
             self._untrack_variable(unused)
         self._plain = plain
         self._last_on_host = True
-        self._touched: frozenset[int] = frozenset()
+        self.replicas = 1
+        """Devices of a `MirroredStrategy` that share each micro-batch."""
+        self.sum_over_ranks: Callable[[list[Any], set[int]], set[int]] | None = None
+        """Adds up an update's sums, and which variables have one, over processes (PyTorch)."""
+        self._touched: set[int] = set()
         self._weight = self.add_variable((), "ones", "float32", "only_first_replica", name="weight")
         self._last = self.add_variable((), "ones", "int32", "only_first_replica", name="last")
 
@@ -170,7 +174,11 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         """Add a micro-batch's gradients; at the last one, update."""
         if trainable_variables is not None and not self.built:
             self.build(list(trainable_variables))
-        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        variables = list(
+            self._trainable_variables if trainable_variables is None else trainable_variables
+        )
+        if self.replicas > 1:
+            grads = _sum_over_replicas(grads)
         weight, last = self._turn()
         at = [self._index[self._plain._var_key(v)] for v in variables]  # noqa: SLF001
         sums = [self._sums[i] for i in at]
@@ -182,22 +190,29 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         touched = self._touched | {i for i, grad in zip(at, grads, strict=True) if grad is not None}
 
         def update() -> None:
+            used = touched
+            if self.sum_over_ranks is not None:
+                used = self.sum_over_ranks(totals, touched)
+            shared = self.replicas  # the plain optimizer sums over them once more
             self._plain.apply(
                 [
-                    ops.cast(total, v.dtype) if i in touched else None
+                    ops.cast(total / shared, v.dtype) if i in used else None
                     for i, total, v in zip(at, totals, variables, strict=True)
                 ],
                 variables,
             )
             for total in sums:
-                total.assign(ops.zeros_like(total))
+                total.assign(ops.zeros(total.shape, total.dtype))
 
         def keep() -> None:
             for variable, total in zip(sums, totals, strict=True):
                 variable.assign(total)
 
-        ops.cond(last, update, keep)
-        self._touched = frozenset() if last is True else touched
+        if isinstance(last, bool):
+            (update if last else keep)()
+        else:
+            ops.cond(last, update, keep)
+        self._touched = set() if last is True else touched
 
     def stateless_apply(
         self,
@@ -229,8 +244,9 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         return trained, [*counted[:at], *totals, *state]
 
     def _turn(self) -> tuple[Any, Any]:
-        if keras.backend.backend() == "torch":
-            return self._weight.value, self._last_on_host  # asking the device would wait for it
+        if keras.backend.backend() == "torch" or self.replicas > 1:
+            # Asking a GPU would wait for it; and replicas cannot meet inside a condition.
+            return self._weight.value, self._last_on_host
         return self._weight.value, ops.not_equal(self._last, 0)
 
 
@@ -241,8 +257,6 @@ class Periodic(Accumulator):
     """
 
     def __init__(self, optimizer: Any, steps: int) -> None:
-        if not isinstance(steps, int) or isinstance(steps, bool):
-            raise TypeError(f"The number of steps must be an integer, not {steps!r}.")
         if steps < 1:
             raise ValueError(f"The number of steps must be at least 1, not {steps}.")
         super().__init__(optimizer)
@@ -264,7 +278,20 @@ def _sum_dtype(variable: Any) -> str:
     return "float32" if dtype in {"bfloat16", "float16"} else dtype
 
 
-def _add(total: Any, grad: Any, weight: Any) -> Any:
+def _sum_over_replicas(grads: Sequence[Any]) -> list[Any]:
+    import tensorflow as tf  # noqa: PLC0415  # a strategy of TensorFlow's
+
+    there = [_dense(grad) for grad in grads if grad is not None]
+    context = tf.distribute.get_replica_context()
+    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, there))
+    return [None if grad is None else next(summed) for grad in grads]
+
+
+def _dense(grad: Any) -> Any:
     if type(grad).__name__ == "IndexedSlices":  # TensorFlow's gradient of an embedding
-        grad = ops.convert_to_tensor(grad, sparse=False)
-    return total + ops.cast(grad, total.dtype) * ops.cast(weight, total.dtype)
+        return ops.convert_to_tensor(grad, sparse=False)
+    return grad
+
+
+def _add(total: Any, grad: Any, weight: Any) -> Any:
+    return total + ops.cast(_dense(grad), total.dtype) * ops.cast(weight, total.dtype)

@@ -1,7 +1,7 @@
 """Cut training data into updates: the same samples in each, whatever the batch size of the data.
 
-Knows arrays, PyDatasets and things that yield batches (tf.data, torch's DataLoader, generators), and
-the order of an epoch; nothing of devices. Batches are tuples `(x,)`, `(x, y)` or `(x, y, weights)` of
+Knows arrays, PyDatasets and what yields batches (tf.data, torch's DataLoader, generators), and the
+order of an epoch; nothing of devices. Batches are tuples `(x,)`, `(x, y)` or `(x, y, weights)` of
 nested NumPy arrays. Called by `fit` (`models`).
 """
 
@@ -140,9 +140,11 @@ class StreamUpdates:
         batches: int | None,
         per_epoch: int | None = None,
     ) -> None:
+        if per_epoch is None and batches is None:
+            raise ValueError(_ENDLESS)
         self._begin = begin
         self._size = size
-        self._per_pass = None
+        self._per_pass: int | None = None
         self._stream = begin()
         first = next(self._stream, None)
         if first is None:
@@ -150,12 +152,9 @@ class StreamUpdates:
         self._held: list[Batch] = [_batch(first)]
         self._first = self._held[0]
         self._at: tuple[int, int] = (0, 0)
-        if per_epoch is None:
-            if batches is None:
-                raise ValueError(_ENDLESS)
-            group = _group(rows(self._first), size)
-            per_epoch = self._per_pass = -(-batches // group)
-        self.per_epoch = per_epoch
+        if per_epoch is None and batches is not None:
+            per_epoch = self._per_pass = -(-batches // _group(rows(self._first), size))
+        self.per_epoch = per_epoch or 1
 
     def example(self, size: int) -> Batch:
         """Return samples of the first batch, repeated where there are too few."""
@@ -255,7 +254,7 @@ def rows(batch: Batch) -> int:
 
 
 def as_numpy(leaf: Any) -> Any:
-    """Make any framework's tensor, or a table's columns, a NumPy array; floats as Keras has them."""
+    """Make any framework's tensor, or a table, a NumPy array; floats as Keras has them."""
     if leaf is None:
         return None
     if hasattr(leaf, "detach"):
@@ -277,7 +276,7 @@ def _batch(given: Any) -> Batch:
 def _group(batch: int, size: int) -> int:
     if size % batch:
         raise ValueError(
-            f"Batches of {batch} samples do not make up the global batch of {size}: make batches of "
+            f"Batches of {batch} samples do not make up the global batch of {size}: make them of "
             f"{size} or of a divisor (tf.data: dataset.rebatch({size})), or give steps_per_epoch."
         )
     return size // batch

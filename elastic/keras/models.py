@@ -1,0 +1,229 @@
+"""Make a Keras model elastic: `Model(model)` patches its `compile`, `fit`, `evaluate`.
+
+Knows Keras's arguments; updates are `training`'s and `steps`', gradients `accumulation`'s. What a
+script does with its model stays as it was. Called by training scripts.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+
+import runai.elastic
+from runai.elastic.keras.accumulation import Accumulator
+from runai.elastic.keras.losses import count_for
+from runai.elastic.keras.sources import rows, updates_of
+from runai.elastic.keras.steps import devices_of, step_of
+from runai.elastic.keras.training import Count, Follow, Training
+
+__all__ = ["Model", "training_of"]
+
+
+def Model(model: Any, *, count: Count | None = None, seed: int = 0) -> Any:  # noqa: N802  # the original's name
+    """Make `fit` train with the global batch of `init` on any number of GPUs; return the model.
+
+    `fit(x, y, batch_size=anything)` updates the weights once per global batch. What Keras calls a
+    batch is an update: callbacks, progress and `steps_per_epoch` count them. The order of arrays
+    and PyDatasets follows from `seed`, so that a training can be resumed within an epoch.
+
+    Args:
+        model: any `keras.Model`, compiled or not.
+        count: for losses that are no mean over samples (masks, tokens): how many values the loss of
+            `(x, y, sample weights)` is the mean of.
+        seed: of the order of samples.
+
+    Raises:
+        AttributeError: `runai.elastic.keras.init` was not called.
+        TypeError: it is no Keras model.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"Model takes a keras.Model, not {type(model).__name__}.")
+    _ = runai.elastic.max_gpu_batch_size  # says what to call first
+    if hasattr(model, "__runai__"):
+        return model
+    plain = SimpleNamespace(
+        compile=model.compile,
+        fit=model.fit,
+        evaluate=model.evaluate,
+        make_train_function=model.make_train_function,
+        training=Training(count=count, seed=seed),
+        count=count,
+    )
+    object.__setattr__(model, "__runai__", plain)
+    for name, patch in (("compile", _compile), ("fit", _fit), ("evaluate", _evaluate)):
+        object.__setattr__(model, name, _patched(model, getattr(plain, name), patch))
+    object.__setattr__(model, "fit_generator", model.fit)
+    object.__setattr__(model, "make_train_function", functools.partial(_make_train_function, model))
+    if model.compiled:
+        _accumulate(model)
+    return model
+
+
+def training_of(model: Any) -> Training:
+    """Return where an elastic model's training stands.
+
+    Raises:
+        TypeError: the model is not elastic.
+    """
+    if not hasattr(model, "__runai__"):
+        raise TypeError(
+            "The model is not elastic: runai.elastic.keras.models.Model(model) makes it."
+        )
+    training: Training = model.__runai__.training
+    return training
+
+
+def _patched(model: Any, plain: Callable[..., Any], patch: Callable[..., Any]) -> Any:
+    @functools.wraps(plain)
+    def call(*args: Any, **options: Any) -> Any:
+        return patch(model, plain, *args, **options)
+
+    return call
+
+
+def _compile(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> None:
+    plain(*args, **options)
+    _accumulate(model)
+
+
+def _accumulate(model: Any) -> None:
+    if type(model.optimizer) is not Accumulator:
+        if isinstance(model.optimizer, keras.optimizers.Optimizer):
+            model.optimizer = Accumulator(model.optimizer)
+        model.train_function = None
+    if any(isinstance(layer, keras.layers.BatchNormalization) for layer in _layers(model)):
+        warnings.warn(
+            "BatchNormalization takes its statistics from micro-batches, so the result depends on "
+            "how the global batch is divided: GroupNormalization or LayerNormalization do not.",
+            stacklevel=4,
+        )
+
+
+def _layers(model: Any) -> list[Any]:
+    return list(model._flatten_layers())  # noqa: SLF001  # `layers` leaves out nested ones
+
+
+def _fit(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    given = inspect.signature(plain).bind(*args, **options)
+    given.apply_defaults()
+    use = given.arguments
+    if not model.compiled:
+        return plain(*args, **options)  # Keras says what is missing
+    training = training_of(model)
+    _split_validation(use)
+    source = updates_of(
+        use["x"],
+        use["y"],
+        use["sample_weight"],
+        size=runai.elastic.global_batch_size,
+        shuffle=_shuffles(use["shuffle"]),
+        seed=training.seed,
+        steps_per_epoch=use["steps_per_epoch"],
+    )
+    training.begin(source, use["class_weight"])
+    devices = devices_of(model)
+    _build(model, training.example(devices))
+    if model.__runai__.count is None:
+        training.count = count_for(model)
+    if use["validation_batch_size"] is None and isinstance(use["validation_data"], list | tuple):
+        use["validation_batch_size"] = runai.elastic.max_gpu_batch_size * devices
+    callbacks = use["callbacks"]
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks.append(Follow(training))
+    else:
+        callbacks = [Follow(training), *keras.tree.flatten(callbacks or [])]
+    use.update(
+        x=_Beat(training, devices),
+        y=None,
+        sample_weight=None,
+        class_weight=None,
+        batch_size=None,
+        steps_per_epoch=None,
+        shuffle=False,
+        callbacks=callbacks,
+    )
+    return plain(*given.args, **given.kwargs)
+
+
+class _Beat(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
+    """What `fit` iterates over: one entry for each update, showing the shapes.
+
+    The step fetches the samples themselves: so they are cut for the devices as the plan says,
+    and a global batch is never on a device as a whole.
+    """
+
+    def __init__(self, training: Training, devices: int) -> None:
+        super().__init__()
+        self._example = _tuples(training.example(devices))
+        self._length = training.source.per_epoch
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self._example
+
+
+def _tuples(batch: Any) -> Any:
+    # TensorFlow cannot say the type of a list.
+    if isinstance(batch, dict):
+        return {name: _tuples(part) for name, part in batch.items()}
+    return tuple(map(_tuples, batch)) if isinstance(batch, list | tuple) else batch
+
+
+def _build(model: Any, example: Any) -> None:
+    scope = getattr(model, "distribute_strategy", None)
+    if keras.backend.backend() == "tensorflow" and scope is not None:
+        with scope.scope():
+            model._symbolic_build(data_batch=example)  # noqa: SLF001  # as Keras does
+    else:
+        model._symbolic_build(data_batch=example)  # noqa: SLF001
+    if keras.backend.backend() == "torch":
+        from runai.elastic.keras.ranks import share_weights  # noqa: PLC0415  # imports torch
+
+        share_weights([*model.variables, *model.optimizer.plain.variables])
+
+
+def _split_validation(use: dict[str, Any]) -> None:
+    fraction = use["validation_split"]
+    if not fraction or use["validation_data"] is not None:
+        return
+    if not 0 < fraction < 1:
+        raise ValueError(f"validation_split must be between 0 and 1, not {fraction}.")
+    whole = (use["x"], use["y"], use["sample_weight"])
+    if not all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(whole) if leaf is not None):
+        raise ValueError("validation_split needs arrays: give validation_data.")
+    at = int(rows(whole) * (1 - fraction))
+
+    def part(chosen: slice) -> Any:
+        return keras.tree.map_structure(lambda a: None if a is None else a[chosen], whole)
+
+    use["x"], use["y"], use["sample_weight"] = part(slice(at))
+    use["validation_data"] = part(slice(at, None))
+    use["validation_split"] = 0.0
+
+
+def _shuffles(shuffle: Any) -> bool:
+    if shuffle not in {True, False}:
+        raise ValueError(f"shuffle must be True or False, not {shuffle!r}.")
+    return bool(shuffle)
+
+
+def _evaluate(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    given = inspect.signature(plain).bind(*args, **options)
+    if hasattr(given.arguments.get("x"), "shape"):  # data sets have batches of their own
+        given.arguments["batch_size"] = runai.elastic.max_gpu_batch_size * devices_of(model)
+    return plain(*given.args, **given.kwargs)
+
+
+def _make_train_function(model: Any, force: bool = False) -> None:  # noqa: FBT001, FBT002  # Keras's
+    known = model.train_function
+    model.__runai__.make_train_function(force=force)
+    if model.train_function is not known:
+        model.train_function = step_of(model, training_of(model))

@@ -1,0 +1,86 @@
+"""Find out how many GPUs train together with Keras: `init`.
+
+Knows how each back end of Keras is told to use several devices; the division is `batching`'s, the
+attributes are `runai.elastic`'s. Called by training scripts, before they make their model.
+"""
+
+from __future__ import annotations
+
+import keras
+
+import runai.elastic
+
+__all__ = ["init"]
+
+
+def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = None) -> None:
+    """Divide the global batch among the GPUs, and set the attributes of `runai.elastic`.
+
+    Call it before the model is made: with several GPUs, JAX gets a Keras `DataParallel` and
+    TensorFlow a `MirroredStrategy` (unless the script has set one), PyTorch joins the processes of
+    a launcher, one for each GPU.
+
+    Args:
+        global_batch_size: samples of one update of the weights, over all GPUs.
+        max_gpu_batch_size: the most samples that one GPU holds at a time.
+        gpus: GPUs over all processes; None: those that are there, 1 without any.
+
+    Raises:
+        TypeError: if a size is not an integer.
+        ValueError: if a size is below 1, or there are fewer GPUs than `gpus` (PyTorch: processes).
+    """
+    if gpus is not None and gpus < 1:
+        raise ValueError(f"gpus must be at least 1, not {gpus}.")
+    start = {"jax": _jax, "tensorflow": _tensorflow, "torch": _torch}[keras.backend.backend()]
+    rank, ranks, devices = start(gpus)
+    runai.elastic.publish(
+        global_batch_size, max_gpu_batch_size, ranks=ranks, rank=rank, devices=devices
+    )
+
+
+def _jax(gpus: int | None) -> tuple[int, int, int]:
+    import jax  # noqa: PLC0415  # only one back end is there
+
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"There are {jax.process_count()} JAX processes; elastic training uses one, which "
+            "drives the GPUs of its machine."
+        )
+    if (distribution := keras.distribution.distribution()) is None:
+        devices = keras.distribution.list_devices()
+        count = gpus or (1 if jax.default_backend() == "cpu" else len(devices))
+        _enough(count, len(devices), "devices")
+        if count > 1:
+            keras.distribution.set_distribution(
+                keras.distribution.DataParallel(devices=devices[:count])
+            )
+        return 0, 1, count
+    mesh = distribution.device_mesh
+    return 0, 1, int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
+
+
+def _tensorflow(gpus: int | None) -> tuple[int, int, int]:
+    import tensorflow as tf  # noqa: PLC0415  # only one back end is there
+
+    if not tf.distribute.has_strategy():
+        found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        count = gpus or max(1, len(tf.config.list_logical_devices("GPU")))
+        _enough(count, len(found), "devices")
+        if count > 1:
+            names = [device.name for device in found[:count]]
+            tf.distribute.experimental_set_strategy(tf.distribute.MirroredStrategy(names))
+        return 0, 1, count
+    return 0, 1, int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _torch(gpus: int | None) -> tuple[int, int, int]:
+    from runai.elastic.keras.ranks import join  # noqa: PLC0415  # only one back end is there
+
+    rank, ranks = join()
+    _enough(gpus or ranks, ranks, "processes: start one for each GPU (runai.elastic.run, torchrun)")
+    return rank, ranks, 1
+
+
+def _enough(asked: int, found: int, what: str) -> None:
+    if asked > found:
+        raise ValueError(f"gpus={asked}, but there is only {found} of the needed {what}.")

@@ -1,0 +1,131 @@
+"""Run one update in place of one batch, on each back end of Keras.
+
+Knows how each back end calls its train function, where the accumulator's weight and last-flag are
+then, and how devices share a micro-batch. `fit` calls what `step_of` returns once per update: what
+Keras counts in batches (callbacks, progress, steps_per_epoch) counts updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from runai.elastic.keras.training import MicroBatch, Training
+
+__all__ = ["devices_of", "step_of"]
+
+
+def devices_of(model: Any) -> int:
+    """Return how many devices this process trains the model on."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        distribution = keras.distribution.distribution()
+        if distribution is None:
+            return 1
+        mesh = distribution.device_mesh
+        return int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
+    if backend == "tensorflow":
+        return int(model.distribute_strategy.num_replicas_in_sync)
+    return 1
+
+
+def step_of(model: Any, training: Training) -> Callable[..., Any]:
+    """Make the train function of an update out of the train function of a batch."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        return _jax(model, training)
+    if backend == "tensorflow":
+        return _tensorflow(model, training)
+    return _torch(model, training)
+
+
+def _torch(model: Any, training: Training) -> Callable[..., Any]:
+    from runai.elastic.keras.ranks import rank_and_ranks, sum_over_ranks  # noqa: PLC0415  # torch
+
+    step = model.train_function
+    rank, ranks = rank_and_ranks()
+    model.optimizer.sum_over_ranks = sum_over_ranks if ranks > 1 else None
+
+    def update(_: Any) -> Any:
+        logs: Any = {}
+        for piece in training.next_update(1, ranks, rank):
+            model.optimizer.begin(piece.weight, last=piece.last)
+            logs = step([keras.tree.map_structure(_tensor, piece.batch)])
+        return logs
+
+    return update
+
+
+def _tensor(leaf: Any) -> Any:
+    return None if leaf is None else keras.ops.convert_to_tensor(leaf)
+
+
+def _jax(model: Any, training: Training) -> Callable[..., Any]:
+    step = model.train_function
+    weight_at, last_at = model.optimizer.turn_positions()
+
+    def update(state: Any, _: Any) -> Any:
+        logs: Any = {}
+        for _ in range(model.steps_per_execution):
+            for piece in training.next_update(devices_of(model)):
+                trained, others, optimizer, metrics = state
+                optimizer = list(optimizer)
+                optimizer[weight_at] = np.float32(piece.weight)
+                optimizer[last_at] = np.int32(piece.last)
+                state = (trained, others, optimizer, metrics)
+                logs, state = step(state, iter([_laid_out(piece)]))
+        return logs, state
+
+    return update
+
+
+def _laid_out(piece: MicroBatch) -> Any:
+    distribution = keras.distribution.distribution()
+    if distribution is None or not piece.sharded:
+        return piece.batch
+
+    def place(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        return keras.distribution.distribute_tensor(leaf, distribution.get_data_layout(leaf.shape))
+
+    return keras.tree.map_structure(place, piece.batch)
+
+
+def _tensorflow(model: Any, training: Training) -> Callable[..., Any]:
+    strategy = model.distribute_strategy
+    devices = model.optimizer.replicas = devices_of(model)
+    step = {True: model.train_function, False: model.train_function}
+    if devices > 1:  # two graphs, as replicas cannot meet inside a condition
+        model.__runai__.make_train_function(force=True)
+        step[False] = model.train_function
+
+    def update(_: Any) -> Any:
+        logs: Any = {}
+        for _ in range(model.steps_per_execution):
+            for piece in training.next_update(devices):
+                model.optimizer.begin(piece.weight, last=piece.last)
+                batch = piece.batch if devices == 1 else _by_replica(strategy, piece, devices)
+                logs = step[piece.last](_once(batch))
+        return logs
+
+    return update
+
+
+def _once(batch: Any) -> Iterator[Any]:
+    yield batch
+
+
+def _by_replica(strategy: Any, piece: MicroBatch, devices: int) -> Any:
+    def of(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        parts = np.split(leaf, devices) if piece.sharded else [leaf] * devices
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: keras.ops.convert_to_tensor(parts[context.replica_id_in_sync_group])
+        )
+
+    return keras.tree.map_structure(of, piece.batch)

@@ -1,0 +1,164 @@
+"""Make micro-batches of an update and know which update comes next.
+
+Knows the position (epoch, update), how an update is cut among devices and processes, and what each
+piece is worth; nothing of back ends. Called by the step of each back end (`steps`); `models` begins
+a fit, `checkpoint` asks for the position and sets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+import runai.elastic
+from runai.elastic.batching import plan_batches, split
+from runai.elastic.keras.sources import Batch, Updates, rows
+
+__all__ = ["Count", "Follow", "MicroBatch", "Training", "cut"]
+
+Count = Callable[[Any, Any, Any], Any]
+"""(x, y, sample weights) -> how many values the loss is the mean of."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A piece of an update for one step."""
+
+    batch: Batch
+    weight: float
+    """What the mean over this piece is worth in the update's."""
+    last: bool
+    """Whether the weights change after it."""
+    sharded: bool
+    """Whether the devices share its samples; else each computes all of them."""
+
+
+def cut(samples: int, limit: int, devices: int) -> list[tuple[int, bool]]:
+    """Divide an update among the devices of one process; return sizes, and which are shared.
+
+    Devices share a piece evenly; fewer samples than devices are left over, and each device
+    computes them.
+
+    >>> cut(257, 64, 4)
+    [(256, True), (1, False)]
+    >>> cut(100, 32, 1)
+    [(25, True), (25, True), (25, True), (25, True)]
+    """
+    even, rest = divmod(samples, devices)
+    pieces = [(size * devices, True) for size in _sizes(even, limit)]
+    return pieces + [(size, False) for size in _sizes(rest, limit)]
+
+
+def _sizes(samples: int, limit: int) -> tuple[int, ...]:
+    return split(samples, -(-samples // limit)) if samples else ()
+
+
+class Training:
+    """Where a model's training stands, update by update."""
+
+    def __init__(self, *, count: Count | None, seed: int) -> None:
+        self.count = count
+        self.seed = seed
+        self.epoch = 0
+        self.done = 0
+        """Updates of this epoch that are done."""
+        self._ahead: tuple[int, int] | None = None
+        self._next = 0
+        self._source: Updates | None = None
+        self._class_weight: Mapping[int, float] | None = None
+
+    def begin(self, source: Updates, class_weight: Mapping[int, float] | None) -> None:
+        """Start a fit with this data."""
+        self._source, self._class_weight = source, class_weight
+        self._ahead = None
+
+    @property
+    def source(self) -> Updates:
+        """The data of this fit."""
+        assert self._source is not None, "no fit has begun"
+        return self._source
+
+    def example(self, size: int) -> Batch:
+        """Return samples as the model will get them."""
+        return self._weighed(self.source.example(size))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start an epoch from its first update, or from where a checkpoint left it."""
+        self.epoch, self.done, self._next = epoch, 0, 0
+        if self._ahead is not None and self._ahead[0] == epoch:
+            self.done = self._ahead[1]
+        self._ahead = None
+
+    def resume(self, epoch: int, done: int) -> None:
+        """Count so many updates of an epoch as done: they pass without computing anything."""
+        self._ahead = (epoch, done)
+
+    def next_update(self, devices: int, ranks: int = 1, rank: int = 0) -> list[MicroBatch]:
+        """Return this process's pieces of the next update; none for one that is done.
+
+        A rank without samples gets one of weight 0, so that collectives stay matched.
+        """
+        index = self._next
+        self._next += 1
+        skipped = index < self.done
+        if skipped and self.source.repeatable:
+            return []
+        batch = self.source.update(self.epoch, index)
+        if skipped:
+            return []
+        self.done = index + 1
+        return list(self._pieces(self._weighed(batch), devices, ranks, rank))
+
+    def _pieces(self, batch: Batch, devices: int, ranks: int, rank: int) -> Iterator[MicroBatch]:
+        limit = runai.elastic.max_gpu_batch_size
+        plan = plan_batches(rows(batch), limit * devices, ranks)
+        at = plan.offsets[rank]
+        whole = self._worth(batch)
+        share = plan.shares[rank]
+        if not share:
+            yield MicroBatch(_rows(batch, 0, 1), 0.0, last=True, sharded=False)
+        for number, (size, sharded) in enumerate(pieces := cut(share, limit, devices), start=1):
+            piece = _rows(batch, at, at + size)
+            at += size
+            weight = self._worth(piece) / whole if whole else 0.0
+            yield MicroBatch(piece, weight, last=number == len(pieces), sharded=sharded)
+
+    def _worth(self, batch: Batch) -> float:
+        if self.count is None:
+            return rows(batch)
+        return float(self.count(*batch, *(None,) * (3 - len(batch))))
+
+    def _weighed(self, batch: Batch) -> Batch:
+        if self._class_weight is None:
+            return batch
+        if len(batch) != 2 or keras.tree.is_nested(batch[1]):
+            raise ValueError(
+                "class_weight needs one array of targets, and excludes sample_weight: "
+                "give the weight of each sample as sample_weight."
+            )
+        labels = np.asarray(batch[1])
+        if labels.ndim > 1:
+            labels = labels.argmax(-1) if labels.shape[-1] > 1 else labels[..., 0]
+        weights = [self._class_weight.get(int(label), 1.0) for label in np.round(labels).ravel()]
+        return (*batch, np.asarray(weights, keras.config.floatx()).reshape(labels.shape))
+
+
+class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
+    """Tell the training which epoch it is in."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self._training = training
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Start the epoch's updates."""
+        self._training.begin_epoch(epoch)
+
+
+def _rows(batch: Batch, start: int, stop: int) -> Batch:
+    piece: Batch = keras.tree.map_structure(lambda a: None if a is None else a[start:stop], batch)
+    return piece

@@ -1,0 +1,203 @@
+"""What an accumulator around a Keras optimizer must do, on whatever back end this process has.
+
+I9 of the design and the faults of Keras's own `gradient_accumulation_steps`, each as a check that
+ours does not have it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_models import LABELS, X, apart, classify, network, weights
+
+from runai.elastic.keras.accumulation import Accumulator, Periodic
+
+GLOBAL = 48
+RESIZED = [[48], [24, 24], [24, 12, 12], [12, 12, 12, 12]] * 2
+
+
+def _decaying() -> Any:
+    return keras.optimizers.schedules.ExponentialDecay(0.2, 2, 0.5)
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: keras.optimizers.SGD(_decaying(), momentum=0.9, clipnorm=0.5),
+    "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.3),
+    "adamw": lambda: keras.optimizers.AdamW(
+        0.01, weight_decay=0.1, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3
+    ),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, centered=True),
+}
+
+
+def train(model: Any, updates: Sequence[Sequence[int]]) -> None:
+    """Update once per entry, which gives the sizes of micro-batches."""
+    for number, sizes in enumerate(updates):
+        at = number % 2 * GLOBAL
+        for step, size in enumerate(sizes):
+            if hasattr(model.optimizer, "begin"):
+                model.optimizer.begin(size / sum(sizes), last=step == len(sizes) - 1)
+            model.train_on_batch(X[at : at + size], LABELS[at : at + size])
+            at += size
+
+
+def native(optimizer: Any, updates: int) -> Any:
+    """Return a model trained with Keras alone, on whole batches."""
+    model = network()
+    model.compile(optimizer, **classify())
+    train(model, [[GLOBAL]] * updates)
+    return model
+
+
+def ours(optimizer: Any, updates: Sequence[Sequence[int]]) -> Any:
+    """Return a model trained with an accumulator."""
+    model = network()
+    model.compile(Accumulator(optimizer), **classify())
+    train(model, updates)
+    return model
+
+
+@cache
+def both(name: str) -> tuple[Any, Any]:
+    """Return ours and Keras's after eight updates, ours of a changing number of micro-batches."""
+    return ours(OPTIMIZERS[name](), RESIZED), native(OPTIMIZERS[name](), len(RESIZED))
+
+
+def check_four_optimizers_resized_at_each_update_equal_the_full_batch() -> None:
+    for name in OPTIMIZERS:
+        distance = apart(*both(name))
+
+        assert distance < 1e-6, (name, distance)
+
+
+def check_a_learning_rate_schedule_counts_updates() -> None:
+    model, _ = both("sgd")
+
+    assert int(model.optimizer.iterations) == 8
+    assert np.isclose(float(model.optimizer.learning_rate), 0.2 * 0.5**4)
+
+
+def check_an_average_of_the_weights_counts_updates() -> None:
+    averages = []
+    for model in both("adamw"):
+        copy = network(seed=2)
+        for mine, trained in zip(copy.variables, model.variables, strict=True):
+            mine.assign(trained)
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        averages.append(weights(model))
+        model.set_weights(copy.get_weights())
+
+    assert np.linalg.norm(averages[0] - averages[1]) < 1e-6 * np.linalg.norm(averages[1])
+
+
+def check_a_checkpoint_of_whole_batches_loads_into_any_number_of_micro_batches() -> None:
+    make = OPTIMIZERS["adam"]
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder, "model.weights.h5"))
+        whole = native(make(), 2)
+        whole.save_weights(file)
+        halves = network(seed=2)
+        halves.compile(Accumulator(make()), **classify())
+        halves.optimizer.build(halves.trainable_variables)
+        halves.load_weights(file)
+    train(whole, [[48]] * 2)
+    train(halves, [[24, 24]] * 2)
+
+    assert apart(halves, whole) < 1e-6
+
+
+def check_a_saved_model_has_the_plain_optimizer_with_its_state() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder, "model.keras"))
+        model, _ = both("adamw")
+        model.save(file)
+        loaded = keras.models.load_model(file)
+
+    assert type(loaded.optimizer) is type(OPTIMIZERS["adamw"]())
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    for saved, kept in zip(
+        loaded.optimizer.variables, model.optimizer.plain.variables, strict=True
+    ):
+        assert np.array_equal(keras.ops.convert_to_numpy(saved), keras.ops.convert_to_numpy(kept))
+
+
+def check_an_optimizer_in_use_keeps_its_moments_when_it_is_wrapped() -> None:
+    make = OPTIMIZERS["adam"]
+    model = native(make(), 2)
+    model.compile(Accumulator(model.optimizer), **classify())
+    train(model, [[24, 24]] * 2)
+
+    assert apart(model, native(make(), 4)) < 1e-6
+
+
+def check_the_optimizer_proxies_what_scripts_use() -> None:
+    accumulator = Accumulator(keras.optimizers.Adam(0.01, clipnorm=2.0, beta_1=0.8))
+    accumulator.learning_rate = 0.5
+
+    assert isinstance(accumulator, keras.optimizers.Adam)
+    assert float(accumulator.plain.learning_rate) == 0.5
+    assert (accumulator.clipnorm, accumulator.beta_1) == (2.0, 0.8)
+
+
+def check_keras_own_accumulation_is_refused() -> None:
+    with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
+        Accumulator(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+
+
+def check_embeddings_accumulate_as_others_do() -> None:
+    tokens = np.random.default_rng(1).integers(0, 9, size=(40, 5))
+    trained = []
+    for sizes in ([40], [20, 10, 10]):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential(
+            [
+                keras.Input((5,)),
+                keras.layers.Embedding(9, 4),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(Accumulator(keras.optimizers.Adam(0.01)), "mse")
+        for _ in range(3):
+            at = 0
+            for step, size in enumerate(sizes):
+                model.optimizer.begin(size / 40, last=step == len(sizes) - 1)
+                model.train_on_batch(tokens[at : at + size], tokens[at : at + size, :1])
+                at += size
+        trained.append(model)
+
+    assert apart(*trained) < 1e-6
+
+
+def check_an_overflow_in_one_micro_batch_skips_the_update_and_halves_the_scale() -> None:
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=1024.0)
+    model = ours(scaled, [[24, 24]])
+    before = model.get_weights()
+    broken = X[:24].copy()
+    broken[3] = np.inf
+    for batch, last in ((broken, False), (X[:24], True)):
+        model.optimizer.begin(0.5, last=last)
+        model.train_on_batch(batch, LABELS[:24])
+
+    assert float(model.optimizer.dynamic_scale) == 512.0
+    for now, then in zip(model.get_weights(), before, strict=True):
+        assert np.array_equal(now, then)
+    train(model, [[24, 24]])
+    assert int(model.optimizer.iterations) == 2
+
+
+def check_counted_steps_accumulate_without_being_told() -> None:
+    model = network()
+    model.compile(Periodic(keras.optimizers.SGD(0.1), 2), **classify())
+    for at in (0, 24, 48, 72):
+        model.train_on_batch(X[at : at + 24], LABELS[at : at + 24])
+
+    assert int(model.optimizer.iterations) == 2
+    assert apart(model, native(keras.optimizers.SGD(0.1), 2)) < 1e-6

@@ -1,0 +1,249 @@
+"""What `fit` of an elastic Keras model must do, on whatever back end this process has."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras_models import LABELS, X, apart, classify, network
+
+import runai.elastic.keras
+
+
+def optimizer() -> Any:
+    schedule = keras.optimizers.schedules.CosineDecay(0.05, 15)
+    return keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5)
+
+
+def elastic(global_batch: int, gpu_batch: int, **options: Any) -> Any:
+    """Return an elastic model, compiled."""
+    runai.elastic.keras.init(global_batch, gpu_batch)
+    model = runai.elastic.keras.models.Model(network(), **options)
+    model.compile(optimizer(), **classify())
+    return model
+
+
+def plain() -> Any:
+    model = network()
+    model.compile(optimizer(), **classify())
+    return model
+
+
+def check_fit_with_tails_equals_fit_on_full_batches() -> None:
+    given: dict[str, Any] = {
+        "epochs": 2,
+        "shuffle": False,
+        "verbose": 0,
+        "validation_split": 0.2,
+        "class_weight": {0: 2.0, 1: 1.0, 2: 0.5},
+    }
+    native = plain()
+    expected = native.fit(X, LABELS, batch_size=50, **given).history
+    for gpu_batch in (50, 16):
+        model = elastic(50, gpu_batch)
+
+        history = model.fit(X, LABELS, batch_size=11, **given).history
+
+        assert apart(model, native) < 1e-6
+        assert int(model.optimizer.iterations) == 4
+        assert sorted(history) == sorted(expected)
+        for name, values in expected.items():
+            assert np.allclose(history[name], values, atol=1e-6), name
+
+
+def check_the_documented_script_runs_unchanged() -> None:
+    import runai.elastic.keras
+
+    runai.elastic.keras.init(256, 64)
+    model = runai.elastic.keras.models.Model(network())
+    model.compile(optimizer="sgd", loss="mse")
+    model.fit(X, X[:, :3], batch_size=runai.elastic.batch_size, epochs=1, verbose=0)
+
+    assert (runai.elastic.steps, runai.elastic.batch_size) == (4, 64)
+    assert (runai.elastic.gpus, runai.elastic.master) == (1, True)
+    assert int(model.optimizer.iterations) == 1
+
+
+def check_another_gpu_batch_takes_effect_at_the_next_update() -> None:
+    def resize(batch: int) -> None:
+        runai.elastic.keras.init(48, (48, 24, 16)[batch % 3])
+
+    native, model = plain(), elastic(48, 48)
+    native.fit(X, LABELS, batch_size=48, epochs=2, shuffle=False, verbose=0)
+    model.fit(
+        X,
+        LABELS,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: resize(batch))
+        ],
+    )
+
+    assert apart(model, native) < 1e-6
+
+
+def check_what_keras_calls_a_batch_is_an_update() -> None:
+    seen: list[int] = []
+    model = elastic(48, 16)
+    model.fit(
+        X,
+        LABELS,
+        epochs=2,
+        steps_per_epoch=3,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: seen.append(batch)
+            )
+        ],
+    )
+
+    assert seen == [0, 1, 2, 0, 1, 2]
+    assert int(model.optimizer.iterations) == 6
+
+
+class _Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._starts = range(0, len(X), size)
+        self._size = size
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> Any:
+        chosen = slice(self._starts[index], self._starts[index] + self._size)
+        return X[chosen], LABELS[chosen]
+
+
+def check_every_kind_of_data_makes_the_same_updates() -> None:
+    native = plain()
+    native.fit(X, LABELS, batch_size=48, shuffle=False, verbose=0)
+    batches = _Batches(14)
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "PyDataset": (_Batches(24), {}),
+        "generator": ((batches[i] for i in range(len(batches))), {"steps_per_epoch": 3}),
+    }
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        kinds["tf.data"] = (tf.data.Dataset.from_tensor_slices((X, LABELS)).batch(16), {})
+    if keras.backend.backend() == "torch":
+        import torch
+
+        tensors = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(LABELS))
+        kinds["DataLoader"] = (torch.utils.data.DataLoader(tensors, batch_size=24), {})
+    for name, (data, options) in kinds.items():
+        model = elastic(48, 16)
+        model.fit(data, shuffle=False, verbose=0, **options)
+
+        assert apart(model, native) < 1e-6, name
+
+
+def check_shuffled_arrays_come_once_each_in_an_order_of_the_seed() -> None:
+    orders = []
+    for _ in range(2):
+        model = elastic(48, 16)
+        model.fit(X, LABELS, epochs=1, verbose=0)
+        source = model.__runai__.training.source
+        orders.append([source.update(epoch, u)[0] for epoch in range(2) for u in range(3)])
+    first, second = np.concatenate(orders[0][:3]), np.concatenate(orders[0][3:])
+
+    assert sorted(first[:, 0].tolist()) == sorted(X[:, 0].tolist())
+    assert not np.array_equal(first, second)
+    assert all(np.array_equal(a, b) for a, b in zip(*orders, strict=True))
+
+
+def check_a_masked_loss_is_weighted_by_what_is_not_masked() -> None:
+    tokens = np.random.default_rng(3).integers(0, 5, size=(32, 6))
+    targets = (tokens + 1) % 5
+
+    def network() -> Any:
+        keras.utils.set_random_seed(1)
+        return keras.Sequential(
+            [keras.Input((6,)), keras.layers.Embedding(5, 4, mask_zero=True), keras.layers.Dense(5)]
+        )
+
+    def compiled(model: Any) -> Any:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.5), loss)
+        return model
+
+    native = compiled(network())
+    native.fit(tokens, targets, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    runai.elastic.keras.init(16, 4)
+    told = compiled(
+        runai.elastic.keras.models.Model(network(), count=lambda x, y, weights: (x != 0).sum())
+    )
+    told.fit(tokens, targets, epochs=2, shuffle=False, verbose=0)
+
+    assert apart(told, native) < 1e-6
+    untold = compiled(runai.elastic.keras.models.Model(network()))
+    assert "count=" in refusal(lambda: untold.fit(tokens, targets, verbose=0))
+
+
+def check_what_cannot_be_exact_is_refused_with_the_way_out() -> None:
+    model = elastic(48, 16)
+
+    def of_sum() -> Any:
+        summed = runai.elastic.keras.models.Model(network())
+        summed.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+        return summed.fit(X, X[:, :3], verbose=0)
+
+    assert "steps_per_epoch" in refusal(lambda: model.fit(iter([]), verbose=0))
+    assert "rebatch(48)" in refusal(lambda: model.fit(_Batches(36), verbose=0))
+    assert "PyDataset" in refusal(lambda: model.fit(object(), verbose=0))
+    assert "sum_over_batch_size" in refusal(of_sum)
+
+
+def refusal(act: Any) -> str:
+    try:
+        act()
+    except (TypeError, ValueError) as error:
+        return str(error)
+    raise AssertionError("it was accepted")
+
+
+def check_a_fitted_model_is_saved_plain() -> None:
+    model = elastic(48, 16)
+    model.fit(X, LABELS, epochs=2, verbose=0)
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder, "model.keras"))
+        model.save(file)
+        loaded = keras.models.load_model(file)
+    again = loaded.fit(X, LABELS, batch_size=48, epochs=1, verbose=0)
+
+    assert type(loaded.optimizer) is type(optimizer())
+    assert int(loaded.optimizer.iterations) == 9
+    assert "loss" in again.history
+
+
+def check_several_inputs_and_outputs_are_cut_together() -> None:
+    def network() -> Any:
+        keras.utils.set_random_seed(1)
+        left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
+        both = keras.layers.Concatenate()([left, right])
+        outputs = [keras.layers.Dense(1, name=name)(both) for name in ("a", "b")]
+        return keras.Model([left, right], outputs)
+
+    x, y = [X[:, :4], X[:, 4:]], [X[:, :1], X[:, 1:2]]
+    native = network()
+    native.compile("sgd", ["mse", "mae"], loss_weights=[1.0, 0.5])
+    native.fit(x, y, batch_size=48, shuffle=False, verbose=0)
+    runai.elastic.keras.init(48, 16)
+    model = runai.elastic.keras.models.Model(network())
+    model.compile("sgd", ["mse", "mae"], loss_weights=[1.0, 0.5])
+    model.fit(x, y, shuffle=False, verbose=0)
+
+    assert apart(model, native) < 1e-6
+
+
+def check_evaluate_uses_what_a_gpu_holds() -> None:
+    model = elastic(48, 16)
+
+    assert np.allclose(model.evaluate(X, LABELS, verbose=0), plain().evaluate(X, LABELS, verbose=0))
