@@ -3,16 +3,7 @@
 Called by training scripts: `init`, then `models.Model(model)`; `docs/elastic.md` shows it.
 """
 
-from __future__ import annotations
-
-try:
-    import keras as _keras  # noqa: F401
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "Elastic training with Keras needs Keras 3: pip install 'jupyter-runai[keras]'",
-        name=missing.name,
-    ) from missing
-
+import runai.elastic.requires_keras  # noqa: F401 - first: it says what to install
 from runai.elastic.keras import models
 from runai.elastic.keras.start import init
 

@@ -48,16 +48,13 @@ def Model(model: Any, *, count: Count | None = None, seed: int = 0) -> Any:  # n
     if hasattr(model, "__runai__"):
         return model
     plain = SimpleNamespace(
-        compile=model.compile,
-        fit=model.fit,
-        evaluate=model.evaluate,
         make_train_function=model.make_train_function,
         training=Training(count=count, seed=seed),
         count=count,
     )
     object.__setattr__(model, "__runai__", plain)
     for name, patch in (("compile", _compile), ("fit", _fit), ("evaluate", _evaluate)):
-        object.__setattr__(model, name, _patched(model, getattr(plain, name), patch))
+        object.__setattr__(model, name, _patched(model, name, patch))
     object.__setattr__(model, "fit_generator", model.fit)
     object.__setattr__(model, "make_train_function", functools.partial(_make_train_function, model))
     if model.compiled:
@@ -79,10 +76,11 @@ def training_of(model: Any) -> Training:
     return training
 
 
-def _patched(model: Any, plain: Callable[..., Any], patch: Callable[..., Any]) -> Any:
-    @functools.wraps(plain)
+def _patched(model: Any, name: str, patch: Callable[..., Any]) -> Any:
+    @functools.wraps(getattr(model, name))
     def call(*args: Any, **options: Any) -> Any:
-        return patch(model, plain, *args, **options)
+        plain = getattr(type(model), name)  # looked up late: runai.reporter.keras patches it too
+        return patch(model, functools.partial(plain, model), *args, **options)
 
     return call
 

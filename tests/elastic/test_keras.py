@@ -27,7 +27,7 @@ def outcomes(back_end: str, folder: Path) -> dict[str, str]:
     results = folder / f"{back_end}.json"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", HERE / "keras_program.py", results, *MODULES],
-        env={**os.environ, "KERAS_BACKEND": back_end},
+        env={**os.environ, "KERAS_BACKEND": back_end, "PYTHONPATH": str(HERE.parent)},
         capture_output=True,
         text=True,
         timeout=540,
