@@ -5,6 +5,7 @@ Called by training scripts: `init`, then `models.Model(model)`; `docs/elastic.md
 
 import runai.elastic.requires_keras  # noqa: F401 - first: it says what to install
 from runai.elastic.keras import models
+from runai.elastic.keras.checkpoint import Checkpoint
 from runai.elastic.keras.start import init
 
-__all__ = ["init", "models"]
+__all__ = ["Checkpoint", "init", "models"]

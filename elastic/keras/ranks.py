@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["join", "rank_and_ranks", "share_weights", "sum_over_ranks"]
+__all__ = ["any_rank", "join", "rank_and_ranks", "share_weights", "sum_over_ranks"]
 
 
 def join() -> tuple[int, int]:
@@ -31,6 +31,16 @@ def rank_and_ranks() -> tuple[int, int]:
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
+
+
+def any_rank(flag: bool) -> bool:  # noqa: FBT001 - what is asked of all
+    """Say whether it is true of any rank, so that all do the same."""
+    if rank_and_ranks()[1] == 1:
+        return flag
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    flags = torch.tensor(float(flag), device=device)
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    return bool(flags.item())
 
 
 def share_weights(variables: Sequence[Any]) -> None:

@@ -66,6 +66,8 @@ class Training:
         self.epoch = 0
         self.done = 0
         """Updates of this epoch that are done."""
+        self.passed_over = False
+        """Whether the last update was done already, by the run that a checkpoint is of."""
         self._ahead: tuple[int, int] | None = None
         self._next = 0
         self._source: Updates | None = None
@@ -104,7 +106,7 @@ class Training:
         """
         index = self._next
         self._next += 1
-        skipped = index < self.done
+        skipped = self.passed_over = index < self.done
         if skipped and self.source.repeatable:
             return []
         batch = self.source.update(self.epoch, index)

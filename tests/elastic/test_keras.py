@@ -14,7 +14,7 @@ import pytest
 
 HERE = Path(__file__).parent
 BACK_ENDS = ("jax", "tensorflow", "torch")
-MODULES = ("keras_accumulation_checks", "keras_fit_checks")
+MODULES = ("keras_accumulation_checks", "keras_checkpoint_checks", "keras_fit_checks")
 CHECKS = [
     name
     for module in MODULES

@@ -1,0 +1,49 @@
+"""Keras optimizers that act on every `steps`-th micro-batch, under the original library's names.
+
+Knows the names; the work is `runai.elastic.keras.accumulation`'s. Used by training scripts;
+`runai.elastic.keras.models.Model` accumulates by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from runai.elastic.keras.accumulation import Periodic
+
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "Adamax", "Nadam", "Optimizer", "RMSprop"]
+
+
+def Optimizer(optimizer: Any, steps: int) -> Any:  # noqa: N802 - the original's
+    """Let an optimizer act on every `steps`-th micro-batch, with the mean of their gradients.
+
+    Schedules, averages, weight decay and clipping count updates; a saved model has the plain one.
+
+    Args:
+        optimizer: of Keras, by name, configuration or instance; its state is kept.
+        steps: micro-batches of an update, as `runai.elastic.steps` has them.
+
+    Raises:
+        ValueError: `steps` is below 1, or the optimizer accumulates by itself.
+    """
+    return Periodic(optimizer, steps)
+
+
+def _named(name: str) -> Callable[..., Any]:
+    def make(steps: int, **options: Any) -> Any:
+        return Periodic(getattr(keras.optimizers, name)(**options), steps)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"Make a `keras.optimizers.{name}` that acts on every `steps`-th micro-batch."
+    return make
+
+
+SGD = _named("SGD")
+RMSprop = _named("RMSprop")
+Adagrad = _named("Adagrad")
+Adadelta = _named("Adadelta")
+Adam = _named("Adam")
+Adamax = _named("Adamax")
+Nadam = _named("Nadam")

@@ -1,0 +1,190 @@
+"""Save a Keras training at update boundaries, stop it when told, and go on at any number of GPUs.
+
+Knows what stands in a checkpoint of Keras (variables by kind, the position, what must not change);
+files are `runai.elastic.checkpoint`'s, signals `membership`'s. A callback of `fit`, for elastic
+models. No live resize: processes of JAX and TensorFlow cannot change their devices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import keras
+import numpy as np
+
+import runai.elastic
+from runai.elastic import checkpoint
+from runai.elastic.keras.models import training_of
+from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
+
+__all__ = ["Checkpoint"]
+
+_FIXED = ("global_batch_size", "seed", "updates_per_epoch")
+
+
+class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
+    """Restore when `fit` begins; save each epoch, every so many updates, and when told to go.
+
+    At SIGTERM (a pause, an owner who takes the GPU back) the update is finished, a checkpoint is
+    written, and the process ends with status 143: the training is paused, not finished. Started
+    again, with any number of GPUs, `fit` goes on at the next update, within an epoch too. Arrays and
+    PyDatasets go on exactly; of other data, what was used is read again and passed over.
+
+    Args:
+        directory: where checkpoints stand; None: `RUNAI_CHECKPOINT_DIR`, which the platform sets.
+        every: updates between two checkpoints within an epoch; None: none within an epoch.
+        keep: how many checkpoints remain.
+
+    Raises:
+        ValueError: no directory is known; and in `fit`, the checkpoint is of another training.
+        TypeError: in `fit`, the model is not elastic.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        every: int | None = None,
+        keep: int = 2,
+    ) -> None:
+        super().__init__()
+        found = directory or os.environ.get("RUNAI_CHECKPOINT_DIR")
+        if not found:
+            raise ValueError(
+                "Where checkpoints belong is not known: give Checkpoint a directory, "
+                "or set RUNAI_CHECKPOINT_DIR."
+            )
+        if every is not None and every < 1:
+            raise ValueError(f"every must be at least 1 update, not {every}.")
+        self._directory = Path(found)
+        self._every = every
+        self._keep = keep
+        self._stop = Stop()
+        self._membership: Membership | None = None
+        self._metrics: list[Any] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Restore the newest whole checkpoint, if there is one; begin to listen."""
+        training_of(self.model)
+        self._stop.listen()
+        self._membership = Membership.from_environment()
+        if self._membership is not None and (target := self._membership.look()) is not None:
+            self._membership.gen = target.gen
+        if (found := checkpoint.load(self._directory, _read)) is not None:
+            self._restore(*found[1])
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Put back what metrics had seen of an epoch that is continued."""
+        self.model._initial_epoch = None  # noqa: SLF001  # of this fit only
+        if training_of(self.model).done:
+            _assign("metrics", self.model.metrics_variables, self._metrics)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Save, or leave, if it is time; Keras's batch is an update."""
+        training = training_of(self.model)
+        if training.passed_over:
+            return
+        leave = self._told()
+        updates = training.epoch * training.source.per_epoch + training.done
+        if self._membership is not None:
+            samples = updates * runai.elastic.global_batch_size
+            self._membership.progress(updates, samples, runai.elastic.gpus)
+        if leave or (self._every is not None and updates % self._every == 0):
+            self._save(training.epoch, training.done)
+        if leave:
+            raise SystemExit(LEAVE_EXIT_CODE)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Save."""
+        self._save(epoch + 1, 0)
+
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Give the signals back."""
+        self._stop.close()
+
+    def _told(self) -> bool:
+        told = self._stop.wanted
+        if self._membership is not None and (target := self._membership.look()) is not None:
+            told = told or self._membership.is_excluded_by(target)
+        if keras.backend.backend() == "torch":
+            from runai.elastic.keras.ranks import any_rank  # noqa: PLC0415  # imports torch
+
+            return any_rank(told)
+        return told
+
+    def _save(self, epoch: int, done: int) -> None:
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        if not runai.elastic.master:
+            return
+        training = training_of(self.model)
+        about = {"epoch": epoch, "done": done, **self._fixed()}
+        arrays = {
+            f"{kind}/{index}": _array(variable)
+            for kind, variables in self._variables().items()
+            for index, variable in enumerate(variables)
+        }
+        arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+
+        def write(file: BinaryIO) -> None:
+            np.savez(file, **arrays)
+
+        updates = epoch * training.source.per_epoch + done
+        checkpoint.save(self._directory, updates, write, keep=self._keep)
+
+    def _restore(self, about: dict[str, Any], arrays: dict[str, list[Any]]) -> None:
+        for name, now in self._fixed().items():
+            if about[name] != now:
+                raise ValueError(
+                    f"The checkpoints in {self._directory} are of a training with {name} "
+                    f"{about[name]}, not {now}: use that again, or another directory."
+                )
+        for kind, variables in self._variables().items():
+            if kind != "metrics":
+                _assign(kind, variables, arrays.get(kind, []))
+        self._metrics = arrays.get("metrics", [])
+        training_of(self.model).resume(about["epoch"], about["done"])
+        self.model._initial_epoch = about["epoch"]  # noqa: SLF001  # as BackupAndRestore does
+
+    def _fixed(self) -> dict[str, int]:
+        training = training_of(self.model)
+        values = (runai.elastic.global_batch_size, training.seed, training.source.per_epoch)
+        return dict(zip(_FIXED, values, strict=True))
+
+    def _variables(self) -> dict[str, Sequence[Any]]:
+        return {
+            "model": self.model.variables,
+            "optimizer": self.model.optimizer.plain.variables,
+            "metrics": self.model.metrics_variables,
+        }
+
+
+def _assign(kind: str, variables: Sequence[Any], arrays: Sequence[Any]) -> None:
+    shapes = [tuple(variable.shape) for variable in variables]
+    if shapes != [array.shape for array in arrays]:
+        raise ValueError(
+            f"The checkpoint has {len(arrays)} arrays for the {kind}, which now has {len(shapes)}, "
+            "or of other shapes: it is of another model or optimizer. Use another directory."
+        )
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array)
+
+
+def _array(variable: Any) -> Any:
+    value = keras.ops.convert_to_numpy(variable)
+    return value if value.dtype.isbuiltin else value.astype("float32")  # bfloat16, exactly
+
+
+def _read(file: BinaryIO) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    kinds: dict[str, list[Any]] = {}
+    with np.load(file, allow_pickle=False) as archive:
+        about = json.loads(archive["about"].tobytes())
+        for name in archive.files:  # in the order of writing
+            kind, _, index = name.partition("/")
+            if index:
+                kinds.setdefault(kind, []).append(archive[name])
+    return about, kinds

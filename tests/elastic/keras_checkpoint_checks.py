@@ -1,0 +1,80 @@
+"""How a Keras training is stopped and goes on, on whatever back end this process has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import runai.elastic.keras
+from keras_models import LABELS, X, apart, classify, network
+from runai.elastic.keras import Checkpoint
+
+
+def fit(
+    folder: str, gpu_batch: int, *callbacks: Any, global_batch: int = 48, **options: Any
+) -> Any:
+    """Train three epochs of three updates with checkpoints; return model and history."""
+    runai.elastic.keras.init(global_batch, gpu_batch)
+    model = runai.elastic.keras.models.Model(network())
+    schedule = keras.optimizers.schedules.CosineDecay(0.05, 9)
+    model.compile(keras.optimizers.SGD(schedule, momentum=0.9), **classify())
+    saving = Checkpoint(folder, **options)
+    history = model.fit(X, LABELS, epochs=3, verbose=0, callbacks=[*callbacks, saving])
+    return model, history.history
+
+
+def stop_after(update: int) -> Any:
+    """Send this process a SIGTERM during its n-th update, as the platform does."""
+    seen = []
+
+    def count(batch: int, logs: Any) -> None:
+        seen.append(batch)
+        if len(seen) == update:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return keras.callbacks.LambdaCallback(on_train_batch_begin=count)
+
+
+def check_a_stopped_training_goes_on_within_an_epoch_at_another_number_of_micro_batches() -> None:
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as folder:
+        undisturbed, expected = fit(whole, 48)
+        with pytest.raises(SystemExit) as left:
+            fit(folder, 48, stop_after(5))
+        resumed, history = fit(folder, 16)
+
+    assert left.value.code == 143
+    assert int(resumed.optimizer.iterations) == 9
+    assert apart(resumed, undisturbed) < 1e-6
+    assert np.allclose(history["loss"], expected["loss"][1:], atol=1e-5)
+    assert np.allclose(history["accuracy"], expected["accuracy"][1:], atol=1e-5)
+
+
+def check_a_finished_training_is_not_trained_again() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        done, _ = fit(folder, 48)
+        again, _ = fit(folder, 48)
+
+    assert apart(again, done) == 0.0
+
+
+def check_checkpoints_of_another_training_are_refused() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        fit(folder, 48)
+        with pytest.raises(ValueError, match="global_batch_size 48, not 24"):
+            fit(folder, 24, global_batch=24)
+
+
+def check_checkpoints_need_a_directory_and_an_elastic_model() -> None:
+    os.environ.pop("RUNAI_CHECKPOINT_DIR", None)
+    with pytest.raises(ValueError, match="RUNAI_CHECKPOINT_DIR"):
+        Checkpoint()
+    model = network()
+    model.compile("sgd", **classify())
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(TypeError, match="Model"):
+        model.fit(X, LABELS, verbose=0, callbacks=[Checkpoint(folder)])
