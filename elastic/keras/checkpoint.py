@@ -31,8 +31,8 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
 
     At SIGTERM (a pause, an owner who takes the GPU back) the update is finished, a checkpoint is
     written, and the process ends with status 143: the training is paused, not finished. Started
-    again, with any number of GPUs, `fit` goes on at the next update, within an epoch too. Arrays and
-    PyDatasets go on exactly; of other data, what was used is read again and passed over.
+    again, with any number of GPUs, `fit` goes on at the next update, within an epoch too. Arrays
+    and PyDatasets go on exactly; of other data, what was used is read again and passed over.
 
     Args:
         directory: where checkpoints stand; None: `RUNAI_CHECKPOINT_DIR`, which the platform sets.

@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from keras_models import LABELS, X, apart, classify, network, weights
 
+from keras_models import LABELS, X, apart, classify, network, weights
 from runai.elastic.keras.accumulation import Accumulator, Periodic
 
 GLOBAL = 48

@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras_models import LABELS, X, apart, classify, network
 
 import runai.elastic.keras
+from keras_models import LABELS, X, apart, classify, network
 
 
 def optimizer() -> Any:
