@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -23,10 +24,10 @@ CHECKS = [
 
 
 @cache
-def outcomes(back_end: str, folder: Path) -> dict[str, str]:
-    results = folder / f"{back_end}.json"
+def outcomes(back_end: str, folder: Path, *modules: str) -> dict[str, str]:
+    results = folder / f"{back_end}-{modules[0]}.json"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", HERE / "keras_program.py", results, *MODULES],
+        [sys.executable, "-W", "ignore", HERE / "keras_program.py", results, *modules],
         env={**os.environ, "KERAS_BACKEND": back_end, "PYTHONPATH": str(HERE.parent)},
         capture_output=True,
         text=True,
@@ -51,6 +52,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.xdist_group("keras")
 def test_keras(check: str, back_end: str, folder: Path) -> None:
-    outcome = outcomes(back_end, folder)[check]
+    outcome = outcomes(back_end, folder, *MODULES)[check]
 
     assert outcome == ""
+
+
+@pytest.mark.keras
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "back_end", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in BACK_ENDS[:2]]
+)
+@pytest.mark.xdist_group("keras")
+def test_two_devices_of_one_process_train_as_one_does(back_end: str, folder: Path) -> None:
+    found = outcomes(back_end, folder, "keras_devices_checks")
+
+    assert found == {"check_two_devices_train_as_one_does": ""}
+
+
+@pytest.mark.keras
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("keras")
+def test_two_processes_of_pytorch_train_as_one_does(free_port: Callable[[], int]) -> None:
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    here = {**os.environ, **group, "KERAS_BACKEND": "torch", "PYTHONPATH": str(HERE.parent)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", HERE / "keras_rank_program.py"],
+            env={**here, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]
+
+    assert [rank.wait(540) for rank in ranks] == [0, 0]
