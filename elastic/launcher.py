@@ -198,8 +198,9 @@ class Launcher:
         for worker in workers:
             status = self._statuses.get(worker.name)
             trains = status is not None and status.state is WorkerPhase.RUNNING
-            if trains and self._exit_code == 0:
-                continue  # a last evaluation takes its time
+            # A last evaluation takes its time, and who never tells anything ends by itself.
+            if self._exit_code == 0 and (trains or not self._statuses):
+                continue
             if not (worker.leaving or trains):
                 worker.hurry_at = 0.0
                 worker.leaving = True

@@ -132,6 +132,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path):
 def test_sigterm_is_noted_and_passed_on_to_who_listened_before():
     heard: list[object] = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # whatever earlier tests left
     stop = Stop({})
     try:
         stop.listen()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -86,6 +87,21 @@ class Kernel:
             client.stop_channels()
 
 
+@pytest.fixture
+def kernel_of(fresh: HubPlatform) -> Iterator[Callable[[str], Kernel]]:
+    """Give a function that starts a kernel of a user's server; its connections are closed."""
+    started: list[Kernel] = []
+
+    def start(user: str) -> Kernel:
+        started.append(Kernel(fresh, user))
+        return started[-1]
+
+    yield start
+    for kernel in started:
+        kernel.http.close()
+    gc.collect()  # here, where what jupyter_client left open is no error
+
+
 @contextmanager
 def culler(platform: HubPlatform, folder: Path) -> Iterator[None]:
     """Run a culler that finds every server idle after a second."""
@@ -108,11 +124,14 @@ def culler(platform: HubPlatform, folder: Path) -> Iterator[None]:
 
 
 def test_a_server_whose_gpu_works_is_not_culled_and_outlives_its_gpu(
-    fresh: HubPlatform, tmp_path: Path, eventually: Callable[..., Any]
+    fresh: HubPlatform,
+    kernel_of: Callable[[str], Kernel],
+    tmp_path: Path,
+    eventually: Callable[..., Any],
 ):
     fresh.start_server("ana", project="vision", gpus="0.5")
     fresh.start_server("bo")
-    server, kernel = fresh.pid("ana"), Kernel(fresh, "ana")
+    server, kernel = fresh.pid("ana"), kernel_of("ana")
     device = fresh.environment("ana")["CUDA_VISIBLE_DEVICES"]
     assert eventually(lambda: kernel.says(DEVICES)) == repr(device)
     kernel.says("open('kept.txt', 'w').write('all my work')")
@@ -134,7 +153,7 @@ def test_a_server_whose_gpu_works_is_not_culled_and_outlives_its_gpu(
         eventually(lambda: fresh.holds() == {"ana": 0}, what="the GPU is given back")
 
         # The kernel went, the server did not: a kernel that it starts has no GPU.
-        after = Kernel(fresh, "ana")
+        after = kernel_of("ana")
         assert eventually(lambda: after.says(DEVICES)) == "''"
         assert fresh.pid("ana") == server
         assert fresh.server("ana")["ready"]
