@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Self
 
 from runai.hub_service.scheduler.fragmentation import Free, Mix
 from runai.hub_service.scheduler.kinds import Booking, Kind
@@ -72,13 +71,6 @@ class FragRoom(Room):
         if workers != self._mix.counts:
             self._mix = Mix(workers, self.device_mib)
             self._forget()
-
-    def twin(self) -> Self:
-        """Copy the view; each weighs nodes for itself."""
-        twin = super().twin()
-        twin._free = self._free.copy()  # noqa: SLF001
-        twin._orders, twin._changed = {}, []  # noqa: SLF001
-        return twin
 
     def _forget(self) -> None:
         self._orders.clear()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
-from typing import Self
 
 from runai.hub_service.scheduler.kinds import Booking, Kind
 from runai.hub_service.scheduler.model import Node
@@ -47,17 +45,6 @@ class Room:
         self._shared: list[tuple[int, int, int]] = []  # largest fraction that fits, node, device
         self.looks = 0
         """Candidates looked at: what the growth of the cost is measured by."""
-
-    def twin(self) -> Self:
-        """Copy the view: what is booked on either is none of the other's business."""
-        twin = copy(self)
-        twin.milli = [devices.copy() for devices in self.milli]
-        twin.mib = [devices.copy() for devices in self.mib]
-        twin.cpu, twin.memory = self.cpu.copy(), self.memory.copy()
-        twin.idle = self.idle.copy()
-        twin._by_idle = [nodes.copy() for nodes in self._by_idle]  # noqa: SLF001
-        twin._shared = self._shared.copy()  # noqa: SLF001
-        return twin
 
     # ---- bookkeeping
 

@@ -36,13 +36,6 @@ _KINDS_KEPT = 1000
 _ANY = NodeTypes()
 
 
-class _Unbooked(Room):
-    """Stands for a view that is copied from another once that is complete."""
-
-    def take(self, booking: Booking, sign: int = 1) -> None:
-        """Leave it out."""
-
-
 class State:
     """Rooms, accounts and items, changed together by `set` alone."""
 
@@ -55,7 +48,7 @@ class State:
         self.index_of = {node.name: index for index, node in enumerate(self.nodes)}
         packing = snapshot.policy.packing
         self.now = room_for(packing, self.nodes)
-        self.later: Room = _Unbooked((), spread=False)
+        self.later = room_for(packing, self.nodes)
         self._kinds = Kinds(self.nodes)
         self.book = self._kinds.book
         self._open_devices = sum(node.devices for node in self.nodes if node.schedulable)
@@ -97,11 +90,6 @@ class State:
         self._restricted = any(project.node_types != _ANY for project in snapshot.projects)
         for workload in sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name)):
             self.add(workload)
-        self.later = self.now.twin()
-        for members in self._leaving.values():
-            for member in members:
-                assert member.origin is not None, "who leaves was somewhere"
-                self.later.take(member.origin, -1)
 
     @property
     def has_stale_kinds(self) -> bool:

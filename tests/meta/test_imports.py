@@ -15,7 +15,6 @@ PURE = {
     "bisect",
     "collections",
     "contextlib",
-    "copy",
     "dataclasses",
     "enum",
     "functools",
