@@ -13,13 +13,12 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
 import time
 from decimal import Decimal
 from pathlib import Path
 
 from machine import measured
-from platforms import as_user, free_port, seconds_until, started, stop
+from platforms import as_user, seconds_until, simulated
 
 from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
 from runai.hub_service.client import Client
@@ -128,23 +127,14 @@ def main() -> None:
         "ordinary_large_state": {"elastic": False, "width": LARGE},
     }
     waits: dict[str, list[float]] = {way: [] for way in ways}
-    with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
-        folder = Path(name)
-        port = free_port()
-        root = f"http://127.0.0.1:{port}"
-        up = [sys.executable, "-m", "runai.embedded", "--simulate", "2", "--port", str(port)]
-        up += ["--data-dir", str(folder / "data")]
-        hub, _ = started(up, f"{root}/services/runai/health", folder)
-        try:
-            bob = as_user(root, folder / "data", "bob", "vision")
-            patty = as_user(root, folder / "data", "patty", "nlp")
-            for number in range(rounds):
-                for way, how in ways.items():
-                    waits[way].append(round_of(bob, patty, folder, **how))  # type: ignore[arg-type]
-                    print(f"{number + 1}/{rounds} {way}: {waits[way][-1]:.2f} s", flush=True)
-                    time.sleep(1)
-        finally:
-            stop(hub)
+    with simulated(2) as (root, folder):
+        bob = as_user(root, folder / "data", "bob", "vision")
+        patty = as_user(root, folder / "data", "patty", "nlp")
+        for number in range(rounds):
+            for way, how in ways.items():
+                waits[way].append(round_of(bob, patty, folder, **how))  # type: ignore[arg-type]
+                print(f"{number + 1}/{rounds} {way}: {waits[way][-1]:.2f} s", flush=True)
+                time.sleep(1)
     result = {
         **on,
         "gpu": "simulated; training on the processor, one thread a worker",

@@ -3,8 +3,11 @@
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -46,6 +49,22 @@ def started(command: list[str], url: str, folder: Path) -> tuple[subprocess.Pope
             command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
         )
     return hub, seconds_until(lambda: answers(url))
+
+
+@contextmanager
+def simulated(gpus: int) -> Iterator[tuple[str, Path]]:
+    """Run the platform with so many simulated GPUs; give its root and a folder with `data`."""
+    with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
+        folder = Path(name)
+        port = free_port()
+        root = f"http://127.0.0.1:{port}"
+        up = [sys.executable, "-m", "runai.embedded", "--simulate", str(gpus), "--port", str(port)]
+        up += ["--data-dir", str(folder / "data")]
+        hub, _ = started(up, f"{root}/services/runai/health", folder)
+        try:
+            yield root, folder
+        finally:
+            stop(hub)
 
 
 def stop(hub: subprocess.Popen[bytes]) -> None:

@@ -10,12 +10,11 @@ The baseline is the same pair one after the other. What a real GPU gains: `gpu_s
 
 import json
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from machine import measured
-from platforms import as_user, free_port, seconds_until, started, stop
+from platforms import as_user, seconds_until, simulated
 
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
@@ -56,19 +55,10 @@ def run_two(client: Client, gpus: str, names: tuple[str, str]) -> tuple[float, f
 def main() -> None:
     """Run both ways and write them down."""
     on = measured()
-    with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
-        folder = Path(name)
-        port = free_port()
-        root = f"http://127.0.0.1:{port}"
-        up = [sys.executable, "-m", "runai.embedded", "--simulate", "1", "--port", str(port)]
-        up += ["--data-dir", str(folder / "data")]
-        hub, _ = started(up, f"{root}/services/runai/health", folder)
-        try:
-            bob = as_user(root, folder / "data", "bob", "vision")
-            alone_s, alone_busy = run_two(bob, "1", ("first", "second"))
-            shared_s, shared_busy = run_two(bob, "0.5", ("left", "right"))
-        finally:
-            stop(hub)
+    with simulated(1) as (root, folder):
+        bob = as_user(root, folder / "data", "bob", "vision")
+        alone_s, alone_busy = run_two(bob, "1", ("first", "second"))
+        shared_s, shared_busy = run_two(bob, "0.5", ("left", "right"))
     result = {
         **on,
         "gpu": "simulated by one processor core",

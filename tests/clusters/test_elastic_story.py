@@ -6,21 +6,19 @@ this machine does it. Nothing is timed: the training may make as many updates as
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
+from deciding import decided
 from labs import DEVICES, NODE, Clock, LocalLab, running
 from recorded_training import expected_history, read_records, reconcile
 from runai.elastic.checkpoint import latest
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadSpec
-from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.quantity import milli_gpus
 from waiting import eventually_async
 
@@ -37,12 +35,6 @@ train(Path(sys.argv[1]), int(sys.argv[2]), Training())
 """
 
 
-async def _control(cluster: LocalCluster) -> None:
-    while True:
-        await cluster.apply(decide(await cluster.observe()))
-        await cluster.changed()
-
-
 @pytest.fixture
 async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
     clock = Clock()
@@ -56,17 +48,14 @@ async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
     ):
         for name, user, quota in (("vision", "ana", 1), ("nlp", "pat", 2)):
             await cluster.put_project(ProjectSpec(name, quota=milli_gpus(quota), members=(user,)))
-        control = asyncio.ensure_future(_control(cluster))
         lab = LocalLab(cluster, clock, tmp_path / "orders")
-        try:
-            yield lab
-        finally:
-            for record in await cluster.workloads():
-                await cluster.delete(record.id, by="the test")
-            await eventually_async(lambda: not cluster._rows, within=PATIENCE_S)
-            control.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await control
+        async with decided(cluster):
+            try:
+                yield lab
+            finally:
+                for record in await cluster.workloads():
+                    await cluster.delete(record.id, by="the test")
+                await eventually_async(lambda: not cluster._rows, within=PATIENCE_S)
 
 
 class Training:

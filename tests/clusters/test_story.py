@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
+from deciding import decided
 from labs import NODE, Clock, LocalLab, running
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
-from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.quantity import milli_gpus
 from waiting import eventually_async
 
 FIVE = [Device(i, f"SIM-{i}", "Simulated GPU", 16_000, simulated=True) for i in range(5)]
-
-
-async def _control(cluster: LocalCluster) -> None:
-    while True:
-        await cluster.apply(decide(await cluster.observe()))
-        await cluster.changed()
 
 
 @pytest.fixture
@@ -37,18 +29,15 @@ async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
         for name, user in (("vision", "bob"), ("nlp", "patty")):
             quota = milli_gpus(2.5)
             await cluster.put_project(ProjectSpec(name, quota=quota, members=(user,)))
-        control = asyncio.ensure_future(_control(cluster))
         lab = LocalLab(cluster, clock, tmp_path / "orders")
-        try:
-            yield lab
-        finally:
-            for record in await cluster.workloads():
-                await cluster.delete(record.id, by="the test")
-            lab.close()
-            await eventually_async(lambda: not cluster._rows)
-            control.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await control
+        async with decided(cluster):
+            try:
+                yield lab
+            finally:
+                for record in await cluster.workloads():
+                    await cluster.delete(record.id, by="the test")
+                lab.close()
+                await eventually_async(lambda: not cluster._rows)
 
 
 async def _log_in(lab: LocalLab, project: str, user: str) -> WorkloadSpec:

@@ -1,0 +1,28 @@
+"""A cluster that is decided for, as the service's controller does it, without a service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.scheduler import decide
+
+
+@contextlib.asynccontextmanager
+async def decided(cluster: LocalCluster) -> AsyncGenerator[None]:
+    """Decide after every change, until the test has cleared up."""
+    control = asyncio.ensure_future(_control(cluster))
+    try:
+        yield
+    finally:
+        control.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await control
+
+
+async def _control(cluster: LocalCluster) -> None:
+    while True:
+        await cluster.apply(decide(await cluster.observe()))
+        await cluster.changed()
