@@ -44,3 +44,5 @@ class ElasticState:
     """When the scheduler last changed its size."""
     resizes: int = 0
     """How often it went on with more or fewer GPUs."""
+    finishers: tuple[str, ...] = ()
+    """Who had trained when the first of its ranks finished: their ends say how the job did."""

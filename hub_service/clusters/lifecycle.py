@@ -156,9 +156,9 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
         return Step(_with_state(membership.without(row, index), now), (("warning", text),))
     if ending.exit_code == 0 and membership.is_done_by(before, index):
         row = membership.done(replace(row, halt="done"))
-        if late := [w.index for w in membership.joiners(row.record)]:
+        if late := membership.late(row.record):
             why = StateReason("finished", "the others have finished the training")
-            step = stopped(row, late, why, now=now)
+            step = stopped(row, [w.index for w in late], why, now=now)
             assert step.row is not None
             row, events = step.row, [*events, *step.events]
     if not told and ending.exit_code != 0 and row.halt in {"", "paused", "done"}:

@@ -24,6 +24,7 @@ __all__ = [
     "is_of_its_end",
     "joiners",
     "keeps_its_size",
+    "late",
     "most_gpus",
     "resized",
     "sized",
@@ -181,25 +182,33 @@ def is_done_by(row: Row, index: int) -> bool:
 
 
 def done(row: Row) -> Row:
-    """Count as ranks of the end only those who have trained: nobody will meet a late joiner."""
+    """Note whose ends count, now that the first rank has finished: theirs who have trained.
+
+    The target stays as it was told: whoever trains with it ends by itself.
+    """
     state = row.record.elastic
     assert state is not None
     assert state.target is not None
     finished = {w.name for w in row.record.workers if w.state == "finished"}
-    ranks = tuple(
+    finishers = tuple(
         name
         for name in state.target.ranks
         if name in finished or state.phases.get(name) in _TRAINED
     )
-    return _with(row, replace(state, target=replace(state.target, ranks=ranks)))
+    return _with(row, replace(state, finishers=finishers))
+
+
+def late(record: WorkloadRecord) -> list[WorkerRecord]:
+    """Return the workers that came too late for a training that is done: nobody will meet them."""
+    state = record.elastic
+    assert state is not None
+    return [w for w in _staying(record) if w.name not in state.finishers]
 
 
 def is_of_its_end(row: Row, worker: WorkerRecord) -> bool:
     """Tell whether how a worker ended says how its workload did: of an elastic job, a rank's."""
     state = row.record.elastic
-    if row.halt != "done" or state is None or state.target is None:
-        return True
-    return worker.name in state.target.ranks
+    return row.halt != "done" or state is None or worker.name in state.finishers
 
 
 def resized(row: Row) -> Row:

@@ -160,10 +160,12 @@ async def test_who_was_to_join_at_the_end_is_not_waited_for(lab):
     await joined(lab, spec, 1)
     await lab.tell(spec, "ready", 1)
     assert await ranks(lab) == [0, 1]
+    told = await target(lab)
     await lab.end(spec, 0, worker=0)
     record = await lab.until(spec.id, "succeeded")
 
     assert (record.failures, record.exit_code) == (0, 0)
+    assert await target(lab) == told  # of one generation nobody reads two things
 
 
 async def test_a_pause_asks_everybody_and_a_resume_starts_anew(lab):
