@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -14,20 +13,29 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
 
 from hub_platform import TESTER_TOKEN, HubPlatform
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.client import Client
 
-pytestmark = [
-    pytest.mark.hub,
-    pytest.mark.timeout(180),
-    # jupyter_client's channels leave sockets and files to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(180)]
 
 DEVICES = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+CLIENT = """
+import sys
+from jupyter_client.blocking.client import BlockingKernelClient
+
+file, call, code = sys.argv[1:]
+client = BlockingKernelClient(connection_file=file)
+client.load_connection_file()
+client.start_channels()
+if call == "execute_interactive":
+    client.wait_for_ready(timeout=30)
+    client.execute_interactive(code, timeout=30)
+else:
+    client.execute(code)
+client.stop_channels()
+"""
 CULLER = """
 from runai.hub_service.idle.culler import cull_arbiter
 c.IdleCuller.cull_arbiter_hook = cull_arbiter
@@ -50,8 +58,7 @@ class Kernel:
 
     def tell(self, code: str) -> None:
         """Have it do something that takes long."""
-        with self._client() as client:
-            client.execute(code)
+        self._client("execute", code)
 
     def says(self, code: str) -> str:
         """Return what it prints.
@@ -59,32 +66,17 @@ class Kernel:
         Raises:
             AssertionError: it ends, or is being started.
         """
-        printed: list[str] = []
-
-        def note(message: dict[str, Any]) -> None:
-            if message["msg_type"] == "stream":
-                printed.append(message["content"]["text"])
-
-        try:
-            with self._client() as client:
-                client.wait_for_ready(30)
-                client.execute_interactive(code, timeout=30, output_hook=note)
-        except (RuntimeError, TimeoutError, OSError) as error:
-            raise AssertionError(error) from error
-        return "".join(printed).strip()
+        return self._client("execute_interactive", code)
 
     def restart(self) -> None:
         self.http.post(f"/kernels/{self.id}/restart").raise_for_status()
 
-    @contextmanager
-    def _client(self) -> Iterator[BlockingKernelClient]:
-        client = BlockingKernelClient(connection_file=str(self.file))
-        client.load_connection_file()
-        client.start_channels()
-        try:
-            yield client
-        finally:
-            client.stop_channels()
+    def _client(self, call: str, code: str) -> str:
+        # In a process of its own: jupyter_client leaves sockets and loops to the garbage collector.
+        command = [sys.executable, "-c", CLIENT, str(self.file), call, code]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout.strip()
 
 
 @pytest.fixture
@@ -99,7 +91,6 @@ def kernel_of(fresh: HubPlatform) -> Iterator[Callable[[str], Kernel]]:
     yield start
     for kernel in started:
         kernel.http.close()
-    gc.collect()  # here, where what jupyter_client left open is no error
 
 
 @contextmanager
