@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from control_plane.programs import why_no_kubernetes
 from postgres import find_postgres
 from runai.hub_service.limits.cgroups import Groups, GroupsUnavailable
 
@@ -92,6 +93,7 @@ CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "hub": _why_no_hub,
     "jax": partial(_why_no_module, "jax"),
     "keras": partial(_why_no_module, "keras"),
+    "kubernetes": why_no_kubernetes,
     "tensorflow": partial(_why_no_module, "tensorflow"),
     "torch": partial(_why_no_module, "torch"),
     "pids": _why_no_pids,

@@ -35,10 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run whole platforms one after the other on one worker; two at once starve each other."""
+    """Run whole platforms one after the other on one worker; two at once starve each other.
+
+    Tests on Kubernetes share one control plane, so one worker runs them all.
+    """
     for item in items:
         if item.get_closest_marker("hub") or item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.xdist_group("platform"))
+        if item.get_closest_marker("kubernetes"):
+            item.add_marker(pytest.mark.xdist_group("kubernetes"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,181 @@
+"""An API server that misbehaves on demand: a proxy before the real one.
+
+    with FaultyServer(kubeconfig) as server:
+        Scheduler(server.kubeconfig)
+        server.refuse("POST", "/binding", status=409)   # the next such request
+        server.cut()                                    # whoever is connected loses it
+
+Speaks plain HTTP to the client and TLS to the server, with the client's own token; in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import threading
+from base64 import b64decode
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from aiohttp import web
+
+__all__ = ["FaultyServer"]
+
+STARTED_WITHIN_S = 30
+_HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "host", "content-encoding"}
+
+
+@dataclass
+class _Fault:
+    method: str
+    part: str
+    times: int
+    answer: Callable[[], web.StreamResponse] | None
+    """None: the request is carried out, and the connection lost before the answer."""
+
+
+class FaultyServer:
+    """See the module."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        """Stand before the server that a kubeconfig names."""
+        self._settings = json.loads(kubeconfig.read_text())
+        self._folder = kubeconfig.parent
+        cluster = self._settings["clusters"][0]["cluster"]
+        self._upstream = cluster["server"]
+        trusted = b64decode(cluster["certificate-authority-data"]).decode()
+        self._tls = ssl.create_default_context(cadata=trusted)
+        self._faults: list[_Fault] = []
+        self._open: set[asyncio.Task[object]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._begun = threading.Event()
+        self.is_down = False
+        """Whether every request loses its connection."""
+        self.requests: list[tuple[str, str]] = []
+        """What was asked so far: method and path with its query."""
+        self.kubeconfig = Path()
+
+    def __enter__(self) -> Self:
+        """Start to listen."""
+        self._thread.start()
+        assert self._begun.wait(STARTED_WITHIN_S)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop; connections that are open break."""
+        self.cut()
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(STARTED_WITHIN_S)
+        assert not self._thread.is_alive()
+
+    def refuse(
+        self, method: str, part: str, *, status: int, times: int = 1, wait: str = ""
+    ) -> None:
+        """Answer the next requests whose path contains `part` with an error."""
+
+        def answer() -> web.StreamResponse:
+            body = {"kind": "Status", "status": "Failure", "code": status, "message": "on purpose"}
+            headers = {"Retry-After": wait} if wait else {}
+            return web.json_response(body, status=status, headers=headers)
+
+        self._faults.append(_Fault(method, part, times, answer))
+
+    def lose_answer(self, method: str, part: str, *, times: int = 1) -> None:
+        """Carry the next such requests out, and break the connection before the answer."""
+        self._faults.append(_Fault(method, part, times, None))
+
+    def cut(self) -> None:
+        """Break all connections that wait for something, such as watches."""
+
+        def cancel() -> None:
+            for task in self._open:
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+
+    def _run(self) -> None:
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
+        patience = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(connector=connector, timeout=patience) as session:
+            app = web.Application()
+
+            async def pass_on(request: web.Request) -> web.StreamResponse:
+                return await self._pass_on(session, request)
+
+            app.router.add_route("*", "/{path:.*}", pass_on)
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            self._write_kubeconfig(runner.addresses[0][1])
+            self._begun.set()
+            await self._stop.wait()
+            await runner.cleanup()
+
+    def _write_kubeconfig(self, port: int) -> None:
+        self._settings["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{port}"}
+        self.kubeconfig = self._folder / f"faulty-{port}.kubeconfig"
+        self.kubeconfig.write_text(json.dumps(self._settings))
+
+    async def _pass_on(
+        self, session: aiohttp.ClientSession, request: web.Request
+    ) -> web.StreamResponse:
+        task = asyncio.current_task()
+        assert task is not None
+        self.requests.append((request.method, request.path_qs))
+        self._open.add(task)
+        try:
+            fault = self._fault(request)
+            if self.is_down:
+                raise ConnectionResetError
+            if fault is not None and fault.answer is not None:
+                return fault.answer()
+            headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
+            body = await request.read()
+            async with session.request(
+                request.method, self._upstream + request.path_qs, headers=headers, data=body
+            ) as answer:
+                if fault is not None:
+                    await answer.read()
+                    raise ConnectionResetError
+                return await _copied(request, answer)
+        except (asyncio.CancelledError, ConnectionError, aiohttp.ClientError):
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response(status=502)
+        finally:
+            self._open.discard(task)
+
+    def _fault(self, request: web.Request) -> _Fault | None:
+        for fault in self._faults:
+            if fault.times and fault.method == request.method and fault.part in request.path_qs:
+                fault.times -= 1
+                return fault
+        return None
+
+
+async def _copied(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP_BY_HOP}
+    copy = web.StreamResponse(status=answer.status, headers=headers)
+    await copy.prepare(request)
+    async for chunk in answer.content.iter_any():
+        await copy.write(chunk)
+    await copy.write_eof()
+    return copy

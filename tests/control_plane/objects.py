@@ -1,0 +1,188 @@
+"""Nodes, namespaces, pods and Jobs of a test, as short as the test needs them.
+
+Knows what the API server wants to be told and waits for what others add (readiness, service
+accounts). Called by tests and benchmarks that have a `ControlPlane`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from control_plane.plane import ApiRefused, ControlPlane
+from waiting import eventually
+
+__all__ = ["Namespace", "add_node", "add_project", "job", "pod"]
+
+SCHEDULER = "runai-scheduler"
+
+
+def add_node(
+    plane: ControlPlane,
+    name: str,
+    gpus: int = 0,
+    *,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+    **allocatable: str,
+) -> None:
+    """Add a node and wait until it is ready."""
+    has = {"cpu": "32", "memory": "256Gi", "pods": "110", **allocatable}
+    if gpus:
+        has["nvidia.com/gpu"] = str(gpus)
+    node = {
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, **(labels or {})},
+        },
+        "spec": {"taints": list(taints)},
+        "status": {"capacity": has, "allocatable": has},
+    }
+    plane.request("POST", "/api/v1/nodes", node)
+
+    def ready() -> bool:
+        seen = plane.request("GET", f"/api/v1/nodes/{name}")
+        conditions = {c["type"]: c["status"] for c in seen["status"].get("conditions", [])}
+        keys = {taint["key"] for taint in seen["spec"].get("taints", [])}
+        return conditions.get("Ready") == "True" and "node.kubernetes.io/not-ready" not in keys
+
+    eventually(ready, what=f"node {name} is ready")
+
+
+def add_project(plane: ControlPlane, name: str, **spec: Any) -> None:
+    """Add a project."""
+    project = {
+        "apiVersion": "jupyter-runai.dev/v1alpha1",
+        "kind": "Project",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    plane.request("POST", "/apis/jupyter-runai.dev/v1alpha1/projects", project)
+
+
+def pod(
+    name: str,
+    gpus: int = 1,
+    *,
+    project: str = "",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """Return a pod for our scheduler."""
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    container = {"name": "main", "image": "example/train", "resources": {"limits": limits}}
+    named = {"runai/project": project} if project else {}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {**named, **(labels or {})},
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {"schedulerName": SCHEDULER, "containers": [container], **spec},
+    }
+
+
+def job(
+    name: str,
+    gpus: int = 1,
+    *,
+    workers: int = 1,
+    gang: bool = False,
+    project: str = "",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """Return a Job whose pods are for our scheduler; a gang's is an Indexed one.
+
+    Its failures end it at once; pauses are no failures, as in the Jobs that the service makes.
+    """
+    template = pod(name, gpus, project=project, labels=labels, annotations=annotations)
+    del template["metadata"]["name"]
+    template["spec"]["restartPolicy"] = "Never"
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "completions": workers,
+            "parallelism": workers,
+            "completionMode": "Indexed" if gang else "NonIndexed",
+            "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [disrupted]}]},
+            "template": template,
+            **spec,
+        },
+    }
+
+
+class Namespace:
+    """One namespace, and what a test does in it."""
+
+    def __init__(self, plane: ControlPlane, name: str, project: str = "") -> None:
+        """Make it; pods may be made in it at once."""
+        self.plane = plane
+        self.name = name
+        labels = {"runai/project": project} if project else {}
+        plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        eventually(lambda: self._exists(account), what=f"namespace {name} takes pods")
+
+    def create(self, what: dict[str, Any]) -> dict[str, Any]:
+        """Make a pod, or a Job where it has a template."""
+        is_job = "template" in what["spec"]
+        made: dict[str, Any] = self.plane.request("POST", self._path("", is_job=is_job), what)
+        return made
+
+    def pods(self, job: str = "") -> list[dict[str, Any]]:
+        """Return its pods, or those of one of its Jobs, by name."""
+        found: list[dict[str, Any]] = self.plane.request("GET", self._path(""))["items"]
+        label = "batch.kubernetes.io/job-name"
+        return sorted(
+            (p for p in found if not job or p["metadata"].get("labels", {}).get(label) == job),
+            key=lambda p: str(p["metadata"]["name"]),
+        )
+
+    def pod(self, name: str) -> dict[str, Any]:
+        """Return one pod."""
+        found: dict[str, Any] = self.plane.request("GET", self._path(name))
+        return found
+
+    def job(self, name: str) -> dict[str, Any]:
+        """Return one Job."""
+        found: dict[str, Any] = self.plane.request("GET", self._path(name, is_job=True))
+        return found
+
+    def finish(self, name: str) -> None:
+        """Let a running pod end well."""
+        annotations = {"annotations": {"test/runs-for": "1ms"}}
+        self.plane.request(
+            "PATCH",
+            self._path(name),
+            {"metadata": annotations},
+            content_type="application/merge-patch+json",
+        )
+
+    def node_of(self, name: str) -> str:
+        """Return where a pod is bound; "" before that."""
+        return str(self.pod(name)["spec"].get("nodeName", ""))
+
+    def delete(self, name: str, *, is_job: bool = False) -> None:
+        """Delete a pod or a Job with its pods."""
+        self.plane.request(
+            "DELETE", self._path(name, is_job=is_job), {"propagationPolicy": "Background"}
+        )
+
+    def _path(self, name: str, *, is_job: bool = False) -> str:
+        group, kind = ("/apis/batch/v1", "jobs") if is_job else ("/api/v1", "pods")
+        return f"{group}/namespaces/{self.name}/{kind}" + (f"/{name}" if name else "")
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self.plane.request("GET", path)
+        except ApiRefused as refused:
+            if refused.status == 404:
+                return False
+            raise
+        return True

@@ -1,0 +1,314 @@
+"""A real Kubernetes control plane on 127.0.0.1, for as long as a `with` lasts.
+
+    with ControlPlane() as plane:
+        plane.add_node("gpu-0", gpus=8)
+        plane.kubectl("get", "nodes")
+
+etcd, kube-apiserver (RBAC, TLS, service accounts' tokens), kube-controller-manager (Jobs, garbage
+collection, node lifecycle) and kwok, which plays every node's kubelet as kwok-stages.yaml says. No
+containers, no root; a start takes seconds. `objects` reads and changes what is in it. Called by the
+fixtures of tests/clusters/kubernetes and by benchmarks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from control_plane.certificates import Authority, Certificate, write_signing_keys
+from control_plane.programs import find_program, why_no_kubernetes
+
+__all__ = ["ApiRefused", "ControlPlane"]
+
+STAGES = Path(__file__).with_name("kwok-stages.yaml")
+READY_WITHIN_S = 120
+STARTS = 3  # a free port may be taken by somebody else before the program takes it
+
+
+class ApiRefused(Exception):
+    """The API server answered with an error; says the status and its message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        """Keep the HTTP status beside the message."""
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class ControlPlane:
+    """See the module; everything in it is gone afterwards."""
+
+    def __init__(self) -> None:
+        """Find the programs; nothing starts before `with`."""
+        if missing := why_no_kubernetes():
+            raise RuntimeError(missing)
+        self._programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._authority = Authority()
+        self._stack = ExitStack()
+        self.folder = Path()
+        self.address = ""
+        self.kubeconfig = Path()
+
+    def __enter__(self) -> Self:
+        """Start everything; it is ready when this returns."""
+        for attempt in range(1, STARTS + 1):
+            try:
+                self._start()
+            except BaseException as wrong:
+                self.__exit__(None, None, None)
+                if attempt == STARTS or "address already in use" not in str(wrong):
+                    raise
+            else:
+                break
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop clients before what they talk to, and forget everything."""
+        for name in reversed(list(self._programs)):
+            self._stop(name)
+        self._stack.close()
+
+    # -- use ---------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+    ) -> Any:
+        """Make one call as the cluster's administrator; return the answer.
+
+        Raises:
+            ApiRefused: the API server refuses.
+        """
+        content = None if body is None else json.dumps(body)
+        answer = self._http.request(
+            method, path, content=content, headers={"Content-Type": content_type}
+        )
+        if answer.is_error:
+            try:
+                message = answer.json().get("message", answer.text)
+            except ValueError:
+                message = answer.text
+            raise ApiRefused(answer.status_code, message)
+        try:
+            return answer.json()
+        except ValueError:
+            return answer.text
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as the administrator; return what it prints.
+
+        Raises:
+            AssertionError: it fails; says what it said.
+        """
+        done = subprocess.run(
+            [str(find_program("kubectl")), *arguments],
+            input=stdin,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.folder)},
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=READY_WITHIN_S,
+        )
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+    def restart_api_server(self, while_down: Callable[[], None] = lambda: None) -> None:
+        """Kill the API server, and start it again where it was."""
+        self._stop("kube-apiserver")
+        while_down()
+        self._run("kube-apiserver", self._api_server_flags)
+        self._until_ready("kube-apiserver", "/readyz")
+
+    def service_account(self, namespace: str, name: str) -> Path:
+        """Return a kubeconfig with a fresh token of that service account, as its pods have it."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        token = self.request("POST", path, asked)["status"]["token"]
+        return self._write_kubeconfig(f"{namespace}-{name}", {"token": token})
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self.folder = Path(
+            self._stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="plane-", ignore_cleanup_errors=True)
+            )
+        )
+        write_signing_keys(self.folder)
+        (self.folder / "ca.crt").write_bytes(self._authority.certificate)
+        self._authority.server(
+            ["localhost", "kubernetes.default.svc"], ["127.0.0.1", "10.96.0.1"]
+        ).write(self.folder, "server")
+        administrator = self._authority.user("administrator", ["system:masters"])
+        administrator.write(self.folder, "administrator")
+        client, peer, api, manager = _free_ports(4)
+        self.address = f"https://127.0.0.1:{api}"
+        self.kubeconfig = self._write_kubeconfig("administrator", _as_user(administrator))
+        trusted = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        trusted.load_cert_chain(
+            self.folder / "administrator.crt", self.folder / "administrator.key"
+        )
+        self._http = self._stack.enter_context(
+            httpx.Client(base_url=self.address, verify=trusted, trust_env=False, timeout=30)
+        )
+        self._run("etcd", self._etcd_flags(client, peer))
+        self._api_server_flags = self._flags_of_api_server(api, client)
+        self._run("kube-apiserver", self._api_server_flags)
+        self._until_ready("kube-apiserver", "/readyz")
+        manages = self._authority.user("system:kube-controller-manager")
+        self._run("kube-controller-manager", self._manager_flags(manager, manages))
+        self._run(
+            "kwok",
+            {
+                "kubeconfig": str(self.kubeconfig),
+                "config": str(STAGES),
+                "manage-all-nodes": "true",
+                "node-ip": "127.0.0.1",
+                "node-lease-duration-seconds": "40",
+            },
+        )
+        # A namespace takes no pods before it has its service account.
+        self._until_ready(
+            "kube-controller-manager", "/api/v1/namespaces/default/serviceaccounts/default"
+        )
+
+    def _etcd_flags(self, client: int, peer: int) -> dict[str, str]:
+        return {
+            "data-dir": str(self.folder / "etcd"),
+            "listen-client-urls": f"http://127.0.0.1:{client}",
+            "advertise-client-urls": f"http://127.0.0.1:{client}",
+            "listen-peer-urls": f"http://127.0.0.1:{peer}",
+            "initial-advertise-peer-urls": f"http://127.0.0.1:{peer}",
+            "initial-cluster": f"default=http://127.0.0.1:{peer}",
+            "unsafe-no-fsync": "true",
+            "log-level": "warn",
+        }
+
+    def _flags_of_api_server(self, port: int, etcd: int) -> dict[str, str]:
+        return {
+            "etcd-servers": f"http://127.0.0.1:{etcd}",
+            "bind-address": "127.0.0.1",
+            "secure-port": str(port),
+            "endpoint-reconciler-type": "none",  # no Service may point at loopback
+            "client-ca-file": str(self.folder / "ca.crt"),
+            "tls-cert-file": str(self.folder / "server.crt"),
+            "tls-private-key-file": str(self.folder / "server.key"),
+            "service-account-issuer": "https://kubernetes.default.svc",
+            "service-account-key-file": str(self.folder / "sa.pub"),
+            "service-account-signing-key-file": str(self.folder / "sa.key"),
+            "authorization-mode": "Node,RBAC",
+            "service-cluster-ip-range": "10.96.0.0/16",
+            "shutdown-delay-duration": "0s",
+        }
+
+    def _manager_flags(self, port: int, certificate: Certificate) -> dict[str, str]:
+        return {
+            "kubeconfig": str(self._write_kubeconfig("controller-manager", _as_user(certificate))),
+            "bind-address": "127.0.0.1",
+            "secure-port": str(port),
+            "cert-dir": str(self.folder / "controller-manager"),
+            "leader-elect": "false",
+            "use-service-account-credentials": "true",
+            "service-account-private-key-file": str(self.folder / "sa.key"),
+            "root-ca-file": str(self.folder / "ca.crt"),
+            # The defaults (20, 30) alone make the start several seconds longer.
+            "kube-api-qps": "500",
+            "kube-api-burst": "1000",
+        }
+
+    def _write_kubeconfig(self, name: str, user: Mapping[str, str]) -> Path:
+        trusted = b64encode(self._authority.certificate).decode()
+        cluster = {"server": self.address, "certificate-authority-data": trusted}
+        path = self.folder / f"{name}.kubeconfig"
+        path.write_text(  # JSON is YAML
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "clusters": [{"name": "test", "cluster": cluster}],
+                    "users": [{"name": name, "user": dict(user)}],
+                    "contexts": [{"name": name, "context": {"cluster": "test", "user": name}}],
+                    "current-context": name,
+                }
+            )
+        )
+        return path
+
+    def _run(self, name: str, flags: Mapping[str, str]) -> None:
+        command = [str(find_program(name)), *(f"--{key}={value}" for key, value in flags.items())]
+        # The signal comes when the thread that started it ends: of use from the main one alone.
+        if shutil.which("setpriv") and threading.current_thread() is threading.main_thread():
+            command = ["setpriv", "--pdeathsig", "KILL", *command]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._programs[name] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                start_new_session=True,  # Ctrl-C is for the tests
+                env={**os.environ, "NO_PROXY": "127.0.0.1"},
+            )
+
+    def _stop(self, name: str) -> None:
+        program = self._programs.pop(name)
+        program.send_signal(signal.SIGKILL)  # nothing of theirs is worth saving
+        program.wait()
+
+    def _until_ready(self, name: str, path: str) -> None:
+        deadline = time.monotonic() + READY_WITHIN_S
+        while True:
+            try:
+                self.request("GET", path)
+            except (ApiRefused, httpx.TransportError) as not_yet:
+                for other, program in self._programs.items():
+                    if program.poll() is not None:
+                        raise RuntimeError(f"{other} ended: {self._said(other)}") from not_yet
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{name} is not ready: {self._said(name)}") from not_yet
+                time.sleep(0.05)
+            else:
+                return
+
+    def _said(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
+
+
+def _as_user(certificate: Certificate) -> dict[str, str]:
+    return {
+        "client-certificate-data": b64encode(certificate.certificate).decode(),
+        "client-key-data": b64encode(certificate.key).decode(),
+    }
+
+
+def _free_ports(count: int) -> Sequence[int]:
+    """Return as many ports of 127.0.0.1 that nothing listens on; all different."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

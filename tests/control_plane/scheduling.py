@@ -1,0 +1,95 @@
+"""Our scheduler in a thread of its own, against a real API server, with the chart's own rights.
+
+Stopping it is as abrupt as a crash: whatever it was about to do stays undone. Called by tests and
+benchmarks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from runai.hub_service.clusters.kubernetes.api import Api
+from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
+from runai.hub_service.controller import Controller, Cycle
+from runai.hub_service.scheduler.cycle import decide
+from runai.hub_service.scheduler.model import Policy
+
+__all__ = ["Scheduler"]
+
+STOPPED_WITHIN_S = 30
+
+T = TypeVar("T")
+
+
+class Scheduler:
+    """A controller over a `KubernetesCluster`, for as long as a `with` lasts."""
+
+    def __init__(self, kubeconfig: Path, policy: Policy | None = None) -> None:
+        """Use the rights that a kubeconfig gives; nothing runs before `with`."""
+        self._kubeconfig = str(kubeconfig)
+        self._policy = policy
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._running: asyncio.Task[None] | None = None
+        self._begun = threading.Event()
+        self.cycles: list[Cycle] = []
+        self.cluster: KubernetesCluster
+        self.failed: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        """Start the thread."""
+        self._thread.start()
+        assert self._begun.wait(STOPPED_WITHIN_S)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop it at once; a scheduler that failed fails the test."""
+        if self._running is not None:
+            self._loop.call_soon_threadsafe(self._running.cancel)
+        self._thread.join(STOPPED_WITHIN_S)
+        assert not self._thread.is_alive()
+        if self.failed is not None and error is None:
+            raise self.failed
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something with the cluster in the scheduler's own loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(STOPPED_WITHIN_S)
+
+    @property
+    def refused(self) -> list[str]:
+        """Return what could not be done so far, in the words of the API server."""
+        return [refusal.text for cycle in self.cycles for refusal in cycle.refused]
+
+    def _run(self) -> None:
+        with contextlib.closing(self._loop):
+            self._running = self._loop.create_task(self._schedule())
+            try:
+                self._loop.run_until_complete(self._running)
+            except asyncio.CancelledError:
+                pass
+            except BaseException as failed:  # noqa: BLE001  handed over to the test
+                self.failed = failed
+            finally:
+                self._begun.set()
+                self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+
+    async def _schedule(self) -> None:
+        async with await Api.connect(self._kubeconfig) as api, asyncio.TaskGroup() as tasks:
+            self.cluster = KubernetesCluster(api)
+            controller = Controller(
+                self.cluster, decide, policy=self._policy, on_cycle=self.cycles.append
+            )
+            tasks.create_task(self.cluster.run())
+            tasks.create_task(controller.run())
+            self._begun.set()
