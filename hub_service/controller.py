@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from runai.hub_service.broadcast import Broadcast
-from runai.hub_service.clusters.base import Cluster, Refused
+from runai.hub_service.clusters.base import Driven, Refused
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot
 
 __all__ = ["Controller", "Cycle"]
@@ -43,7 +43,7 @@ class Controller:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Driven,
         decide: Callable[[Snapshot], Plan],
         *,
         policy: Policy | None = None,

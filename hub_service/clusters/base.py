@@ -1,9 +1,9 @@
 """The contract between the controller and the place where workloads really run.
 
-Implemented by `local` (this machine, SQLite, supervised processes), `simulated` (rows only) and,
-later, `kubernetes`. The cluster is the state of record: it starts every worker and remembers
-everything, so the service may die at any instant. One contract suite (`tests/contract`) runs over
-all of them.
+Implemented by `local` (this machine, SQLite, supervised processes) and `simulated` (rows only);
+`kubernetes` keeps the part that the controller drives (`Driven`). The cluster is the state of
+record: it starts every worker and remembers everything, so the service may die at any instant. One
+contract suite (`tests/contract`) runs over all that keep all of it.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.scheduler.model import Plan, Snapshot
 
-__all__ = ["Cluster", "LogChunk", "Refused"]
+__all__ = ["Cluster", "Driven", "LogChunk", "Refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,8 @@ class LogChunk:
     lines: bytes
 
 
-class Cluster(Protocol):
-    """Observe, apply, and keep workloads and projects.
-
-    All methods are safe to cancel; what was acknowledged is durable. Methods that name a workload
-    or project raise NotFound when it is unknown. None of them checks who asks: the API does.
-    """
-
-    async def run(self) -> None:
-        """Own the background work (watching processes, retries) until cancelled; call once.
-
-        On start it first adopts what runs already. It never stops a job when it is cancelled
-        itself.
-        """
+class Driven(Protocol):
+    """What the controller drives: look, and do what was decided."""
 
     async def changed(self) -> None:
         """Return when anything that a snapshot shows has changed since the last `observe`.
@@ -78,6 +67,21 @@ class Cluster(Protocol):
         workers starts them together. `stop` returns at once; the worker holds its devices as
         `stopping` until its processes are gone. `reserve`, `unreserve` and `wait` are remembered
         with their reasons. A second `apply` of the same plan after a crash leaves the same world.
+        """
+
+
+class Cluster(Driven, Protocol):
+    """Observe, apply, and keep workloads and projects.
+
+    All methods are safe to cancel; what was acknowledged is durable. Methods that name a workload
+    or project raise NotFound when it is unknown. None of them checks who asks: the API does.
+    """
+
+    async def run(self) -> None:
+        """Own the background work (watching processes, retries) until cancelled; call once.
+
+        On start it first adopts what runs already. It never stops a job when it is cancelled
+        itself.
         """
 
     # -- workloads -------------------------------------------------------------------------------

@@ -1,0 +1,115 @@
+"""Carry out decisions by calls of the API: bind, evict, say why somebody waits.
+
+A decision that the world no longer allows costs only itself: it is refused and the next cycle sees
+what is. Where nobody knows whether a call was carried out, the pod is looked at again before the
+next decision. Knows no caches; `cluster` gives it pods as they were when the plan was made.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from runai.hub_service.clusters.base import Refused
+from runai.hub_service.clusters.kubernetes.api import Api, ApiError
+from runai.hub_service.clusters.kubernetes.objects import Pod
+from runai.hub_service.clusters.kubernetes.telling import pod_path, tell_event, tell_waiting, why
+from runai.hub_service.scheduler.model import Move, Reserve, Resize, Start, Stop, Wait
+
+__all__ = ["Acting", "at_once"]
+
+CALLS_AT_ONCE = 16
+
+
+class Acting:
+    """What came of the decisions of one plan."""
+
+    def __init__(self, api: Api) -> None:
+        """Begin with nothing done."""
+        self._api = api
+        self.refused: list[Refused] = []
+        self.bound: dict[str, Start] = {}
+        """Starts that were carried out, by the pod's UID."""
+        self.evicted: set[str] = set()
+        self.told: dict[str, str] = {}
+        """Why pods wait, as they were told, by UID."""
+        self.doubtful: dict[str, Pod] = {}
+        """Pods of which nobody knows whether what we asked was done, by UID."""
+
+    async def start(self, decision: Start, pod: Pod) -> None:
+        """Bind a pod to the node that the plan gives it."""
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            # With the UID: a pod that was made again by the same name is another one.
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": decision.node},
+        }
+        try:
+            await self._api.create(pod_path(pod, "binding"), binding)
+        except ApiError as error:
+            self._refuse(decision, pod, error)
+            return
+        self.bound[pod.uid] = decision
+        await self._tell(tell_event(self._api, pod, "Scheduled", f"Runs on {decision.node}."))
+
+    async def stop(self, decision: Stop | Move | Resize, pod: Pod) -> None:
+        """Evict a pod, which its Job makes again; first it is told why."""
+        await self._tell(tell_event(self._api, pod, "Preempted", why(decision.reason)))
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            # A disruption budget that is used up answers like a throttled server.
+            await self._api.create(pod_path(pod, "eviction"), eviction, retry=False)
+        except ApiError as error:
+            if error.status != 404:
+                self._refuse(decision, pod, error)
+            return
+        self.evicted.add(pod.uid)
+
+    async def wait(self, decision: Wait, pod: Pod) -> None:
+        """Say why a pod waits."""
+        await self._say(pod, decision.reason.code, why(decision.reason))
+
+    async def promise(self, decision: Reserve, pod: Pod) -> None:
+        """Say that devices are held for a pod until those it waits for have left them."""
+        leaving = ", ".join(decision.waits_for)
+        sentence = f"its place on {decision.node} is kept until {leaving} left it (R7)"
+        await self._say(pod, "stopping", sentence)
+
+    async def refuse(self, pod: Pod, sentence: str) -> None:
+        """Say why a pod will never start as it is."""
+        await self._say(pod, "not_supported", sentence)
+
+    async def _say(self, pod: Pod, code: str, sentence: str) -> None:
+        if pod.sentence != sentence:
+            self.told[pod.uid] = sentence
+            await self._tell(tell_waiting(self._api, pod, code, sentence))
+
+    async def _tell(self, telling: Awaitable[None]) -> None:
+        """Tell; whoever cannot be told, is told the next time something changes."""
+        try:
+            await telling
+        except ApiError as error:
+            if error.status != 404:
+                self.refused.append(Refused("", "", f"could not be told: {error.message}"))
+
+    def _refuse(self, decision: Start | Stop | Move | Resize, pod: Pod, error: ApiError) -> None:
+        if error.is_unanswered:
+            self.doubtful[pod.uid] = pod
+        self.refused.append(Refused(decision.workload, decision.worker, error.message))
+
+
+async def at_once(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Make calls, the first ones first, a bounded number at a time."""
+    turns = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    async def one(call: Callable[[], Awaitable[None]]) -> None:
+        async with turns:
+            await call()
+
+    async with asyncio.TaskGroup() as group:
+        for call in calls:
+            group.create_task(one(call))

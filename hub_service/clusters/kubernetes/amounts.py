@@ -1,0 +1,80 @@
+"""Read amounts as Kubernetes writes them: `500m` of a CPU, `16Gi` of memory, `"0.5"` of a GPU.
+
+Pure. Used by whoever reads pods, nodes and projects.
+"""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+from runai.hub_service.scheduler.quantity import MilliGpu, gpu_text, milli_gpus
+
+__all__ = ["cpu_milli", "gpus", "gpus_text", "memory_mib", "when", "whole"]
+
+_BELOW_ONE = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")}
+_DECIMAL = {suffix: Decimal(1000) ** (i + 1) for i, suffix in enumerate("kMGTPE")}
+_BINARY = {f"{suffix}i": Decimal(1024) ** (i + 1) for i, suffix in enumerate("KMGTPE")}
+_FACTORS = {"": Decimal(1)} | _BELOW_ONE | _DECIMAL | _BINARY
+_MIB = 1 << 20
+
+UNLIMITED = "unlimited"
+
+
+def _amount(text: str) -> Decimal:
+    # The exponent of 1E3 is followed by a digit and stays.
+    number = text.rstrip("numkKMGTPEi")
+    return Decimal(number) * _FACTORS[text[len(number) :]]
+
+
+def cpu_milli(text: str) -> int:
+    """Return thousandths of a CPU, rounded up.
+
+    >>> cpu_milli("500m"), cpu_milli("2"), cpu_milli("0.1")
+    (500, 2000, 100)
+    """
+    return -int(-_amount(text) * 1000 // 1)
+
+
+def memory_mib(text: str) -> int:
+    """Return MiB, rounded down.
+
+    >>> memory_mib("16Gi"), memory_mib("1G"), memory_mib("1048576")
+    (16384, 953, 1)
+    """
+    return int(_amount(text) // _MIB)
+
+
+def whole(text: str) -> int:
+    """Return a whole number of something, such as devices.
+
+    >>> whole("8"), whole("1k")
+    (8, 1000)
+    """
+    return int(_amount(text))
+
+
+def gpus(value: Any) -> MilliGpu | None:  # noqa: ANN401  an int or a string, as the CRD allows
+    """Return an amount of GPUs in milli-GPU; None is unlimited.
+
+    >>> gpus(2), gpus("0.5"), gpus("unlimited")
+    (2000, 500, None)
+    """
+    return None if value == UNLIMITED else milli_gpus(float(value))
+
+
+def gpus_text(amount: int | None) -> str:
+    """Write an amount of GPUs so that `gpus` reads it.
+
+    >>> gpus_text(2000), gpus_text(500), gpus_text(None)
+    ('2', '0.5', 'unlimited')
+    """
+    return UNLIMITED if amount is None else gpu_text(amount)
+
+
+def when(text: str) -> float:
+    """Return a time of the API server in Unix seconds.
+
+    >>> when("1970-01-01T00:01:00Z")
+    60.0
+    """
+    return dt.datetime.fromisoformat(text).timestamp()

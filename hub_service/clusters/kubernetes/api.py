@@ -1,0 +1,196 @@
+"""Speak with the API server in plain JSON objects.
+
+Knows requests, refusals and how a stream of changes is read; kubernetes_asyncio, which KubeSpawner
+uses too, brings what is hard (kubeconfig, a pod's own account, TLS, tokens that expire). Its typed
+models stay unused: turning 10,000 pods into them takes seconds. Leaves to others what objects mean.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from kubernetes_asyncio import config
+from kubernetes_asyncio.client.api_client import ApiClient
+from kubernetes_asyncio.client.configuration import Configuration
+
+__all__ = ["Api", "ApiError", "Object", "key_of"]
+
+Object = Mapping[str, Any]
+"""What the API server keeps, as JSON."""
+
+ANSWERED_WITHIN_S = 30.0
+TRIES = 5
+LONGEST_PAUSE_S = 10.0
+_MERGE = "application/merge-patch+json"
+_STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class ApiError(Exception):
+    """The API server refused, or did not answer (`status` 0)."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        """Keep the HTTP status, Kubernetes' word for it and its sentence."""
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Tell whether nobody knows if it was done."""
+        return self.status == 0 or self.status >= 500
+
+
+class Api:
+    """One connection pool to one API server."""
+
+    def __init__(self, client: ApiClient) -> None:
+        """Use a client that knows the server and who we are."""
+        self._client = client
+        client.user_agent = "jupyter-runai"
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None) -> Self:
+        """Use a kubeconfig; by default $KUBECONFIG, ~/.kube/config or the pod's own account."""
+        settings = Configuration()
+        if kubeconfig is None:
+            await config.load_config(client_configuration=settings)
+        else:
+            await config.load_kube_config(kubeconfig, client_configuration=settings)
+        return cls(ApiClient(settings))
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def get(self, path: str, **query: str) -> Object:
+        """Read an object or a list."""
+        return await self._request("GET", path, query=query)
+
+    async def create(self, path: str, body: Object, *, retry: bool = True) -> Object:
+        """Make an object; not `retry`: a throttled request is refused at once."""
+        return await self._request("POST", path, body, tries=TRIES if retry else 1)
+
+    async def replace(self, path: str, body: Object) -> Object:
+        """Replace an object; a `resourceVersion` in it is the one that must still be there."""
+        return await self._request("PUT", path, body)
+
+    async def patch(self, path: str, body: Object, *, strategic: bool = False) -> Object:
+        """Change the fields that `body` has; `strategic` merges lists such as conditions by key."""
+        kind = _STRATEGIC if strategic else _MERGE
+        return await self._request("PATCH", path, body, content_type=kind)
+
+    async def delete(self, path: str, body: Object | None = None) -> Object:
+        """Delete an object; `body` are DeleteOptions."""
+        return await self._request("DELETE", path, body)
+
+    async def watch(self, path: str, *, seconds: int, **query: str) -> AsyncIterator[Object]:
+        """Yield changes, `{"type": …, "object": …}`, until the server ends it after `seconds`.
+
+        Raises:
+            ApiError: it is refused, or the connection breaks.
+        """
+        query |= {"watch": "1", "timeoutSeconds": str(seconds)}
+        # A connection that died without a word is noticed: the server would have ended the watch.
+        patience = aiohttp.ClientTimeout(total=None, sock_read=seconds + ANSWERED_WITHIN_S)
+        try:
+            answer = await self._send("GET", path, None, query, "application/json", patience)
+            async with answer:
+                if answer.status >= 400:
+                    raise _refusal(answer, await answer.read())
+                async for line in answer.content:
+                    yield json.loads(line)
+        except (aiohttp.ClientError, TimeoutError, OSError) as broken:
+            raise _unanswered(path, broken) from broken
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        tries: int = TRIES,
+    ) -> Object:
+        patience = aiohttp.ClientTimeout(total=ANSWERED_WITHIN_S)
+        while True:
+            tries -= 1
+            try:
+                answer = await self._send(method, path, body, query or {}, content_type, patience)
+                async with answer:
+                    content = await answer.read()
+            except (aiohttp.ClientError, TimeoutError, OSError) as broken:
+                raise _unanswered(path, broken) from broken
+            if answer.status < 400:
+                found: Object = json.loads(content)
+                return found
+            pause = _pause(answer)
+            if answer.status != 429 or not tries or pause is None:
+                raise _refusal(answer, content)
+            await asyncio.sleep(pause)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Object | None,
+        query: Mapping[str, str],
+        content_type: str,
+        patience: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        answer: aiohttp.ClientResponse = await self._client.call_api(
+            path,
+            method,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=patience,
+        )
+        return answer
+
+
+def key_of(found: Object) -> str:
+    """Return `namespace/name`, or the name of what is in no namespace.
+
+    >>> key_of({"metadata": {"namespace": "lab", "name": "train-0"}})
+    'lab/train-0'
+    """
+    metadata = found["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+def _pause(answer: aiohttp.ClientResponse) -> float | None:
+    """Return how long the server asks us to stay away, if it says so and it is not too long."""
+    try:
+        pause = float(answer.headers.get("Retry-After", ""))
+    except ValueError:
+        return None
+    return pause if pause <= LONGEST_PAUSE_S else None
+
+
+def _refusal(answer: aiohttp.ClientResponse, content: bytes) -> ApiError:
+    try:
+        status = json.loads(content)
+        return ApiError(answer.status, str(status.get("reason", "")), str(status["message"]))
+    except (ValueError, KeyError, AttributeError):
+        return ApiError(answer.status, "", f"{answer.status} {answer.reason}")
+
+
+def _unanswered(path: str, broken: Exception) -> ApiError:
+    return ApiError(0, "Unanswered", f"{path}: {str(broken) or type(broken).__name__}")

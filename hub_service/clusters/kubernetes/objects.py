@@ -1,0 +1,280 @@
+"""Pods, Jobs, nodes and namespaces, as far as scheduling needs to know them.
+
+Parses what the API server sends into frozen data that compares by value, so that a heartbeat or an
+image pull is no change. Pure; called by the mirrors for each object that arrives. What the objects
+come to together is `grouping`'s.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from runai.hub_service.clusters.kubernetes.amounts import cpu_milli, memory_mib, when, whole
+from runai.hub_service.clusters.kubernetes.api import Object
+from runai.hub_service.clusters.kubernetes.placement import (
+    Demands,
+    Taint,
+    read_demands,
+    read_taints,
+)
+
+__all__ = [
+    "GPU_RESOURCE",
+    "SCHEDULER",
+    "Job",
+    "Machine",
+    "Owner",
+    "Pod",
+    "project_label",
+    "read_job",
+    "read_machine",
+    "read_pod",
+]
+
+SCHEDULER = "runai-scheduler"
+GPU_RESOURCE = "nvidia.com/gpu"
+GPU_TYPE_LABEL = "nvidia.com/gpu.product"
+GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB, by NVIDIA's feature discovery
+PROJECT_LABELS = ("runai/project", "project", "runai/queue", "kai.scheduler/queue")
+KIND_LABEL = "runai/kind"
+GANG_LABEL = "runai/gang"
+_FINISHED = frozenset({"Succeeded", "Failed"})
+_FRACTIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
+_PRIORITIES = {"train": 50, "build": 100, "inference": 125}
+
+PodKind = Literal["train", "build", "inference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What made a pod, such as its Job."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One worker, whoever schedules it. Times in Unix seconds."""
+
+    uid: str
+    namespace: str
+    name: str
+    created: float
+    scheduler: str
+    project: str
+    kind: PodKind
+    priority: int
+    gpus: int
+    cpu_milli: int
+    memory_mib: int
+    demands: Demands
+    owner: Owner | None = None
+    is_gang: bool = False
+    """Whether it says so itself; the pods of an Indexed Job need not."""
+    node: str = ""
+    is_finished: bool = False
+    is_gated: bool = False
+    deleted: float | None = None
+    """When it is gone at the latest, once it was told to stop."""
+    bound: float | None = None
+    sentence: str = field(default="", compare=False)
+    """Why it waits, as we told it last."""
+    unsupported: str = ""
+    """What it asks for that this scheduler cannot do, as a sentence."""
+
+    @property
+    def key(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether it takes room on a node."""
+        return bool(self.node) and not self.is_finished
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a batch Job asks for and has come to."""
+
+    uid: str
+    namespace: str
+    name: str
+    created: float
+    completions: int
+    parallelism: int
+    is_indexed: bool
+    is_suspended: bool
+    succeeded: int
+
+    @property
+    def runs_at_once(self) -> bool:
+        """Tell whether it is an Indexed Job of several workers that are all up together."""
+        return self.is_indexed and self.parallelism >= self.completions > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node."""
+
+    name: str
+    gpus: int
+    cpu_milli: int
+    memory_mib: int
+    gpu_type: str
+    gpu_memory_mib: int
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    is_open: bool
+    """Ready, and not cordoned."""
+
+
+def read_pod(found: Object) -> Pod:
+    """Parse a pod."""
+    metadata, spec, status = found["metadata"], found["spec"], found.get("status", {})
+    labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
+    owner = _owner(metadata)
+    scheduled = _condition(status, "PodScheduled")
+    is_bound = scheduled.get("status") == "True"
+    kind = _kind(labels, spec, owner)
+    deleted = metadata.get("deletionTimestamp")
+    return Pod(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        created=when(metadata["creationTimestamp"]),
+        scheduler=spec.get("schedulerName", ""),
+        project=project_label(labels),
+        kind=kind,
+        priority=_priority(spec, kind),
+        gpus=_requested(spec, GPU_RESOURCE, whole),
+        cpu_milli=_requested(spec, "cpu", cpu_milli),
+        memory_mib=_requested(spec, "memory", memory_mib),
+        demands=read_demands(spec),
+        owner=owner,
+        is_gang=labels.get(GANG_LABEL) == "true",
+        node=spec.get("nodeName", ""),
+        is_finished=status.get("phase") in _FINISHED,
+        is_gated=bool(spec.get("schedulingGates")),
+        deleted=None if deleted is None else when(deleted),
+        bound=when(scheduled["lastTransitionTime"]) if is_bound else None,
+        sentence="" if is_bound else scheduled.get("message", ""),
+        unsupported=_unsupported(spec, annotations, kind, owner),
+    )
+
+
+def read_job(found: Object) -> Job:
+    """Parse a Job."""
+    metadata, spec = found["metadata"], found["spec"]
+    parallelism = spec.get("parallelism", 1)
+    return Job(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        created=when(metadata["creationTimestamp"]),
+        completions=spec.get("completions", parallelism),
+        parallelism=parallelism,
+        is_indexed=spec.get("completionMode") == "Indexed",
+        is_suspended=bool(spec.get("suspend")),
+        succeeded=found.get("status", {}).get("succeeded", 0),
+    )
+
+
+def read_machine(found: Object) -> Machine:
+    """Parse a node."""
+    metadata, spec, status = found["metadata"], found.get("spec", {}), found.get("status", {})
+    labels, has = metadata.get("labels", {}), status.get("allocatable", {})
+    memory = labels.get(GPU_MEMORY_LABEL, "")
+    is_ready = _condition(status, "Ready").get("status") == "True"
+    return Machine(
+        name=metadata["name"],
+        gpus=whole(has.get(GPU_RESOURCE, "0")),
+        cpu_milli=cpu_milli(has.get("cpu", "0")),
+        memory_mib=memory_mib(has.get("memory", "0")),
+        gpu_type=labels.get(GPU_TYPE_LABEL, ""),
+        gpu_memory_mib=int(memory) if memory.isdecimal() else 0,
+        labels=labels,
+        taints=read_taints(spec),
+        is_open=is_ready and not spec.get("unschedulable", False),
+    )
+
+
+def project_label(labels: Mapping[str, str]) -> str:
+    """Return the project that labels name, by any of its spellings, else ""."""
+    return next((labels[label] for label in PROJECT_LABELS if labels.get(label)), "")
+
+
+def _owner(metadata: Object) -> Owner | None:
+    for reference in metadata.get("ownerReferences", ()):
+        if reference.get("controller"):
+            return Owner(reference["kind"], reference["name"], reference["uid"])
+    return None
+
+
+def _kind(labels: Mapping[str, str], spec: Object, owner: Owner | None) -> PodKind:
+    """Take what it says it is, else: what a Job made is a training, anything else a session."""
+    for said in (labels.get(KIND_LABEL), spec.get("priorityClassName")):
+        match said:
+            case "train" | "build" | "inference":
+                return said
+    return "train" if owner is not None and owner.kind == "Job" else "build"
+
+
+def _priority(spec: Object, kind: PodKind) -> int:
+    """Take its PriorityClass's number, where it has one of its own."""
+    own: int = spec.get("priority") or _PRIORITIES[kind]
+    return own
+
+
+def _condition(status: Object, kind: str) -> Object:
+    found = (c for c in status.get("conditions", ()) if c["type"] == kind)
+    return next(found, {})
+
+
+def _requested(spec: Object, resource: str, read: Any) -> int:  # noqa: ANN401  str -> int
+    """Add up what its containers ask for, as the kubelet does.
+
+    Init containers run one after the other before the rest; those that restart always, beside it.
+    """
+    together, most = 0, 0
+    for container in spec.get("initContainers", ()):
+        amount = _of(container, resource, read)
+        if container.get("restartPolicy") == "Always":
+            together += amount
+            most = max(most, together)
+        else:
+            most = max(most, together + amount)
+    together += sum(_of(container, resource, read) for container in spec["containers"])
+    stated = spec.get("resources", {}).get("requests", {}).get(resource)
+    total = max(together, most) if stated is None else read(stated)
+    overhead = spec.get("overhead", {}).get(resource)
+    return total + (read(overhead) if overhead else 0)
+
+
+def _of(container: Object, resource: str, read: Any) -> int:  # noqa: ANN401  str -> int
+    text = container.get("resources", {}).get("requests", {}).get(resource)
+    amount: int = read(text) if text else 0
+    return amount
+
+
+def _unsupported(spec: Object, annotations: Object, kind: PodKind, owner: Owner | None) -> str:
+    affinity = spec.get("affinity", {})
+    if kind == "train" and owner is None:
+        return "a training that is stopped must be made again: use a Job instead of a bare pod"
+    if fraction := next((name for name in _FRACTIONS if name in annotations), ""):
+        return f"fractions of GPUs ({fraction}) cannot be had on Kubernetes yet: ask for whole ones"
+    if any(
+        rules.get("requiredDuringSchedulingIgnoredDuringExecution")
+        for rules in (affinity.get("podAffinity", {}), affinity.get("podAntiAffinity", {}))
+    ):
+        return "affinity between pods cannot be kept by this scheduler: remove it"
+    if any(
+        c["whenUnsatisfiable"] == "DoNotSchedule" for c in spec.get("topologySpreadConstraints", ())
+    ):
+        return "a topology spread cannot be kept by this scheduler: use ScheduleAnyway or remove it"
+    containers = (*spec["containers"], *spec.get("initContainers", ()))
+    if any(port.get("hostPort") for c in containers for port in c.get("ports", ())):
+        return "ports of the node (hostPort) cannot be kept apart by this scheduler: remove them"
+    return ""

@@ -1,0 +1,81 @@
+"""Tell people about their pods where Kubernetes' own tools show it: conditions and Events.
+
+`kubectl describe pod` and KubeSpawner's page show Events; `kubectl get pod -o yaml`, dashboards and
+autoscalers read the condition `PodScheduled`. Knows how both are written. What is told, and when,
+is `acting`'s business.
+"""
+
+import datetime as dt
+import time
+
+from runai.hub_service.clusters.kubernetes.api import Api
+from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
+from runai.hub_service.scheduler.model import Reason
+
+__all__ = ["pod_path", "tell_event", "tell_waiting", "why"]
+
+# More machines would help here, and only here: an autoscaler acts on this word.
+_UNSCHEDULABLE = frozenset({"no_room", "fragmented", "no_such_node"})
+
+
+def pod_path(pod: Pod, part: str = "") -> str:
+    """Return the path of a pod, or of a part of it such as `status`."""
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+    return f"{path}/{part}" if part else path
+
+
+async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str) -> None:
+    """Write why a pod waits, once as its condition and once as an Event."""
+    word = "Unschedulable" if code in _UNSCHEDULABLE else _word(code)
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": word,
+        "message": sentence,
+        "lastTransitionTime": _now(),
+    }
+    # With the UID: a pod that was made again by the same name is another one.
+    body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+    await api.patch(pod_path(pod, "status"), body, strategic=True)
+    await tell_event(api, pod, "Waiting", sentence)
+
+
+async def tell_event(api: Api, pod: Pod, word: str, sentence: str, *, bad: bool = False) -> None:
+    """Write an Event about a pod."""
+    now = _now()
+    event = {
+        "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        },
+        "type": "Warning" if bad else "Normal",
+        "reason": word,
+        "message": sentence,
+        "source": {"component": SCHEDULER},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    await api.create(f"/api/v1/namespaces/{pod.namespace}/events", event)
+
+
+def why(reason: Reason) -> str:
+    """Write a decision's reason as people are to read it, with its rule."""
+    return f"{reason.text} ({reason.rule})" if reason.rule else reason.text
+
+
+def _word(code: str) -> str:
+    """Write a code as Kubernetes writes reasons.
+
+    >>> _word("over_build_quota")
+    'OverBuildQuota'
+    """
+    return "".join(part.capitalize() for part in code.split("_"))
+
+
+def _now() -> str:
+    return dt.datetime.fromtimestamp(int(time.time()), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

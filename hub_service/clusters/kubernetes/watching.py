@@ -1,0 +1,123 @@
+"""Keep a copy of one kind of object up to date: list once, then watch for ever.
+
+Knows how a watch is resumed where it broke, and when the list must be read again (410: what we last
+saw is too long ago). An object is parsed as it arrives and only what was parsed is kept. Owned by
+the cluster, which is told of every change that its parsed objects show.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Generic, NoReturn, TypeVar
+
+from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object, key_of
+
+__all__ = ["Mirror"]
+
+LOG = logging.getLogger("runai.kubernetes")
+
+T = TypeVar("T")
+
+PAGE = "500"
+WATCH_SECONDS = 300
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 10.0
+
+
+class Mirror(Generic[T]):
+    """The objects behind one path, by `namespace/name`."""
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        parse: Callable[[Object], T],
+        on_change: Callable[[], None],
+        **query: str,
+    ) -> None:
+        """Begin empty; `parse` must not fail on what the API server accepts."""
+        self._api = api
+        self._path = path
+        self._parse = parse
+        self._on_change = on_change
+        self._query = query
+        self._known: dict[str, T] = {}
+        self._seen = ""
+        """The resourceVersion of the last change; "" before the first list."""
+        self._listed = asyncio.Event()
+        self.lists = 0
+        """How often the whole list was read."""
+
+    @property
+    def objects(self) -> Mapping[str, T]:
+        """Return what is there, by `namespace/name`; it changes between two awaits."""
+        return self._known
+
+    async def listed(self) -> None:
+        """Return when the first list has been read."""
+        await self._listed.wait()
+
+    async def run(self) -> NoReturn:
+        """Follow the API server until cancelled, however often it goes away."""
+        pause = SHORTEST_PAUSE_S
+        while True:
+            before = self._seen
+            try:
+                if not self._seen:
+                    await self._list()
+                await self._watch()
+            except ApiError as error:
+                if error.status == 410:
+                    self._seen = ""
+                elif not error.is_unanswered:
+                    LOG.warning("%s: %s", self._path, error.message)
+            if before != self._seen:
+                pause = SHORTEST_PAUSE_S  # it got somewhere
+            # Everybody who watches lost the server at the same time: come back one by one.
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  no secret
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _list(self) -> None:
+        found: dict[str, T] = {}
+        query = {"limit": PAGE, **self._query}
+        while True:
+            page = await self._api.get(self._path, **query)
+            for item in page["items"]:
+                found[key_of(item)] = self._parse(item)
+            query["continue"] = page["metadata"].get("continue", "")
+            if not query["continue"]:
+                break
+        self.lists += 1
+        self._seen = page["metadata"]["resourceVersion"]
+        is_new = found != self._known or not self._listed.is_set()
+        self._known = found
+        if is_new:
+            self._on_change()
+        self._listed.set()
+
+    async def _watch(self) -> None:
+        seconds = int(WATCH_SECONDS * random.uniform(1, 2))  # noqa: S311  no secret
+        query = {"resourceVersion": self._seen, "allowWatchBookmarks": "true", **self._query}
+        async for change in self._api.watch(self._path, seconds=seconds, **query):
+            subject = change["object"]
+            if change["type"] == "ERROR":
+                raise ApiError(
+                    int(subject.get("code", 500)),
+                    str(subject.get("reason", "")),
+                    str(subject.get("message", "the watch failed")),
+                )
+            if change["type"] != "BOOKMARK":
+                self._take(change["type"], subject)
+            self._seen = subject["metadata"]["resourceVersion"]
+
+    def _take(self, kind: str, subject: Object) -> None:
+        key = key_of(subject)
+        if kind == "DELETED":
+            if self._known.pop(key, None) is not None:
+                self._on_change()
+            return
+        parsed = self._parse(subject)
+        is_new = self._known.get(key) != parsed
+        self._known[key] = parsed
+        if is_new:
+            self._on_change()

@@ -1,0 +1,133 @@
+"""Which pods are one workload, and since when it waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusters.kubernetes.worlds import a_job, a_pod
+from runai.hub_service.clusters.kubernetes.grouping import Group, groups
+
+
+def grouped(*pods, jobs=(), namespaces=None) -> list[Group]:
+    return groups(pods, {job.uid: job for job in jobs}, namespaces or {}, "default")
+
+
+def names(found: list[Group]) -> dict[str, list[str]]:
+    return {group.name: [pod.name for pod in group.pods] for group in found}
+
+
+def test_a_bare_pod_is_a_workload_of_its_own():
+    found = grouped(a_pod("notebook"))
+
+    assert names(found) == {"vision/lab.notebook": ["notebook"]}
+
+
+def test_workers_of_an_indexed_job_start_together():
+    gang = a_job("train", workers=3)
+
+    found = grouped(*(a_pod(f"train-{i}", of=gang) for i in range(3)), jobs=[gang])
+
+    assert names(found) == {"vision/lab.train": ["train-0", "train-1", "train-2"]}
+    assert found[0].minimum == 3
+
+
+def test_a_gang_that_is_not_whole_yet_says_so():
+    gang = a_job("train", workers=3)
+
+    found = grouped(a_pod("train-0", of=gang), jobs=[gang])
+
+    assert found[0].missing == 2
+
+
+def test_a_gang_of_which_one_worker_is_done_needs_the_others_only():
+    gang = a_job("train", workers=3, succeeded=1)
+    done = a_pod("train-0", of=gang, is_finished=True, node="gpu-0")
+
+    found = grouped(done, a_pod("train-1", of=gang), a_pod("train-2", of=gang), jobs=[gang])
+
+    assert names(found) == {"vision/lab.train": ["train-1", "train-2"]}
+    assert (found[0].minimum, found[0].missing) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"is_indexed": False}, id="a Job of several pods that are all alike"),
+        pytest.param({"completions": 10}, id="an Indexed Job that runs two at a time"),
+    ],
+)
+def test_pods_that_need_not_run_together_are_each_a_workload(fields):
+    work = a_job("work", workers=2, **fields)
+
+    found = grouped(a_pod("work-a", of=work), a_pod("work-b", of=work), jobs=[work])
+
+    assert names(found) == {"vision/lab.work-a": ["work-a"], "vision/lab.work-b": ["work-b"]}
+
+
+def test_pods_that_say_so_are_a_gang():
+    work = a_job("work", workers=2, is_indexed=False)
+
+    found = grouped(*(a_pod(f"work-{i}", of=work, is_gang=True) for i in "ab"), jobs=[work])
+
+    assert names(found) == {"vision/lab.work": ["work-a", "work-b"]}
+
+
+def test_a_pod_that_was_made_again_has_the_age_of_its_job():
+    old, young = a_job("old", created=10.0), a_job("young", created=20.0)
+
+    found = grouped(
+        a_pod("young-1", of=young, created=20.0),
+        a_pod("old-2", of=old, created=90.0),
+        jobs=[old, young],
+    )
+
+    assert [(group.name, group.submitted) for group in found] == [
+        ("vision/lab.old", 10.0),
+        ("vision/lab.young", 20.0),
+    ]
+
+
+def test_what_was_made_again_waits_until_what_it_replaces_is_gone():
+    again = a_job("again")
+    leaving = a_pod("again-1", of=again, node="gpu-0", deleted=130.0)
+
+    found = grouped(a_pod("again-2", of=again), leaving, jobs=[again])
+
+    assert names(found) == {"vision/lab.again": ["again-1"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "jobs"),
+    [
+        pytest.param({"scheduler": "default-scheduler"}, [a_job("j")], id="another scheduler's"),
+        pytest.param({"is_finished": True, "node": "gpu-0"}, [a_job("j")], id="finished"),
+        pytest.param({"is_gated": True}, [a_job("j")], id="held back by a gate"),
+        pytest.param({"deleted": 130.0}, [a_job("j")], id="deleted before it ran"),
+        pytest.param({}, [], id="seen before its Job"),
+        pytest.param({}, [a_job("j", is_suspended=True)], id="of a suspended Job"),
+    ],
+)
+def test_nothing_is_decided_about_a_pod_that_is(fields, jobs):
+    assert grouped(a_pod("j-0", of=a_job("j"), **fields), jobs=jobs) == []
+
+
+@pytest.mark.parametrize(
+    ("label", "namespace", "project"),
+    [
+        pytest.param("speech", "vision", "speech", id="the pod's own label"),
+        pytest.param("", "vision", "vision", id="else its namespace's"),
+        pytest.param("", "", "default", id="else the default project"),
+    ],
+)
+def test_a_workload_belongs_to_the_project_of(label, namespace, project):
+    found = grouped(a_pod("notebook", project=label), namespaces={"lab": namespace})
+
+    assert found[0].project == project
+
+
+def test_a_pod_that_is_called_like_a_job_is_another_workload():
+    train = a_job("train")
+
+    found = grouped(a_pod("train-0", of=train), a_pod("train"), jobs=[train])
+
+    assert names(found) == {"vision/lab.train": ["train-0"], "vision/lab.train~": ["train"]}

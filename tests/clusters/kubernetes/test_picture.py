@@ -1,0 +1,151 @@
+"""What the core is shown of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusters.kubernetes.worlds import a_job, a_machine, a_pod
+from runai.hub_service.clusters.kubernetes.grouping import groups
+from runai.hub_service.clusters.kubernetes.picture import Promise, World, snapshot
+from runai.hub_service.clusters.kubernetes.placement import Taint
+from runai.hub_service.clusters.kubernetes.slots import Slots
+from runai.hub_service.scheduler.cycle import decide
+from runai.hub_service.scheduler.model import Project, Snapshot, WorkerState
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+VISION = Project(name="vision", quota=MilliGpu(4000))
+FOREIGN = "default-scheduler"
+
+
+def drawn(*pods, machines=None, jobs=(), slots=None, **fields) -> Snapshot:
+    world = World(
+        machines=machines or [a_machine("gpu-0")],
+        pods=pods,
+        groups=groups(pods, {job.uid: job for job in jobs}, {}, "default"),
+        projects=[VISION],
+        devices=(slots or Slots()).held(pods),
+        **fields,
+    )
+    return snapshot(1000.0, world)
+
+
+def started(of: Snapshot) -> list[str]:
+    return [d.worker for d in decide(of).decisions if d.kind == "start"]
+
+
+def test_devices_of_other_schedulers_pods_are_out_of_reach():
+    foreign = a_pod("theirs", scheduler=FOREIGN, node="gpu-0", bound=1.0)
+
+    found = drawn(foreign, a_pod("one"), a_pod("two", created=101.0))
+
+    assert found.nodes[0].broken_devices == (0,)
+    assert started(found) == ["lab/one"]
+
+
+def test_cpu_of_other_schedulers_pods_is_out_of_reach():
+    foreign = a_pod("theirs", scheduler=FOREIGN, node="gpu-0", gpus=0, cpu_milli=31_000)
+
+    found = drawn(foreign, a_pod("hungry", cpu_milli=2_000))
+
+    assert found.nodes[0].cpu_milli == 1_000
+    assert started(found) == []
+
+
+def test_a_device_that_is_gone_cannot_be_given_again():
+    pods = [a_pod(f"p{i}", node="gpu-0", bound=float(i)) for i in range(3)]
+    slots = Slots()
+    slots.held(pods)
+
+    # Of four devices one has failed; the pod with the lowest number has ended.
+    found = drawn(*pods[1:], a_pod("a"), a_pod("b"), machines=[a_machine("gpu-0", 3)], slots=slots)
+
+    assert len(started(found)) == 1
+
+
+def test_a_pod_keeps_its_numbers_when_others_go():
+    slots, first, second = Slots(), a_pod("a", node="n", bound=1.0), a_pod("b", node="n", bound=2.0)
+    before = slots.held([first, second])
+
+    assert slots.held([second]) == {second.uid: before[second.uid]}
+    assert slots.held([second, a_pod("c", node="n", bound=3.0)])[second.uid] == before[second.uid]
+
+
+def test_what_a_plan_gave_is_what_the_next_snapshot_shows():
+    slots, pod = Slots(), a_pod("a", node="gpu-0", bound=1.0)
+    slots.hold(pod.uid, "gpu-0", (1,))
+
+    found = drawn(pod, slots=slots)
+
+    assert found.workloads[0].workers[0].devices == (1,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        pytest.param({}, WorkerState.PENDING, id="pending"),
+        pytest.param({"node": "gpu-0", "bound": 5.0}, WorkerState.RUNNING, id="running"),
+        pytest.param(
+            {"node": "gpu-0", "bound": 5.0, "deleted": 1030.0}, WorkerState.STOPPING, id="stopping"
+        ),
+    ],
+)
+def test_a_pod_is_to_the_core(fields, state):
+    assert drawn(a_pod("a", **fields)).workloads[0].workers[0].state is state
+
+
+def test_devices_that_are_promised_are_held():
+    pod = a_pod("a")
+
+    worker = drawn(pod, promises={pod.uid: Promise("gpu-0", (1,))}).workloads[0].workers[0]
+
+    assert (worker.state, worker.node, worker.devices) == (WorkerState.RESERVED, "gpu-0", (1,))
+
+
+def test_a_gang_is_not_shown_before_it_is_whole():
+    gang = a_job("train", workers=2)
+    first, second = a_pod("train-0", of=gang), a_pod("train-1", of=gang)
+
+    assert drawn(first, jobs=[gang]).workloads == ()
+    assert sorted(started(drawn(first, second, jobs=[gang]))) == ["lab/train-0", "lab/train-1"]
+
+
+def test_a_gang_that_lacks_a_worker_is_shown_while_others_run():
+    gang = a_job("train", workers=2)
+    up = a_pod("train-0", of=gang, node="gpu-0", bound=5.0)
+
+    assert drawn(up, jobs=[gang]).workloads[0].workers[0].state is WorkerState.RUNNING
+
+
+def test_what_cannot_be_done_is_not_asked_of_the_core():
+    assert drawn(replace(a_pod("a"), unsupported="use a Job")).workloads == ()
+
+
+def test_a_session_is_fixed_and_a_job_is_not():
+    job = a_job("train")
+
+    found = drawn(a_pod("notebook"), a_pod("train-0", of=job), jobs=[job])
+
+    assert {w.name: w.is_preemptible for w in found.workloads} == {
+        "vision/lab.notebook": False,
+        "vision/lab.train": True,
+    }
+
+
+def test_a_worker_may_use_the_nodes_that_want_it():
+    tainted = a_machine("gpu-1", taints=(Taint("spot", "", "NoSchedule"),))
+
+    found = drawn(a_pod("a"), machines=[a_machine("gpu-0"), tainted])
+
+    assert found.workloads[0].workers[0].nodes == ("gpu-0",)
+
+
+def test_a_node_that_is_cordoned_gets_nobody_new():
+    assert started(drawn(a_pod("a"), machines=[a_machine("gpu-0", is_open=False)])) == []
+
+
+def test_a_pod_on_a_node_that_is_gone_disturbs_nobody():
+    lost = a_pod("lost", node="gpu-9", bound=5.0)
+
+    assert started(drawn(lost, a_pod("a"))) == ["lab/a"]

@@ -1,0 +1,103 @@
+"""Kubernetes' own rules about where a pod may go."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.clusters.kubernetes.placement import may_go, read_demands, read_taints
+
+LABELS = {"zone": "a", "cores": "16"}
+GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+
+
+def requires(*terms):
+    rules = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": rules}}
+
+
+def label(operator, *values, key="zone"):
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+def fits(pod, taints=()) -> bool:
+    return may_go(read_demands(pod), "gpu-0", LABELS, read_taints({"taints": list(taints)}))
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param({}, True, id="asks for nothing"),
+        pytest.param({"nodeSelector": {"zone": "a"}}, True, id="selector holds"),
+        pytest.param({"nodeSelector": {"zone": "b"}}, False, id="selector does not hold"),
+        pytest.param({"nodeSelector": {"disk": "ssd"}}, False, id="selector of a missing label"),
+        pytest.param(requires({"matchExpressions": [label("In", "a", "b")]}), True, id="In"),
+        pytest.param(requires({"matchExpressions": [label("NotIn", "a")]}), False, id="NotIn"),
+        pytest.param(
+            requires({"matchExpressions": [label("NotIn", "a", key="disk")]}),
+            True,
+            id="NotIn of a missing label",
+        ),
+        pytest.param(requires({"matchExpressions": [label("Exists")]}), True, id="Exists"),
+        pytest.param(
+            requires({"matchExpressions": [label("DoesNotExist")]}), False, id="DoesNotExist"
+        ),
+        pytest.param(
+            requires({"matchExpressions": [label("Gt", "8", key="cores")]}), True, id="Gt"
+        ),
+        pytest.param(
+            requires({"matchExpressions": [label("Lt", "8", key="cores")]}), False, id="Lt"
+        ),
+        pytest.param(
+            requires({"matchExpressions": [label("Gt", "8")]}), False, id="Gt of no number"
+        ),
+        pytest.param(
+            requires({"matchExpressions": [label("In", "a"), label("In", "b")]}),
+            False,
+            id="all expressions of a term",
+        ),
+        pytest.param(
+            requires(
+                {"matchExpressions": [label("In", "b")]}, {"matchExpressions": [label("In", "a")]}
+            ),
+            True,
+            id="one term of several",
+        ),
+        pytest.param(requires({}), False, id="an empty term matches nothing"),
+        pytest.param(
+            requires({"matchFields": [label("In", "gpu-0", key="metadata.name")]}),
+            True,
+            id="the node by its name",
+        ),
+        pytest.param(
+            requires({"matchFields": [label("In", "gpu-1", key="metadata.name")]}),
+            False,
+            id="another node by its name",
+        ),
+    ],
+)
+def test_a_pod_goes_where_its_specification_allows(pod, expected):
+    assert fits(pod) is expected
+
+
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        pytest.param({"key": "nvidia.com/gpu", "operator": "Exists"}, True, id="the key"),
+        pytest.param({"operator": "Exists"}, True, id="everything"),
+        pytest.param({"key": "nvidia.com/gpu", "value": "present"}, True, id="key and value"),
+        pytest.param({"key": "nvidia.com/gpu", "value": "no"}, False, id="another value"),
+        pytest.param({"key": "spot", "operator": "Exists"}, False, id="another key"),
+        pytest.param(
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"},
+            False,
+            id="another effect",
+        ),
+    ],
+)
+def test_a_taint_keeps_away_who_does_not_tolerate_it(toleration, expected):
+    assert not fits({}, [GPU_TAINT])
+    assert fits({"tolerations": [toleration]}, [GPU_TAINT]) is expected
+
+
+def test_a_taint_that_only_prefers_keeps_nobody_away():
+    assert fits({}, [{"key": "slow", "effect": "PreferNoSchedule"}])

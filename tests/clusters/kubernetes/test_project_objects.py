@@ -1,0 +1,74 @@
+"""Projects as custom resources, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.clusters.kubernetes.projects import (
+    for_core,
+    manifest,
+    misplaced,
+    read_project,
+)
+from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+FULL = ProjectSpec(
+    "vision",
+    parent="lab",
+    quota=MilliGpu(2500),
+    build_quota=MilliGpu(1000),
+    limit=MilliGpu(4000),
+    weight=3,
+    priority=110,
+    never_lent=MilliGpu(500),
+    min_runtime=600,
+    node_types_build=("l4",),
+    node_types_train=(),
+    members=("ana", "bob"),
+    groups=("lab",),
+    admins=("ana",),
+    admin_groups=("chairs",),
+)
+
+
+def record(name: str, parent: str | None = None, created: float = 1.0) -> ProjectRecord:
+    return ProjectRecord(ProjectSpec(name, parent=parent, quota=MilliGpu(1000)), created)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(FULL, id="everything"),
+        pytest.param(ProjectSpec("vision"), id="nothing"),
+        pytest.param(ProjectSpec("vision", quota=None), id="unlimited"),
+    ],
+)
+def test_a_project_is_read_as_it_was_written(spec):
+    written = manifest(spec)
+    written["metadata"]["creationTimestamp"] = "1970-01-01T00:00:07Z"
+
+    assert read_project(written) == ProjectRecord(spec, 7.0)
+
+
+def test_a_project_with_an_unknown_parent_is_misplaced():
+    assert misplaced([record("vision", "lab")]) == {"vision": "there is no project lab, its parent"}
+
+
+def test_projects_in_a_circle_are_misplaced_and_those_below_them_are_not():
+    circle = [record("a", "b"), record("b", "a"), record("below", "a")]
+
+    assert misplaced(circle) == {
+        "a": "it is its own ancestor: a < b < a",
+        "b": "it is its own ancestor: b < a < b",
+    }
+
+
+def test_a_misplaced_project_is_a_root_without_quota():
+    records = [record("vision", "lab"), record("below", "vision", created=2.0)]
+
+    found = {p.name: p for p in for_core(records, misplaced(records))}
+
+    assert (found["vision"].parent, found["below"].parent) == (None, "vision")
+    assert found["below"].quota == MilliGpu(1000)
+    assert found["vision"].quota != MilliGpu(1000)

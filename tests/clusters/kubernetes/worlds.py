@@ -1,0 +1,68 @@
+"""Pods, Jobs and nodes as the parsers give them, as short as a test of pure rules needs them.
+
+Called by the tests of this folder that start no control plane.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runai.hub_service.clusters.kubernetes.objects import (
+    SCHEDULER,
+    Job,
+    Machine,
+    Owner,
+    Pod,
+)
+from runai.hub_service.clusters.kubernetes.placement import Demands
+
+__all__ = ["a_job", "a_machine", "a_pod"]
+
+
+def a_pod(name: str, *, of: Job | None = None, **fields: Any) -> Pod:
+    """Return a pod that waits for one GPU; `of` is the Job that made it."""
+    owner = None if of is None else Owner("Job", of.name, of.uid)
+    known: dict[str, Any] = {
+        "uid": f"uid-{name}",
+        "namespace": "lab",
+        "created": 100.0,
+        "scheduler": SCHEDULER,
+        "project": "vision",
+        "kind": "build" if of is None else "train",
+        "priority": 100 if of is None else 50,
+        "gpus": 1,
+        "cpu_milli": 0,
+        "memory_mib": 0,
+        "demands": Demands(),
+        "owner": owner,
+    }
+    return Pod(name=name, **(known | fields))
+
+
+def a_job(name: str, workers: int = 1, **fields: Any) -> Job:
+    """Return a Job; of several workers it is an Indexed one that runs them together."""
+    known: dict[str, Any] = {
+        "uid": f"uid-job-{name}",
+        "namespace": "lab",
+        "created": 50.0,
+        "completions": workers,
+        "parallelism": workers,
+        "is_indexed": workers > 1,
+        "is_suspended": False,
+        "succeeded": 0,
+    }
+    return Job(name=name, **(known | fields))
+
+
+def a_machine(name: str, gpus: int = 2, **fields: Any) -> Machine:
+    """Return an open node."""
+    known: dict[str, Any] = {
+        "cpu_milli": 32_000,
+        "memory_mib": 1 << 18,
+        "gpu_type": "",
+        "gpu_memory_mib": 0,
+        "labels": {},
+        "taints": (),
+        "is_open": True,
+    }
+    return Machine(name=name, gpus=gpus, **(known | fields))
