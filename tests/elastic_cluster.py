@@ -128,9 +128,14 @@ class Cluster:
 def _work(
     environ: Mapping[str, str], directory: str, epochs: int, training: Mapping[str, Any]
 ) -> None:
+    from datetime import timedelta
+
     from elastic_trainings import Training
     from recorded_training import train
+    from runai.elastic.torch import group
 
+    # A survivor that is told of a loss by this timeout alone is a failed test, not a slow one.
+    group.PEER_TIMEOUT = timedelta(hours=1)
     multiprocessing.current_process().name = environ["RUNAI_WORKER"]
     for name in ("WORLD_SIZE", "RANK"):
         os.environ.pop(name, None)

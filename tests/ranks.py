@@ -11,6 +11,7 @@ import datetime as dt
 import multiprocessing
 import os
 import traceback
+import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -87,6 +88,7 @@ def _rank(
     from torch import distributed
 
     torch.set_num_threads(1)
+    warnings.simplefilter("error", FutureWarning)  # users would read it once for each rank
     for name in ("WORLD_SIZE", "RANK"):
         os.environ.pop(name, None)
     try:

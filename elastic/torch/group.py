@@ -11,6 +11,7 @@ import contextlib
 import errno
 import socket
 import time
+import traceback
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ PEER_TIMEOUT = timedelta(seconds=45)
 """How long a collective waits for a peer that hangs; one that died is seen at once."""
 _STORE_TIMEOUT = timedelta(seconds=20)
 _PAUSE_S = 0.005
+_OF_PEERS = ("gloo", "NCCL", "Application timeout caused pair closure")
+"""What stands in the messages of collectives that failed; some of gloo's lack its path."""
 
 
 class GroupLost(RuntimeError):
@@ -108,7 +111,7 @@ def form_group(meeting: Meeting, *, cuda: bool) -> None:
             timeout=PEER_TIMEOUT,
         )
     except (dist.DistError, RuntimeError) as error:
-        abandon_group()
+        abandon_group(error)
         raise GroupLost(f"A worker left while the group was formed: {error}") from error
 
 
@@ -127,13 +130,24 @@ def leave_group() -> None:
 def is_loss(error: BaseException) -> bool:
     """Say whether an error is that of a group of which a peer is gone, and not of a script."""
     text = str(error)
-    return isinstance(error, GroupLost | dist.DistError) or "gloo" in text or "NCCL" in text
+    return isinstance(error, GroupLost | dist.DistError) or any(word in text for word in _OF_PEERS)
 
 
-def abandon_group() -> None:
-    """Drop a group of which a peer is gone: nothing is waited for."""
+def abandon_group(error: BaseException | None = None) -> None:
+    """Drop a group of which a peer is gone: nothing is waited for.
+
+    Connections close with the last reference to a collective's `Work`. Until then a survivor that
+    waits for this one waits until the timeout; so callers forget theirs before.
+
+    Args:
+        error: that told of the loss; the frames that it passed through are cleared, for the failed
+            collective is in them.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
     if dist.is_initialized():
-        # Without it a survivor that waits for another survivor waits until the timeout.
+        # NCCL's kernels wait for ever otherwise; gloo has nothing to abort.
         with contextlib.suppress(RuntimeError, AttributeError):
             typing.cast("dist.ProcessGroup", dist.group.WORLD).abort()
         with contextlib.suppress(RuntimeError, ValueError):

@@ -8,6 +8,7 @@ group of processes is another.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,8 +100,7 @@ class DataParallelRanks:
         self._ddp: DistributedDataParallel | None = None
         self.factor = 1.0
         if ranks > 1:
-            # Buffers are sent at the boundary: nothing but `backward` and `step` waits for others.
-            self._ddp = DistributedDataParallel(module, **{"broadcast_buffers": False, **ddp})
+            self._ddp = DistributedDataParallel(module, **_without_buffers(ddp))
             self.factor = float(ranks)  # DDP averages; the weights of all ranks sum to one
         self.model: nn.Module = self._ddp or module
 
@@ -119,6 +119,9 @@ class DataParallelRanks:
         """Send rank 0's buffers; the gradient was reduced in the last backward pass."""
         if self._ddp is not None:
             broadcast_tensors(list(self._module.buffers()))
+            # DDP would do it in the second update's forward pass, which is the script's: a peer
+            # that is lost then could not be told from an error of the model.
+            self._ddp.reducer._rebuild_buckets()  # noqa: SLF001 - there is no public name
 
     def abandon(self) -> None:
         """Forget that reducing was off."""
@@ -127,6 +130,18 @@ class DataParallelRanks:
     def release(self) -> None:
         """Forget the update; the wrapper goes with this object."""
         self.abandon()
+
+
+def _without_buffers(ddp: Mapping[str, Any]) -> dict[str, Any]:
+    """Have buffers sent at the boundary only: `backward` and `step` wait for others, no forward.
+
+    PyTorch 2.15 has another name for it, and warns of the old one.
+    """
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    names = ("forward_sync_buffers", "broadcast_buffers")
+    if any(name in ddp for name in names):
+        return dict(ddp)
+    return {next(name for name in names if name in known): False, **ddp}
 
 
 def join_launched() -> tuple[int, int]:

@@ -6,7 +6,6 @@ Knows the order of a switch, between two updates, and of going on after a loss; 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -134,10 +133,10 @@ class Resizing:
                 # What was posted meanwhile is later news, and the same for all.
                 self._switch(*(self._agreement.conclude() if self._job.ranks > 1 else seen))
                 return
-        except group.GroupLost:
+        except group.GroupLost as error:
             if membership is None:
                 raise
-            self._regroup()
+            self._regroup(error)
             return
         if membership is not None:
             samples = self._job.update * self._job.global_batch
@@ -158,13 +157,16 @@ class Resizing:
         """Go on after an error within an update: True if a peer was lost and a new group formed."""
         if self._membership is None or self._job.ranks == 1 or not group.is_loss(error):
             return False
-        self._regroup()
+        self._regroup(error)
         return True
 
     def finish(self) -> None:
         """Save what was trained; nobody is wanted any more. The script goes on as it likes."""
-        with contextlib.suppress(group.GroupLost):
+        try:
             self._agreement.conclude()
+        except group.GroupLost as error:
+            self._job.release()
+            group.abandon_group(error)
         if self._saver is not None and self._job.rank == 0:
             self._saver.save(self._job.state_dict(), self._job.update)
         if self._membership is not None:
@@ -192,10 +194,11 @@ class Resizing:
         else:
             self._leave(save=not staying and job.rank == 0)
 
-    def _regroup(self) -> None:
+    def _regroup(self, error: Exception) -> None:
         """Go on without a lost peer, from this rank's last update; the most advanced rank leads."""
         self._job.release()
-        group.abandon_group()
+        self._agreement = group.Agreement(1)
+        group.abandon_group(error)
         # Weights change at the boundary only, what else forward passes wrote is taken back.
         with torch.no_grad():
             for buffer, kept in zip(self._job.module.buffers(), self._buffers, strict=False):
@@ -214,7 +217,7 @@ class Resizing:
                 if not group.is_loss(error):
                     raise
                 self._job.release()
-                group.abandon_group()
+                group.abandon_group(error)
         if before:
             resized = Resized(target.gen, self._job.rank, self._job.ranks, before)
             for callback in tuple(_callbacks):

@@ -166,13 +166,13 @@ def _assert_same(weights, mode):
         assert max(abs(calm - found).max() for calm, found in weights.values()) < 1e-6
 
 
-@pytest.mark.parametrize("mode", ["exact"])
+@pytest.mark.parametrize("mode", ["exact", "bitwise"])
 def test_each_kind_of_trouble_once_and_every_sample_counts_once(mode, tmp_path):
     _assert_same(_trained_under(EVERYTHING, mode, 2, 0, tmp_path), mode)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["exact"])
+@pytest.mark.parametrize("mode", ["exact", "bitwise"])
 def test_thirty_troubles_and_every_sample_counts_once(mode, tmp_path):
     often = ["resize"] * 4 + ["kill a worker"] * 3 + EVERYTHING
     chosen = random.Random(6)

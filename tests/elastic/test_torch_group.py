@@ -1,0 +1,32 @@
+"""Groups of which a rank is lost: who goes on does not keep others waiting."""
+
+from __future__ import annotations
+
+import pytest
+
+from ranks import run_ranks
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+
+def test_who_waits_for_a_survivor_learns_of_the_loss_from_that_survivor(tmp_path):
+    from elastic_losses import lose_rank_0
+
+    told = run_ranks(lose_rank_0, 3, tmp_path / "store", str(tmp_path / "seen"))
+
+    assert "closed by peer" in told[2]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        pytest.param("[/gloo/transport/tcp/pair.cc:1] Connection closed by peer", True, id="gloo"),
+        pytest.param("Application timeout caused pair closure", True, id="gloo-without-its-path"),
+        pytest.param("NCCL error: remote process exited", True, id="nccl"),
+        pytest.param("mat1 and mat2 shapes cannot be multiplied", False, id="a-script"),
+    ],
+)
+def test_an_error_is_known_as_a_loss_by_its_message(message, expected):
+    from runai.elastic.torch.group import is_loss
+
+    assert is_loss(RuntimeError(message)) == expected
