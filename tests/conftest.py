@@ -12,6 +12,7 @@ conftest.py of its folder.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -27,6 +28,9 @@ REQUIRED = pytest.StashKey[frozenset[str]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a misspelt RUNAI_REQUIRE before anything runs."""
+    # Keras would import TensorFlow: with it in the process, PyTorch's first optimizer, which
+    # imports Triton, aborts. Tests of back ends have processes of their own.
+    os.environ.setdefault("KERAS_BACKEND", "torch")
     try:
         config.stash[REQUIRED] = required()
     except ValueError as wrong:
