@@ -1,7 +1,7 @@
 """Where the service is and who asks: from the session's environment, or from `runai login`.
 
-Knows the file `~/.config/runai/config.json` (0600) and the environment's names. The client reads
-it; the command line writes the file.
+Knows the file `~/.config/runai/config.json` (0600), the environment's names, and what an address
+looks like. The client and the agent read it; the command line writes the file.
 """
 
 import json
@@ -10,10 +10,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from runai.hub_service.errors import InvalidRequest, Unavailable
 
-__all__ = ["Connection", "config_path", "find_connection", "read_config", "write_config"]
+__all__ = [
+    "Connection",
+    "address_parts",
+    "config_path",
+    "find_connection",
+    "read_config",
+    "write_config",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,21 @@ class Connection:
     url: str
     token: str = field(repr=False)
     project: str | None = None
+
+
+def address_parts(url: str) -> SplitResult:
+    """Take an address of the service apart.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InvalidRequest(
+            f"{url!r} is no address of a GPU service.",
+            hint="It looks like https://hub.example.org/services/runai/.",
+        )
+    return parts
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:

@@ -8,13 +8,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 
 from runai.hub_service.api.problems import error_from_reply
 from runai.hub_service.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
-from runai.hub_service.errors import InvalidRequest, Unavailable
+from runai.hub_service.connection import address_parts
+from runai.hub_service.errors import Unavailable
 
 __all__ = ["AsyncTransport", "Transport"]
 
@@ -27,12 +27,7 @@ class _Endpoint:
     """What both transports share: the address, the patience and the reading of failures."""
 
     def __init__(self, url: str, token: str, patience_s: float) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidRequest(
-                f"{url!r} is no address of a GPU service.",
-                hint="It looks like https://hub.example.org/services/runai/.",
-            )
+        parts = address_parts(url)
         self.url = url.rstrip("/") + "/"
         self.patience_s = patience_s
         # Without user:password@, for sentences.

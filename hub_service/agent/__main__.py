@@ -21,7 +21,7 @@ from runai.hub_service.agent.devices import Device, open_devices
 from runai.hub_service.agent.hard_limits import HardLimits
 from runai.hub_service.agent.keeping import Keeper
 from runai.hub_service.agent.loop import Agent
-from runai.hub_service.client import AsyncClient
+from runai.hub_service.agent.reporting import HttpReporter
 from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
 from runai.hub_service.parent import end_with_parent
@@ -120,11 +120,11 @@ async def _run(settings: Settings) -> None:
     parent = settings.parent or os.getppid()
     end_with_parent()  # at once, where the kernel tells; else the loop notices
     source = open_devices(settings.gpus, settings.simulate, node=settings.node)
-    client = AsyncClient(settings.url, settings.token)
+    reporter = HttpReporter(settings.url, settings.token)
     agent = Agent(
         settings.node,
         source,
-        client,
+        reporter,
         wanted=lambda: os.getppid() == parent,
         keeper=_keeper(source.devices()),
     )
@@ -140,7 +140,7 @@ async def _run(settings: Settings) -> None:
     finally:
         end_metrics()
         source.close()
-        await client.close()
+        reporter.close()
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ the agent's loop (what they do). Memory is in MiB, utilization a share of the wh
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from runai.hub_service.api.reports import AgentAllocation
 from runai.hub_service.errors import InvalidRequest, Unavailable
@@ -60,8 +60,7 @@ class DeviceReading:
     """Why nothing new may be placed on it; it may be measured all the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessReading:
+class ProcessReading(NamedTuple):
     """What one process did on one device over the interval of a poll; None is unknown."""
 
     device: str

@@ -28,21 +28,32 @@ def holdings(poll: Poll, allocations: Sequence[AgentAllocation]) -> list[Holding
 
     A whole device has no limit: who fills it harms nobody.
     """
-    limits: dict[tuple[str, str], int] = {}
-    for allocation in allocations:
-        for device, limit in allocation.limits_mib.items():
-            key = (allocation.workload, device)
-            limits[key] = limits.get(key, 0) + limit
-    servers = {a.pid for a in allocations if a.pid is not None and a.is_server}
-    members: dict[tuple[str, str], list[Member]] = {key: [] for key in limits}
-    for p in poll.processes:
-        if (p.workload, p.device) in members and p.memory_mib is not None and p.created:
-            member = Member(p.pid, p.created, p.memory_mib, p.name, spared=p.pid in servers)
-            members[p.workload, p.device].append(member)
-    return [
-        Holding(workload, device, limit, tuple(members[workload, device]))
-        for (workload, device), limit in limits.items()
-    ]
+    return _Limits(allocations).holdings(poll)
+
+
+class _Limits:
+    """What holds from one change of the allocations to the next."""
+
+    def __init__(self, allocations: Sequence[AgentAllocation]) -> None:
+        self.allocations = allocations
+        self._mib: dict[tuple[str, str], int] = {}
+        for allocation in allocations:
+            for device, limit in allocation.limits_mib.items():
+                key = (allocation.workload, device)
+                self._mib[key] = self._mib.get(key, 0) + limit
+        self._servers = {a.pid for a in allocations if a.pid is not None and a.is_server}
+
+    def holdings(self, poll: Poll) -> list[Holding]:
+        members: dict[tuple[str, str], list[Member]] = {key: [] for key in self._mib}
+        for p in poll.processes:
+            here = members.get((p.workload, p.device))
+            if here is not None and p.memory_mib is not None and p.created:
+                spared = p.pid in self._servers
+                here.append(Member(p.pid, p.created, p.memory_mib, p.name, spared))
+        return [
+            Holding(workload, device, limit, tuple(members[workload, device]))
+            for (workload, device), limit in self._mib.items()
+        ]
 
 
 class Keeper:
@@ -66,6 +77,7 @@ class Keeper:
         self._send = send
         self._clock = clock
         self._watchdog = Watchdog()
+        self._limits = _Limits(())
 
     def told(
         self, report: AgentReport, poll: Poll, allocations: Sequence[AgentAllocation]
@@ -83,7 +95,10 @@ class Keeper:
 
     def keep(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> tuple[Notice, ...]:
         """Act upon a poll; return what is to be told."""
-        steps = self._watchdog.look(self._clock(), holdings(poll, allocations), poll.failed)
+        # The loop hands on the same list for as long as the service says the same.
+        if allocations is not self._limits.allocations:
+            self._limits = _Limits(allocations)
+        steps = self._watchdog.look(self._clock(), self._limits.holdings(poll), poll.failed)
         return tuple(
             Notice(
                 workload=step.workload,

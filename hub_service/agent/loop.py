@@ -38,7 +38,7 @@ MAX_DELAY_S = 10.0
 
 
 class Reporter(Protocol):
-    """What the agent needs of `AsyncClient`."""
+    """Who delivers reports (`reporting`)."""
 
     async def report(self, report: AgentReport) -> AgentReply:
         """Deliver one report.

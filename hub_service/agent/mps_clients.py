@@ -20,9 +20,17 @@ class MpsClients:
     def __init__(self) -> None:
         """Begin with nothing known."""
         self._known: dict[tuple[int, float | None], bool] = {}
+        self._asked: Sequence[AgentAllocation] = ()
+        self._answer: frozenset[str] = frozenset()
 
     def among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
         """Return the workloads of which each worker is a client."""
+        if allocations is self._asked:
+            return self._answer
+        self._asked, self._answer = allocations, self._among(allocations)
+        return self._answer
+
+    def _among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
         here = {(a.pid, a.created): a for a in allocations if a.pid is not None and a.limits_mib}
         self._known = {
             key: self._known[key] if key in self._known else _is_client(key[0]) for key in here

@@ -128,32 +128,22 @@ class NvmlDevices:
         self, part: Part, busy: dict[int, list[Sample]] | None, total: DeviceReading
     ) -> list[ProcessReading]:
         memory = memory_by_process(part)
+        device, readings = part.device.uuid, []
         # Loads are told of whole GPUs only, so those of other instances are not in `busy`.
-        pids = sorted(memory.keys() | (busy or {}).keys())
-        readings = [
-            reading
-            for pid in pids
-            for reading in self._of_number(
-                part.device.uuid, pid, None if busy is None else busy.get(pid, []), memory.get(pid)
-            )
-        ]
+        for pid in sorted(memory.keys() | (busy or {}).keys()):
+            whose = self._owners.whose(pid)
+            samples, since = None if busy is None else busy.get(pid, []), 0.0
+            if samples and (before := self._owners.before(pid)) is not None:
+                # Who had the number since the last poll.
+                former, since = before
+                if busy_until := average(samples, end=since):
+                    readings.append(_reading(device, pid, former, busy_until, 0))
+            load = None if samples is None else average(samples, since)
+            readings.append(_reading(device, pid, whose, load, memory.get(pid)))
         if len(readings) == 1 and busy is None:
             # The device's load is a lone process's, where none is told by process.
-            return [replace(readings[0], utilization=total.utilization)]
+            return [readings[0]._replace(utilization=total.utilization)]
         return readings
-
-    def _of_number(
-        self, device: str, pid: int, samples: Sequence[Sample] | None, memory_mib: int | None
-    ) -> Iterator[ProcessReading]:
-        """Yield who has a process number, and before it who had it since the last poll."""
-        whose = self._owners.whose(pid)
-        since = 0.0
-        if samples and (before := self._owners.before(pid)) is not None:
-            former, since = before
-            if busy_until := average(samples, end=since):
-                yield _reading(device, pid, former, busy_until, 0)
-        busy = None if samples is None else average(samples, since)
-        yield _reading(device, pid, whose, busy, memory_mib)
 
 
 def _gap(part: Part, fault: str) -> DeviceReading:

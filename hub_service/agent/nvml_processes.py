@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pynvml
 
+from runai.hub_service.agent import nvml_lists
 from runai.hub_service.agent.nvml_hardware import MIB, UNKNOWN, Gpu, Part, known
 
 __all__ = ["Sample", "average", "busy_by_process", "memory_by_process"]
@@ -17,7 +18,14 @@ __all__ = ["Sample", "average", "busy_by_process", "memory_by_process"]
 _IDLE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
 """No process was busy; some libraries answer success without samples, which the binding raises."""
 
-_NO_INSTANCE = 0xFFFFFFFF
+_NO_INSTANCE = (0xFFFFFFFF, 0xFFFFFFFF)
+
+_LISTINGS = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)
+"""Of driver 510 and newer."""
 
 
 class Sample(NamedTuple):
@@ -34,23 +42,14 @@ def memory_by_process(part: Part) -> dict[int, int | None]:
         NVMLError: the device does not answer.
     """
     memory: dict[int, int | None] = {}
-    for listing in (
-        pynvml.nvmlDeviceGetComputeRunningProcesses,
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
-    ):
-        for process in known(listing, part.handle) or ():
-            ids = (process.gpuInstanceId, process.computeInstanceId)
-            if part.instance is not None and ids not in {
-                part.instance,
-                (_NO_INSTANCE, _NO_INSTANCE),
-            }:
+    for listing in _LISTINGS:
+        for pid, used, *ids in known(nvml_lists.processes, listing, part.handle) or ():
+            if part.instance is not None and tuple(ids) not in {part.instance, _NO_INSTANCE}:
                 continue
-            used = process.usedGpuMemory
-            told = None if used is None else int(used) // MIB
-            memory[process.pid] = max(
-                (m for m in (memory.get(process.pid), told) if m is not None), default=None
-            )
+            if used == nvml_lists.NOT_AVAILABLE:
+                memory.setdefault(pid, None)
+            else:
+                memory[pid] = max(memory.get(pid) or 0, used // MIB)
     return memory
 
 
@@ -61,7 +60,7 @@ def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:
         NVMLError: the device does not answer.
     """
     try:
-        samples = pynvml.nvmlDeviceGetProcessUtilization(gpu.handle, gpu.last_sample)
+        samples = nvml_lists.samples(gpu.handle, gpu.last_sample)
     except pynvml.NVMLError as error:
         if error.value in _IDLE:
             return {}
@@ -70,11 +69,10 @@ def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:
         raise
     counted = newest = gpu.last_sample
     by_process: dict[int, list[Sample]] = {}
-    for sample in samples:
+    for pid, at, busy, *_ in samples:
         # The ring buffer repeats old samples and fills with sentinels; KAI's metrics daemon has the
         # same three filters (shouldSkipProcessUtilizationSample).
-        at = sample.timeStamp
-        if at > counted and (pid := sample.pid) and (busy := sample.smUtil) <= 100:
+        if at > counted and pid and busy <= 100:
             newest = max(newest, at)
             by_process.setdefault(pid, []).append(Sample(at, busy))
     gpu.last_sample = newest

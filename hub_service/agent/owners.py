@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from runai.hub_service.agent.lifetimes import Lifetimes
 from runai.hub_service.api.reports import AgentAllocation
 
 __all__ = ["SAME_START_S", "Owners", "Whose"]
@@ -79,6 +80,7 @@ class Owners:
         self._by_group: dict[str, AgentAllocation] = {}
         self._accounts: dict[str, set[int]] = {}
         self._known: dict[int, Whose] = {}
+        self._lifetimes = Lifetimes()
         self._ticks: dict[int, bytes | None] = {}
         """When each of these was started, as the kernel writes it."""
         self._last: dict[int, tuple[bytes, Whose]] = {}
@@ -121,6 +123,7 @@ class Owners:
             if pid in pids and (known.owner or not (all_again or known.created > young))
         }
         self._ticks = {pid: ticks for pid, ticks in self._ticks.items() if pid in self._known}
+        self._lifetimes.retain(pids)
 
     def is_stranger(self, pid: int) -> bool:
         """Tell whether it was found to belong to nobody, without looking again."""
@@ -130,10 +133,13 @@ class Owners:
     def whose(self, pid: int) -> Whose:
         """Tell what is known of a process; of one that is gone what was known at the last poll.
 
-        Once it is known this is one read of a small file: it is asked each second of each process.
+        Once it is known this is one small call: it is asked each second of each process.
         """
-        ticks = _start_ticks(pid)
         known = self._known.get(pid)
+        if known is not None and pid in self._ticks and self._lifetimes.lasts(pid):
+            return known
+        self._lifetimes.hold(pid)
+        ticks = _start_ticks(pid)
         if known is not None and ticks is not None and self._ticks.get(pid) == ticks:
             return known
         try:
@@ -249,7 +255,6 @@ def _boot_time() -> float:
 def _start_ticks(pid: int) -> bytes | None:
     """Return when a process was started, in the kernel's own words; None where it does not tell."""
     try:
-        # Not by `open`: this is most of what a poll costs.
         file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
         return None

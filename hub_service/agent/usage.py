@@ -5,15 +5,10 @@ Pure; called by the loop.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from runai.hub_service.agent.devices import Poll, ProcessReading
-from runai.hub_service.api.reports import (
-    AgentAllocation,
-    AgentReport,
-    DeviceSample,
-    ProcessSample,
-    UsageSample,
-)
+from runai.hub_service.api.reports import AgentAllocation, AgentReport
 
 __all__ = ["report"]
 
@@ -28,50 +23,52 @@ def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> Age
     seen: dict[tuple[str, str], list[ProcessReading]] = {}
     for reading in poll.processes:
         seen.setdefault((reading.workload, reading.device), []).append(reading)
-    samples = [
-        _sample(workload, device, seen.get((workload, device), []))
-        for workload, device in sorted(held | seen.keys())
-        if device not in poll.failed
-    ]
-    return AgentReport(
-        node=node,
-        at=poll.at,
-        interval=poll.interval,
-        devices=[
-            DeviceSample(
-                device=d.device,
-                utilization=d.utilization,
-                memory_mib=d.memory_mib,
-                fault=d.fault,
-            )
-            for d in poll.devices
-        ],
-        samples=samples,
-        processes=tuple(
-            ProcessSample(
-                device=p.device,
-                pid=p.pid,
-                workload=p.workload,
-                worker=p.worker,
-                account=p.account,
-                name=p.name,
-                notebook=p.notebook,
-                utilization=p.utilization,
-                memory_mib=p.memory_mib,
-            )
-            for p in poll.processes
-            if p.device not in poll.failed
-        ),
+    # Checked once as a whole, each second: a model for each line would cost twice as much.
+    return AgentReport.model_validate(
+        {
+            "node": node,
+            "at": poll.at,
+            "interval": poll.interval,
+            "devices": [
+                {
+                    "device": d.device,
+                    "utilization": d.utilization,
+                    "memory_mib": d.memory_mib,
+                    "fault": d.fault,
+                }
+                for d in poll.devices
+            ],
+            "samples": [
+                _sample(workload, device, seen.get((workload, device), ()))
+                for workload, device in sorted(held | seen.keys())
+                if device not in poll.failed
+            ],
+            "processes": tuple(
+                {
+                    "device": p.device,
+                    "pid": p.pid,
+                    "workload": p.workload,
+                    "worker": p.worker,
+                    "account": p.account,
+                    "name": p.name,
+                    "notebook": p.notebook,
+                    "utilization": p.utilization,
+                    "memory_mib": p.memory_mib,
+                }
+                for p in poll.processes
+                if p.device not in poll.failed
+            ),
+        }
     )
 
 
-def _sample(workload: str, device: str, readings: Sequence[ProcessReading]) -> UsageSample:
-    busy = [r.utilization for r in readings if r.utilization is not None]
+def _sample(workload: str, device: str, readings: Sequence[ProcessReading]) -> dict[str, Any]:
     # No process: idle. Processes of which the driver tells nothing: unknown.
+    busy = [r.utilization for r in readings if r.utilization is not None]
     held = [r.memory_mib for r in readings if r.memory_mib is not None]
-    return UsageSample(
-        workload=workload,
-        device=device,
-        utilization=None if readings and not busy else min(1.0, sum(busy)),
-        memory_mib=None if readings and not held else sum(held),
-    )
+    return {
+        "workload": workload,
+        "device": device,
+        "utilization": None if readings and not busy else min(1.0, sum(busy)),
+        "memory_mib": None if readings and not held else sum(held),
+    }

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from runai.hub_service.limits.wording import gib
 
@@ -54,8 +55,7 @@ _SIGNALS: Mapping[Rung, signal.Signals] = {
 _NEXT = {Rung.INTERRUPT: Rung.TERMINATE, Rung.TERMINATE: Rung.KILL, Rung.KILL: Rung.KILL}
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A process of a workload on a device; number and start time together name it."""
 
     pid: int
@@ -70,8 +70,7 @@ class Member:
         return (self.pid, self.created) == (other.pid, other.created)
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """What a workload may use of a device, and the processes that use it."""
 
     workload: str

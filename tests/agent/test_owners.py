@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from runai.hub_service.agent import owners as owners_module
+from runai.hub_service.agent.lifetimes import Lifetimes
 from runai.hub_service.agent.owners import Owners
 
 
@@ -172,6 +173,7 @@ def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkey
 
     # The same number, started later, by somebody else.
     later = process.create_time() + 60
+    monkeypatch.setattr(Lifetimes, "lasts", lambda *_: False)
     monkeypatch.setattr(owners_module, "_start_ticks", lambda _: b"other")
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
     monkeypatch.setattr(psutil.Process, "environ", lambda _: {})

@@ -1,0 +1,169 @@
+"""How reports reach the service: over one connection, again where it hung up, and never twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from runai.hub_service.agent.reporting import HttpReporter
+from runai.hub_service.api.reports import AgentReply, AgentReport
+from runai.hub_service.errors import InvalidRequest, Unauthenticated, Unavailable
+
+TOKEN = "not-to-be-told"
+
+
+class Service(ThreadingHTTPServer):
+    """Answers reports as it is told to."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.status, self.reply = 200, AgentReply(allocations=[]).model_dump_json()
+        self.hangs_up = False
+        self.reports: list[AgentReport] = []
+        self.asked: set[tuple[str, str]] = set()
+        self.clients: set[int] = set()
+        self.has_hung_up = threading.Semaphore(0)
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
+        super().shutdown_request(request)
+        self.has_hung_up.release()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Service
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.reports.append(AgentReport.model_validate_json(body))
+        self.server.asked.add((self.path, self.headers["Authorization"]))
+        self.server.clients.add(self.client_address[1])
+        self.server.answers.wait()
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(self.server.reply)))
+        self.end_headers()
+        self.wfile.write(self.server.reply.encode())
+        # Without a word, as a server does that waited long enough.
+        self.close_connection = self.server.hangs_up
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.answers.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def reporter(service) -> Iterator[HttpReporter]:
+    address = f"http://127.0.0.1:{service.server_port}/services/runai/"
+    reporter = HttpReporter(address, TOKEN)
+    yield reporter
+    reporter.close()
+
+
+def report(at: float) -> AgentReport:
+    return AgentReport(node="a b", at=at, interval=1.0, devices=[], samples=[])
+
+
+def allocation(name: str) -> str:
+    told: dict[str, object] = {
+        "workload": name,
+        "worker": name,
+        "project": "vision",
+        "user": "ana",
+        "shares": [],
+        "pid": None,
+        "created": None,
+    }
+    return json.dumps({"allocations": [told], "of a newer service": 1})
+
+
+async def test_all_reports_take_one_connection_and_say_who_tells(service, reporter):
+    for at in (1.0, 2.0, 3.0):
+        await reporter.report(report(at))
+
+    assert [r.at for r in service.reports] == [1.0, 2.0, 3.0]
+    assert len(service.clients) == 1
+    assert service.asked == {("/services/runai/api/v1/nodes/a%20b/samples", f"Bearer {TOKEN}")}
+
+
+async def test_a_reply_that_is_the_same_is_the_same_object(service, reporter):
+    service.reply = allocation("vision/a")
+    first, second = [await reporter.report(report(at)) for at in (1.0, 2.0)]
+    service.reply = allocation("vision/b")
+    third = await reporter.report(report(3.0))
+
+    assert first.allocations is second.allocations
+    assert [a.workload for r in (second, third) for a in r.allocations] == ["vision/a", "vision/b"]
+
+
+async def test_a_service_that_hung_up_is_called_again_and_told_once(service, reporter):
+    service.hangs_up = True
+    for at in (1.0, 2.0):
+        await reporter.report(report(at))
+        assert await asyncio.to_thread(service.has_hung_up.acquire, timeout=60)
+
+    assert [r.at for r in service.reports] == [1.0, 2.0]
+    assert len(service.clients) == 2
+
+
+async def test_a_refusal_is_the_error_that_the_service_names(service, reporter):
+    service.status = 401
+    service.reply = json.dumps(
+        {
+            "title": "Unauthorized",
+            "status": 401,
+            "detail": "Nobody.",
+            "code": "x",
+            "hint": "Go.",
+        }
+    )
+    with pytest.raises(Unauthenticated, match="Nobody"):
+        await reporter.report(report(1.0))
+    service.status, service.reply = 200, allocation("vision/a")
+
+    assert (await reporter.report(report(2.0))).allocations
+
+
+async def test_who_is_not_there_is_away_and_no_secret_is_told():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nobody = HttpReporter(f"http://me:{TOKEN}@127.0.0.1:{taken.getsockname()[1]}", TOKEN)
+        with pytest.raises(Unavailable) as away:
+            await nobody.report(report(1.0))
+
+    assert "is away" in str(away.value)
+    assert TOKEN not in str(away.value)
+
+
+async def test_hanging_up_ends_a_report_that_is_under_way(service, reporter, eventually_async):
+    service.answers.clear()
+    pending = asyncio.create_task(reporter.report(report(1.0)))
+    await eventually_async(lambda: service.reports)
+    reporter.close()
+
+    with pytest.raises(Unavailable):
+        await pending
+
+
+@pytest.mark.parametrize("address", ["", "hub.example.org", "ftp://hub.example.org/"])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(InvalidRequest, match="is no address of a GPU service"):
+        HttpReporter(address, TOKEN)
