@@ -1,8 +1,9 @@
 """Small worlds that live for some cycles, made from a number: the same each time.
 
-`story(number)` tells what is decided in one of them, a line a cycle, in few words. What all of
-them tell is recorded in `stories.txt`; where a rule changes on purpose, record them again and look
-at the difference: `python tests/stories.py > tests/scheduler/stories.txt`.
+`story(number)` tells what is decided in one of them, a line a cycle, in few words, and at its end
+what is explained to one who waits. What all of them tell is recorded in `stories.txt`; where a
+rule changes on purpose, record them again and look at the difference:
+`python tests/stories.py > tests/scheduler/stories.txt`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from builders import applied
-from runai.hub_service.scheduler import Snapshot, WorkerState, Workload, decide
-from runai.hub_service.scheduler.model import Decision
+from runai.hub_service.scheduler import Snapshot, WorkerState, Workload, decide, explain
+from runai.hub_service.scheduler.model import Decision, Plan
 from runai.hub_service.scheduler.wire import decision_to_json, snapshot_from_json
 
 COUNT = 200
@@ -182,14 +183,39 @@ def broken(workload: Workload, since: int) -> Workload:
 
 
 def story(number: int) -> str:
-    """Tell what is decided in a world, a line a cycle."""
+    """Tell what is decided in a world, a line a cycle, and what somebody who waits is told."""
     lines = [f"story {number}"]
+    told = ""
     for world in worlds(number):
         plan = decide(world)
-        told = [in_words(decision) for decision in plan.decisions]
         shares = [f"{n} {s.allocated}/{s.fair_share}" for n, s in plan.projects.items()]
-        lines.append(f"  {'; '.join(told)} | {', '.join(shares)}")
-    return "\n".join(lines) + "\n"
+        decided = "; ".join(in_words(decision) for decision in plan.decisions)
+        lines.append(f"  {decided} | {', '.join(shares)}")
+        told = explained(world, plan, number)
+    return "\n".join([*lines, told] if told else lines) + "\n"
+
+
+def explained(world: Snapshot, plan: Plan, number: int) -> str:
+    """Tell one of those who wait what would help and when it may start."""
+    waiting = [decision.workload for decision in plan.decisions if decision.kind == "wait"]
+    if not waiting:
+        return ""
+    asks = waiting[number % len(waiting)]
+    wait = explain(world, plan, asks)
+    assert wait is not None
+    assert wait.explanation is not None
+    found = wait.explanation
+    held = [
+        f"{h.workload} {h.gpus} until {h.until}{' or so' * h.is_estimated}" for h in found.holders
+    ]
+    texts = [counterfactual.text for counterfactual in found.counterfactuals]
+    if found.expected_start is not None:
+        texts.append(found.expected_start.text)
+    if held:
+        texts.insert(0, f"held: {', '.join(held)}")
+    if found.ahead:
+        texts.insert(0, f"after {', '.join(found.ahead)}")
+    return f"  {asks}? {'; '.join(texts)}"
 
 
 def in_words(decision: Decision) -> str:
