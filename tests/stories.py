@@ -17,7 +17,10 @@ from typing import Any
 
 from builders import applied
 from runai.hub_service.scheduler import Snapshot, WorkerState, Workload, decide, explain
+from runai.hub_service.scheduler.cycle import run
 from runai.hub_service.scheduler.model import Decision, Plan
+from runai.hub_service.scheduler.state import State
+from runai.hub_service.scheduler.tree import tree_of
 from runai.hub_service.scheduler.wire import decision_to_json, snapshot_from_json
 
 COUNT = 200
@@ -183,14 +186,18 @@ def broken(workload: Workload, since: int) -> Workload:
 
 
 def story(number: int) -> str:
-    """Tell what is decided in a world, a line a cycle, and what somebody who waits is told."""
+    """Tell what is decided in a world, a line a cycle, and what somebody who waits is told.
+
+    Each line ends with the candidates that were looked at: how much a cycle costs is a promise too.
+    """
     lines = [f"story {number}"]
     told = ""
     for world in worlds(number):
-        plan = decide(world)
+        state = State(world, tree_of(world))
+        plan = run(state)
         shares = [f"{n} {s.allocated}/{s.fair_share}" for n, s in plan.projects.items()]
         decided = "; ".join(in_words(decision) for decision in plan.decisions)
-        lines.append(f"  {decided} | {', '.join(shares)}")
+        lines.append(f"  {decided} | {', '.join(shares)} | {state.looks} looks")
         told = explained(world, plan, number)
     return "\n".join([*lines, told] if told else lines) + "\n"
 
