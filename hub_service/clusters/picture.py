@@ -99,6 +99,7 @@ def _drawn(row: Row, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Work
         min_workers=min(spec.min_workers, len(shown)),
         workers=tuple(_worker(row, worker) for worker in shown),
         pauses=tuple(int(at) for at in record.pauses),
+        checkpointed=_checkpointed(row),
         below_min_since=None if row.below_min_since is None else int(row.below_min_since),
         gpus_min=WHOLE_GPU if spec.gpus_max else None,
         gpus_max=spec.gpus_max or None,
@@ -107,6 +108,17 @@ def _drawn(row: Row, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Work
         else throughput_for_core(elastic.throughput, most_gpus(record), pays_from=rules.pays_from),
         resize_cost=rules.resize_cost_s if spec.gpus_max else 0,
     )
+
+
+def _checkpointed(row: Row) -> int | None:
+    """Say since when its work is not known to be safe; None where a stop may cost all of it.
+
+    Who speaks the protocol of elastic jobs saves a checkpoint when told to stop.
+    """
+    state = row.record.elastic
+    if state is None or not state.phases:
+        return None
+    return max((int(w.started) for w in row.active if w.started is not None), default=None)
 
 
 def _worker(row: Row, worker: WorkerRecord) -> Worker:

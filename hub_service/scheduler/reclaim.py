@@ -224,6 +224,8 @@ class Reclaim:
 
         Who is over may give so much and no more: taken in R4's order alone it may come from
         nodes where it helps nobody. On no more nodes than it needs, it is enough or it is not.
+        That chooses by place and not by R4, so whoever is there may have run for long: beyond its
+        quota a claim takes that way only from those who have saved their work (ADR 0018).
         """
         if self._victims.has_surplus and not self._could_help(unit, way):
             return  # there is much to take in vain
@@ -231,9 +233,13 @@ class Reclaim:
         yield Choice(partial(self._victims.of, surplus_only=way.surplus_only), None, protected)
         if way.surplus_only:
             return
-        on_node = self._state.on_node
+        account, on_node = unit.item.account, self._state.on_node
+        is_owed = not way.others or account.allocated + unit.demand <= account.quota
         for nodes in self._node_sets(unit, lane, way):
-            there = self._victims.on([member for node in nodes for member in on_node[node]])
+            members = [member for node in nodes for member in on_node[node]]
+            if not is_owed:
+                members = [m for m in members if m.item.workload.checkpointed is not None]
+            there = self._victims.on(members)
             if there:
                 among = {above for account in there for above in account.path}
                 yield Choice(there.__getitem__, among)

@@ -157,7 +157,17 @@ class Job:
             submitted=row.submit_s,
             min_workers=self.minimum,
             pauses=self.pauses,
+            checkpointed=None if is_plain else self._checkpointed(),
         )
+
+    def _checkpointed(self) -> int | None:
+        """Give since when its work is not known to be safe; None where a stop may cost all of it.
+
+        A job with checkpoints saves one when it is stopped, but that is known only afterwards.
+        """
+        if self.row.checkpoint_cost_s is None:
+            return None
+        return max((w.started for w in self.workers if w.started is not None), default=None)
 
 
 def _cut(row: TraceRow, node_gpus: int) -> tuple[int, int]:

@@ -239,19 +239,29 @@ def test_a_big_job_takes_the_fewest_that_make_one_node_free() -> None:
     assert stopped(plan) == {"z0-0", "z1-0", "z2-0"}
 
 
-def test_what_may_be_taken_is_taken_where_it_makes_room() -> None:
+@pytest.mark.parametrize(
+    ("quota", "saved", "expected"),
+    [
+        pytest.param(2, None, {"n2-old-0", "n2-newest-0"}, id="for a quota, node by node"),
+        pytest.param(1, None, set(), id="beyond it, not where work may be lost"),
+        pytest.param(1, 5, {"n2-old-0", "n2-newest-0"}, id="beyond it, where work is saved"),
+    ],
+)
+def test_what_may_be_taken_is_taken_where_it_makes_room(
+    quota: int, saved: int | None, expected: set[str]
+) -> None:
     # a may give two GPUs; its two newest are on different nodes, where they would help nobody.
-    projects = [project("a", 2), project("b", 2)]
+    projects = [project("a", quota), project("b", quota)]
     running = [
-        job("n1-oldest", on="n1:0", submitted=1),
-        job("n2-old", on="n2:0", submitted=2),
-        job("n1-young", on="n1:1", submitted=3),
-        job("n2-newest", on="n2:1", submitted=4),
+        job("n1-oldest", on="n1:0", submitted=1, checkpointed=saved),
+        job("n2-old", on="n2:0", submitted=2, checkpointed=saved),
+        job("n1-young", on="n1:1", submitted=3, checkpointed=saved),
+        job("n2-newest", on="n2:1", submitted=4, checkpointed=saved),
     ]
 
     plan = decide(snapshot("2x2", projects, [*running, job("big", 2, "b")]))
 
-    assert stopped(plan) == {"n2-old-0", "n2-newest-0"}
+    assert stopped(plan) == expected
 
 
 def test_for_a_gang_as_many_nodes_are_made_free_as_it_needs() -> None:
