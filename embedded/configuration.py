@@ -20,7 +20,14 @@ from runai.embedded.settings import Settings
 __all__ = ["configuration"]
 
 SERVICE = "runai"
-HANDED_ON = ("RUNAI_AGENT_METRICS", "RUNAI_LEDGER", "RUNAI_LOG_LEVEL")
+HANDED_ON = (
+    "RUNAI_AGENT_METRICS",
+    "RUNAI_ELASTIC_GROW_EVERY",
+    "RUNAI_ELASTIC_PAYS_FROM",
+    "RUNAI_ELASTIC_RESIZE_COST",
+    "RUNAI_LEDGER",
+    "RUNAI_LOG_LEVEL",
+)
 """The service's own variables that whoever starts the platform may set."""
 # What members of projects may do with the service, from the browser, a notebook or the terminal.
 MEMBER_SCOPES = (f"access:services!service={SERVICE}", "custom:runai:submit")

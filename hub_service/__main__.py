@@ -136,6 +136,7 @@ async def serve(config: Config) -> None:
         system_users=config.system_users,
         api_url=api_url,
         sharing=sharing,
+        elastic=config.elastic,
     )
     async with opened as cluster, hub_users(config) as users:
         listening = listening or await listen(config.host, config.port)

@@ -5,15 +5,17 @@ variables' names, defaults and mistakes; reads nothing else. Called by the compo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.errors import InvalidRequest
 
 __all__ = ["Config", "HubConfig"]
 
+DAY_S = 86_400
 MOST_PID = 2**22
 """The largest that Linux gives."""
 
@@ -62,6 +64,8 @@ class Config:
     ledger: str = field(repr=False, default="")
     """Address of the ledger's database, perhaps with a password; "": a file in `data_dir`."""
     log_level: str = "INFO"
+    elastic: ElasticRules = field(default_factory=ElasticRules)
+    """How eagerly elastic jobs grow."""
     hub_pid: int | None = None
     """JupyterHub's process, where it is this service's parent: the service leaves with it."""
 
@@ -100,6 +104,7 @@ class Config:
             hub_token=_required("RUNAI_HUB_TOKEN", environ),
             hub=_hub(environ) if environ.get("JUPYTERHUB_API_URL") else None,
             log_level=_log_level(environ),
+            elastic=_elastic_rules(environ),
             hub_pid=_count("RUNAI_HUB_PID", environ, most=MOST_PID)
             if environ.get("RUNAI_HUB_PID")
             else None,
@@ -151,6 +156,33 @@ def _database(name: str, environ: Mapping[str, str]) -> str:
             hint="It looks like postgresql://USER:PASSWORD@HOST/DATABASE; unset, a file is used.",
         )
     return value
+
+
+def _elastic_rules(environ: Mapping[str, str]) -> ElasticRules:
+    rules = ElasticRules()
+    if environ.get("RUNAI_ELASTIC_GROW_EVERY"):
+        seconds = _count("RUNAI_ELASTIC_GROW_EVERY", environ, most=DAY_S)
+        rules = replace(rules, grow_every_s=float(seconds))
+    if environ.get("RUNAI_ELASTIC_RESIZE_COST"):
+        seconds = _count("RUNAI_ELASTIC_RESIZE_COST", environ, most=DAY_S)
+        rules = replace(rules, resize_cost_s=seconds)
+    if environ.get("RUNAI_ELASTIC_PAYS_FROM"):
+        rules = replace(rules, pays_from=_part("RUNAI_ELASTIC_PAYS_FROM", environ))
+    return rules
+
+
+def _part(name: str, environ: Mapping[str, str]) -> float | None:
+    """Return a number from 0 to 1; None for "off"."""
+    value = environ.get(name, "")
+    if value == "off":
+        return None
+    try:
+        part = float(value)
+    except ValueError:
+        part = -1.0
+    if not 0 <= part <= 1:  # NaN neither
+        raise _wrong(name, environ, "a number from 0 to 1, such as 0.1, or off")
+    return part
 
 
 def _flag(name: str, environ: Mapping[str, str]) -> bool:

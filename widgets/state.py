@@ -60,6 +60,8 @@ class Row(TypedDict):
     """How long its GPUs are idle and what comes of it; "" while they are used."""
     elastic: str
     """How many GPUs it trains on of how many, and how fast; "" where it is not elastic."""
+    progress: str
+    """How far it is, as it reports itself; "" where it does not."""
     notice: str
     """What was done lately because it used more memory than its share."""
     simulated: bool
@@ -211,6 +213,7 @@ def _row(view: WorkloadView) -> Row:
         limit_why=limit_text(view.limit) if view.limit else "",
         idle=view.idle.text if view.idle else "",
         elastic=elastic_text(view),
+        progress=view.progress.text if view.progress else "",
         notice=f"{view.name} {view.notice}" if view.notice else "",
         simulated=view.simulated,
         actions=_actions(view),
@@ -228,6 +231,7 @@ def _deleted(row: Row) -> Row:
         "limit": "",
         "idle": "",
         "elastic": "",
+        "progress": "",
         "notice": "",
         "actions": [],
     }

@@ -166,6 +166,8 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Priority", str(detail.priority)),
         ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
         ("Elastic", elastic_text(detail)),
+        ("Progress", detail.progress.text if detail.progress else ""),
+        ("Reported", detail.reported.text if detail.reported else ""),
         ("Utilized", _utilized(detail)),
         ("Memory", f"{detail.limit.badge}, {limit_text(detail.limit)}" if detail.limit else ""),
         ("Sharing", COMPUTE_IS_SHARED if detail.limit else ""),

@@ -61,6 +61,7 @@ class Platform:
             devices=await self.cluster.devices(),
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
+            progress=await self.cluster.progress(),
             idle=self.idle.now,
             present=self.present,
         )

@@ -20,6 +20,7 @@ from runai.hub_service.api.durations import Seconds
 from runai.hub_service.api.elastic_schemas import ElasticView
 from runai.hub_service.api.idle_schemas import IdlePut, IdleView
 from runai.hub_service.api.limits import LimitView, ProcessView
+from runai.hub_service.api.progress_schemas import MetricsView, ProgressView
 from runai.hub_service.api.wire import (
     EnvName,
     Gpus,
@@ -183,6 +184,8 @@ class WorkloadView(Wire):
     """Since it has kept no GPU busy for its project's badge (5 minutes)."""
     elastic: ElasticView | None = None
     """None: it is not elastic."""
+    progress: ProgressView | None = None
+    """None: it has reported nothing of itself."""
     released: datetime | None = None
     """Since when a session goes on without its GPUs; they can be asked for again."""
     simulated: bool = False
@@ -210,6 +213,8 @@ class WorkloadDetail(WorkloadView):
     grace_seconds: int = 30
     expected_runtime: int | None = None
     array_index: int | None = None
+    reported: MetricsView | None = None
+    """All that it has reported of itself (`runai.reporter`)."""
     checkpoint_dir: str = ""
     log_dir: str = ""
     processes: list[ProcessView] = []

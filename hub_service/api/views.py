@@ -21,6 +21,7 @@ from runai.hub_service.api.permissions import (
     is_project_admin,
     may,
 )
+from runai.hub_service.api.progress_views import metrics_view, progress_view
 from runai.hub_service.api.schemas import (
     DeviceShareView,
     DeviceView,
@@ -84,6 +85,7 @@ class Viewer:
             grace_seconds=spec.grace_seconds,
             expected_runtime=spec.expected_runtime,
             array_index=spec.array_index,
+            reported=metrics_view(self.world.progress.get(record.id)),
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,
             processes=process_views(record, self.world.present, self.world.at),
@@ -123,6 +125,7 @@ class Viewer:
             "notice": world.present.notice(world.at, record.id),
             "idle": idle_view(world.idle(record.id), world.at),
             "elastic": elastic_view(record),
+            "progress": progress_view(world.progress.get(record.id)),
             "released": _maybe_time(record.released),
             "simulated": world.simulated,
             "mine": may(self.actor, Action.CHANGE_WORKLOAD, world.spec(spec.project), spec),

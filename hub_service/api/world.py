@@ -4,12 +4,13 @@ Gathered by `platform`, shown by `views` and `metrics`, each as their caller may
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.present import Present
+from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.records import (
     ProjectRecord,
     ProjectSpec,
@@ -62,6 +63,8 @@ class World:
     shares: Mapping[str, ProjectShare]
     meter: Meter
     present: Present
+    progress: Mapping[WorkloadId, Progress] = field(default_factory=dict)
+    """What jobs have reported of themselves last."""
     idle: Callable[[WorkloadId], IdleNow | None] = lambda _workload: None
     """How idle a workload is; None: it is not."""
 

@@ -46,6 +46,8 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("GPUs asked", render.asked(w) + least),
         ("Elastic", w.elastic.text if w.elastic else ""),
         ("Speed", w.elastic.speed if w.elastic else ""),
+        ("Progress", w.progress.text if w.progress else ""),
+        ("Reported", w.reported.text if w.reported else ""),
         ("GPU memory", "" if w.gpu_memory_mib is None else render.memory(w.gpu_memory_mib)),
         ("Allocated", f"{render.gpus(w.allocated)} on {render.devices(w)}" if w.allocated else "0"),
         ("Utilized", f"{busy} now, {average} on average while allocated"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.records import (
     Allocation,
     HistoryEvent,
@@ -160,6 +161,9 @@ class Cluster(Driven, Protocol):
 
         `tail` starts with the last so many lines of each worker. Pauses do not end a followed log.
         """
+
+    async def progress(self) -> Mapping[WorkloadId, Progress]:
+        """Return what jobs have reported of themselves last; those that did not are left out."""
 
     # -- nodes and projects ----------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.recorded import RecordedCluster
 from runai.hub_service.clusters.records import (
     HistoryEvent,
@@ -115,6 +116,10 @@ class SimulatedCluster(RecordedCluster):
                 process = Process(self._pids, self._clock())
                 self.report_running(row.id, worker.index, process)
                 return  # reporting leads here again for the next one
+
+    async def progress(self) -> Mapping[WorkloadId, Progress]:
+        """Return nothing, since nothing runs that could report."""
+        return {}
 
     async def logs(
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool

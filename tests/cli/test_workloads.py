@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -132,6 +133,28 @@ def test_a_workload_is_described_by_any_of_its_names(bob, words):
     assert lines[0].split() == ["Name:", "exp1"]
     assert ["Command:", "sleep", "60"] in [line.split() for line in lines]
     assert "History:" in lines
+
+
+def test_what_a_job_reports_of_itself_is_described_while_it_runs_and_after(bob, eventually):
+    report = """if True:
+        import pathlib, time
+        from runai.reporter import Reporter
+        with Reporter() as reporter:
+            for name, value in [("epoch", 3), ("overall_epochs", 10), ("loss", 0.25)]:
+                reporter.reportMetric(name, value)
+            reporter.reportParameter("optimizer", "Adam")
+        while not pathlib.Path("go").exists():
+            time.sleep(0.02)
+    """
+    bob("submit", "exp1", "-g", "1", "--", PYTHON, "-c", report)
+    eventually(lambda: described(bob, "exp1")["progress"], within=60)
+
+    assert described(bob, "exp1")["progress"]["done"] == 0.3
+    Path("go").touch()
+    eventually(lambda: state(bob, "exp1") == "succeeded", within=60)
+    lines = [line.split(maxsplit=1) for line in bob("describe", "exp1").stdout.splitlines()]
+    assert ["Progress:", "3 of 10 epochs · loss 0.25"] in lines
+    assert ["Reported:", "epoch 3, overall_epochs 10, loss 0.25, optimizer Adam"] in lines
 
 
 def test_a_project_is_described(bob):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.config import Config
 from runai.hub_service.connection import (
@@ -49,6 +50,35 @@ def test_the_hub_says_where_to_listen_and_who_we_are():
     assert config.hub is not None
     assert config.hub.access_scopes == ("access:services!service=runai",)
     assert config.hub.callback_url == "/jupyter/services/runai/oauth_callback"
+
+
+def test_how_eagerly_elastic_jobs_grow_is_set():
+    given = Config.from_environment(
+        LEAST
+        | {
+            "RUNAI_ELASTIC_GROW_EVERY": "5",
+            "RUNAI_ELASTIC_RESIZE_COST": "120",
+            "RUNAI_ELASTIC_PAYS_FROM": "off",
+        }
+    )
+
+    assert given.elastic == ElasticRules(grow_every_s=5, resize_cost_s=120, pays_from=None)
+    assert Config.from_environment(LEAST).elastic == ElasticRules()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RUNAI_ELASTIC_GROW_EVERY", "-1"),
+        ("RUNAI_ELASTIC_RESIZE_COST", "soon"),
+        ("RUNAI_ELASTIC_PAYS_FROM", "1.5"),
+        ("RUNAI_ELASTIC_PAYS_FROM", "nan"),
+        ("RUNAI_ELASTIC_PAYS_FROM", "never"),
+    ],
+)
+def test_how_eagerly_they_grow_must_make_sense(name, value):
+    with pytest.raises(InvalidRequest, match=f"{name} is '{value}'"):
+        Config.from_environment(LEAST | {name: value})
 
 
 def test_the_ledger_may_be_on_a_postgresql_server():

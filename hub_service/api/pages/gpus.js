@@ -64,6 +64,7 @@ function drawWorkload(workload) {
   const row = make("tr", workload.user === user ? "" : "others");
   const name = make("td", "", make("span", "project-of", `${workload.project}/`), workload.name);
   const why = make("td", "why", workload.reason?.text ?? "");
+  if (workload.progress) why.append(make("p", "elastic", workload.progress.text));
   if (workload.elastic) {
     why.append(make("p", "elastic", `Trains on ${workload.elastic.text}`));
     if (workload.elastic.speed) why.append(make("p", "elastic", workload.elastic.speed));

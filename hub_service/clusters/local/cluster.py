@@ -26,8 +26,10 @@ from runai.hub_service.clusters.local.attempt import Instructions
 from runai.hub_service.clusters.local.elastic_dir import ElasticDir
 from runai.hub_service.clusters.local.listening import Listening
 from runai.hub_service.clusters.local.logs import WorkerLog
+from runai.hub_service.clusters.local.progress_files import ProgressFile, ProgressFiles
 from runai.hub_service.clusters.local.store import SqliteStore, sole_owner
 from runai.hub_service.clusters.local.tending import Tending
+from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.recorded import RecordedCluster
 from runai.hub_service.clusters.records import (
     SOURCE_PLACEHOLDER,
@@ -81,6 +83,7 @@ class LocalCluster(RecordedCluster):
         self._system_users = system_users
         self._tending = Tending(data_dir / "jobs", self, clock)
         self._listening = Listening(self)
+        self._progress = ProgressFiles()
         self._to_remove: asyncio.Queue[tuple[Path, Account | None]] = asyncio.Queue()
         """Directories, and as whom to remove what lies in a user's own home."""
         self._timetable_changed = asyncio.Event()
@@ -216,6 +219,21 @@ class LocalCluster(RecordedCluster):
         for log in logs:
             if (chunk := log.rest()) is not None:
                 yield chunk
+
+    async def progress(self) -> Mapping[WorkloadId, Progress]:
+        """Return what jobs have reported of themselves last; read where it may have changed."""
+        files = [
+            ProgressFile(
+                row.id,
+                Path(row.record.checkpoint_dir),
+                lambda spec=row.spec: self._account(spec).uid,  # type: ignore[misc]
+                phase=(row.record.submitted, row.record.attempts, bool(row.active)),
+                goes_on=bool(row.active),
+            )
+            for row in self._rows.values()
+            if row.spec.kind == "job"
+        ]
+        return await asyncio.to_thread(self._progress.look, files)
 
     async def _more_output(self, workload: WorkloadId, seen: WorkloadRecord) -> None:
         """Return when there may be more: while it runs soon, else when it changes."""

@@ -1,0 +1,84 @@
+"""What a job reports of itself (`runai.reporter`): metrics, parameters, and so how far it is.
+
+Reads the reporter's JSON, which is the job's own and may hold anything. Pure; files are a cluster's
+(`local.progress_files`), words are the API's.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["PROGRESS_FILE", "Progress", "read_progress"]
+
+PROGRESS_FILE = "progress.json"
+"""In the job's checkpoint directory; `runai.reporter` writes it."""
+
+MOST_NAMES = 100
+MOST_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The newest value of each name."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that change, NaN and infinities too."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Texts that do not."""
+
+    @property
+    def epochs(self) -> tuple[float, float] | None:
+        """Return how many epochs are done and how many there are; None where nobody told."""
+        done, of = self.metrics.get("epoch"), self.metrics.get("overall_epochs")
+        if done is None or of is None or not (0 <= done <= of and 0 < of < math.inf):
+            return None
+        return done, of
+
+
+def read_progress(content: bytes) -> Progress | None:
+    """Read a progress file; what makes no sense in it is left out, None where nothing does.
+
+    >>> read_progress(b'{"metrics": {"loss": 0.5, "bad": "x"}, "parameters": {"by": "Adam"}}')
+    Progress(metrics={'loss': 0.5}, parameters={'by': 'Adam'})
+    >>> read_progress(b'{"metr') is None
+    True
+    """
+    try:
+        told = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(told, dict):
+        return None
+    metrics = {
+        name: number
+        for name, value in _named(told.get("metrics"))
+        if (number := _number(value)) is not None
+    }
+    parameters = {
+        name: _printable(value)
+        for name, value in _named(told.get("parameters"))
+        if isinstance(value, str)
+    }
+    return Progress(metrics, parameters) if metrics or parameters else None
+
+
+def _named(values: object) -> Iterator[tuple[str, object]]:
+    """Yield names that can be shown, and not too many; JSON's keys are texts."""
+    for name, value in list(values.items())[:MOST_NAMES] if isinstance(values, dict) else ():
+        if shown := _printable(name):
+            yield shown, value
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # JSON's whole numbers have no end
+        return None
+
+
+def _printable(text: str) -> str:
+    """Leave out what would move a terminal's cursor."""
+    return "".join(letter for letter in text[:MOST_CHARACTERS] if letter.isprintable())

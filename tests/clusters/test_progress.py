@@ -1,0 +1,124 @@
+"""What a job reports of itself, read where its account may have put anything."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runai.hub_service.clusters.local.progress_files import MOST_BYTES, ProgressFile, ProgressFiles
+from runai.hub_service.clusters.progress import Progress, read_progress
+from runai.hub_service.errors import NotFound
+from runai.reporter.pushing import ReportType, push
+
+LOSS = {"metrics": {"loss": 0.5}}
+READ = {"vision/e": Progress(metrics={"loss": 0.5})}
+
+
+def of(folder: Path, *, phase: object = 1, goes_on: bool = True, **fields: Any) -> ProgressFile:
+    owner: Callable[[], int | None] = fields.get("owner", lambda: None)
+    return ProgressFile("vision/e", folder, owner, phase, goes_on)
+
+
+def write(folder: Path, told: object) -> None:
+    part = folder / "part"
+    part.write_text(json.dumps(told))
+    part.replace(folder / "progress.json")
+
+
+def test_what_the_reporter_writes_is_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNAI_CHECKPOINT_DIR", str(tmp_path))
+    push("epoch", 3, ReportType.metric)
+    push("overall_epochs", 10, ReportType.metric)
+    push("loss", float("nan"), ReportType.metric)
+    push("optimizer_name", "Adam", ReportType.parameter)
+
+    [found] = ProgressFiles().look([of(tmp_path)]).values()
+    assert found.epochs == (3, 10)
+    assert str(found.metrics["loss"]) == "nan"
+    assert found.parameters == {"optimizer_name": "Adam"}
+
+
+def test_a_file_is_read_again_when_it_was_replaced(tmp_path):
+    files = ProgressFiles()
+    assert files.look([of(tmp_path)]) == {}
+    write(tmp_path, {"metrics": {"loss": 1.5}})
+    files.look([of(tmp_path)])
+    write(tmp_path, LOSS)
+
+    assert files.look([of(tmp_path)]) == READ
+
+
+def test_the_file_of_a_job_that_does_not_run_is_looked_at_once(tmp_path):
+    files = ProgressFiles()
+    write(tmp_path, LOSS)
+    files.look([of(tmp_path, phase="runs")])
+    files.look([of(tmp_path, phase="ended", goes_on=False)])
+    (tmp_path / "progress.json").unlink()
+
+    assert files.look([of(tmp_path, phase="ended", goes_on=False)]) == READ
+    assert files.look([of(tmp_path, phase="runs again")]) == {}
+    assert files.look([]) == {}
+
+
+def _link(folder: Path) -> None:
+    (folder / "elsewhere").write_text(json.dumps(LOSS))
+    (folder / "progress.json").symlink_to(folder / "elsewhere")
+
+
+def _too_long(folder: Path) -> None:
+    write(folder, {"metrics": {"loss": 0.5}, "parameters": {"a": "x" * MOST_BYTES}})
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        pytest.param(lambda folder: None, id="nothing"),
+        pytest.param(_link, id="a-link"),
+        pytest.param(lambda folder: os.mkfifo(folder / "progress.json"), id="a-pipe"),
+        pytest.param(lambda folder: (folder / "progress.json").mkdir(), id="a-directory"),
+        pytest.param(_too_long, id="more-than-is-read"),
+        pytest.param(lambda folder: write(folder, [1]), id="a-list"),
+    ],
+)
+def test_what_is_no_progress_is_passed_over(tmp_path, prepare):
+    prepare(tmp_path)
+
+    assert ProgressFiles().look([of(tmp_path)]) == {}
+
+
+def test_a_file_of_another_account_is_left_alone(tmp_path):
+    def gone() -> int:
+        raise NotFound("no account")
+
+    write(tmp_path, LOSS)
+
+    assert ProgressFiles().look([of(tmp_path, owner=lambda: os.getuid() + 1)]) == {}
+    assert ProgressFiles().look([of(tmp_path, owner=gone)]) == {}
+    assert ProgressFiles().look([of(tmp_path, owner=os.getuid)]) == READ
+
+
+@settings(max_examples=50)
+@given(
+    st.binary(max_size=200)
+    | st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=200),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner),
+        max_leaves=5,
+    ).map(lambda told: json.dumps({"metrics": told, "parameters": told}).encode())
+)
+def test_whatever_is_in_a_file_what_is_shown_of_it_is_short_and_plain(content):
+    found = read_progress(content) or Progress()
+
+    assert len(found.metrics) <= 100
+    assert all(isinstance(value, float) for value in found.metrics.values())
+    for shown in (*found.metrics, *found.parameters, *found.parameters.values()):
+        assert len(shown) <= 100
+        assert not shown or shown.isprintable()
+    assert found.epochs is None or 0 <= found.epochs[0] <= found.epochs[1]
