@@ -20,7 +20,7 @@ from keras_models import LABELS, X, apart, classify, network, weights
 from runai.elastic.keras.accumulation import Accumulator, Periodic
 
 GLOBAL = 48
-RESIZED = [[48], [24, 24], [24, 12, 12], [12, 12, 12, 12]] * 2
+RESIZED = [[24, 24], [24, 12, 12], [12, 12, 12, 12], [12, 24, 12]] * 2  # few shapes
 
 
 def _decaying() -> Any:

@@ -12,15 +12,29 @@ import json
 import os
 import sys
 import traceback
+from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time
+# Compiling is most of the time. What was compiled for one check is taken for all.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.argv[1]).with_suffix(".cache")))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+if version("jax").startswith("0.10."):  # a flag that XLA does not know ends the process
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+        " --xla_cpu_parallel_codegen_split_count=1",
+    )
 
 
 def main(results: str, *modules: str) -> None:
     """Run all checks of the modules and write their outcomes."""
+    if os.environ["KERAS_BACKEND"] == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     outcomes: dict[str, str] = {}
     for module in modules:
         for name, check in vars(importlib.import_module(module)).items():
