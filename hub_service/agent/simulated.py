@@ -34,6 +34,8 @@ class SimulatedDevices:
             for index in range(number)
         ]
         self._table = ProcessTable()
+        self._leaving: dict[str, frozenset[tuple[int, float]]] = {}
+        """The programs of each workload that is to leave its devices, as they were when told."""
         self._before = time.monotonic()
 
     def devices(self) -> list[Device]:
@@ -51,9 +53,9 @@ class SimulatedDevices:
         of the processes' counters: it fails for all devices.
         """
         holders = [a for a in allocations if a.shares]
-        uses: list[ProcessUse] | None = []
+        uses: Sequence[ProcessUse] | None = []
         if holders:
-            uses = self._table.look(holders)
+            uses = self._on_devices(self._table.look(holders), holders)
         else:
             self._table.forget()
         moment = time.monotonic()
@@ -73,6 +75,31 @@ class SimulatedDevices:
             processes=processes,
             failed=failed,
         )
+
+    def _on_devices(
+        self, uses: Sequence[ProcessUse] | None, holders: Sequence[AgentAllocation]
+    ) -> Sequence[ProcessUse] | None:
+        """Leave out who is on no device, though its workload holds one."""
+        if uses is None:
+            return None
+        self._leaving = {
+            a.workload: self._leaving.get(a.workload)
+            or frozenset(_program(u) for u in uses if u.allocation.workload == a.workload)
+            for a in holders
+            if a.release
+        }
+        return [
+            use
+            for use in uses
+            # Who came later was given none by the start-up hook: a kernel started again, say.
+            if _program(use) in self._leaving.get(use.allocation.workload, {_program(use)})
+            # It has ended, and nobody waited for it yet.
+            and (use.memory_mib or use.cpu_seconds)
+        ]
+
+
+def _program(use: ProcessUse) -> tuple[int, float]:
+    return use.pid, use.whose.created
 
 
 def _uuid(node: str, index: int) -> str:

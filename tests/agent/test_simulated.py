@@ -174,3 +174,36 @@ def test_only_the_workloads_processes_are_told(start, hold):
     table.look(allocations)
 
     assert [use.pid for use in table.look(allocations) or ()] == [mine.pid]
+
+
+def on_devices(poll) -> set[int]:
+    return {process.pid for process in poll.processes}
+
+
+def test_who_starts_while_its_session_is_released_is_on_no_device(source, start, hold):
+    def program() -> psutil.Process:
+        return start(mib=1, env={"RUNAI_WORKLOAD": "vision/lab"})
+
+    server, kernel = start(mib=1), program()
+    lab = hold("vision/lab", source.devices()[0].uuid, process=server, is_server=True)
+    leaving = lab.model_copy(update={"release": True})
+    source.poll([lab])
+    before = on_devices(source.poll([leaving]))
+    again = program()
+    during = on_devices(source.poll([leaving]))
+    after = on_devices(source.poll([lab]))
+
+    assert before == during == {server.pid, kernel.pid}
+    assert after == {server.pid, kernel.pid, again.pid}
+
+
+def test_who_has_ended_is_on_no_device_though_nobody_waited_for_it(source, start, hold, eventually):
+    process = start(mib=1)
+    held = [hold("vision/a", source.devices()[0].uuid, process=process)]
+    source.poll(held)
+    assert on_devices(source.poll(held)) == {process.pid}
+    process.kill()
+    eventually(lambda: process.status() == psutil.STATUS_ZOMBIE)
+    source.poll(held)  # what it did until its end
+
+    assert on_devices(source.poll(held)) == set()
