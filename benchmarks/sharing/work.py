@@ -179,6 +179,24 @@ def hold(mib: str, rounds: str = "1") -> None:
     say("result")
 
 
+def framework(library: str, mib: str) -> None:
+    """Allocate with JAX or CuPy, whose limits the environment sets; tell what comes of it."""
+    size, held, outcome = int(mib) * MIB, None, ""
+    try:
+        if library == "jax":
+            import jax.numpy as jnp  # noqa: PLC0415
+
+            held = jnp.zeros(size, jnp.uint8).block_until_ready()
+        else:
+            import cupy  # noqa: PLC0415
+
+            held = cupy.zeros(size, cupy.uint8)
+    except Exception as error:  # noqa: BLE001  each has errors of its own, told by name
+        outcome = f"{type(error).__name__}: {error}"
+    say("held", outcomes=[outcome], held=held is not None)
+    heard()
+
+
 def raw(step: str, most: str) -> None:
     """Allocate without PyTorch's cache, step by step, until it is refused or enough."""
     kept, refusal = [], ""
@@ -236,7 +254,7 @@ def context() -> None:
     heard()
 
 
-ASKED = {f.__name__: f for f in (rate, duty, latency, hold, raw, steady, fault, context)}
+ASKED = {f.__name__: f for f in (rate, duty, latency, hold, framework, raw, steady, fault, context)}
 
 if __name__ == "__main__":
     name, *words = sys.argv[1:]
