@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from types import ModuleType
 
-__all__ = ["AnotherProviderWarning", "look_for_another"]
+__all__ = ["look_for_another"]
 
 
 class AnotherProviderWarning(UserWarning):

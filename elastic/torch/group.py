@@ -28,7 +28,6 @@ from torch._C._distributed_c10d import (  # torch.distributed has them for every
 __all__ = [
     "Agreement",
     "GroupLost",
-    "Meeting",
     "abandon_group",
     "form_group",
     "leave_group",
