@@ -120,7 +120,8 @@ def elastic_text(view: WorkloadView) -> str:
     """Say how many GPUs an elastic job trains on of how many, and how fast; "" of any other."""
     if view.elastic is None:
         return ""
-    return " · ".join(filter(None, [f"trains on {view.elastic.text}", view.elastic.speed]))
+    size = "" if view.finished else f"trains on {view.elastic.text}"
+    return " · ".join(filter(None, [size, view.elastic.speed]))
 
 
 def quota_bars(projects: Sequence[ProjectView], *, simulated: bool = False) -> Text:

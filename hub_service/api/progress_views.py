@@ -32,10 +32,15 @@ def progress_view(progress: Progress | None) -> ProgressView | None:
         words.append(f"epoch {progress.metrics['epoch']:g}")
     words += [
         f"{name} {value:.4g}"
-        for name, value in progress.metrics.items()
+        for name, value in sorted(progress.metrics.items(), key=_importance)
         if name not in _OF_PROGRESS
     ][:SHOWN]
     return ProgressView(done=done, text=" · ".join(words)) if words else None
+
+
+def _importance(metric: tuple[str, float]) -> bool:
+    """Sort what a training is about before what describes it, such as its number of layers."""
+    return not any(word in metric[0] for word in ("loss", "acc"))
 
 
 def metrics_view(progress: Progress | None) -> MetricsView | None:

@@ -66,7 +66,7 @@ function drawWorkload(workload) {
   const why = make("td", "why", workload.reason?.text ?? "");
   if (workload.progress) why.append(make("p", "elastic", workload.progress.text));
   if (workload.elastic) {
-    why.append(make("p", "elastic", `Trains on ${workload.elastic.text}`));
+    if (!workload.finished) why.append(make("p", "elastic", `Trains on ${workload.elastic.text}`));
     if (workload.elastic.speed) why.append(make("p", "elastic", workload.elastic.speed));
   }
   if (workload.idle) why.append(make("p", "idle", workload.idle.text));

@@ -117,7 +117,7 @@ class _Reporting(keras.callbacks.Callback):  # type: ignore[misc] # of a library
         self._metric("overall_epochs", self._given["epochs"])
         self._metric("batch_size", self._given["batch_size"])
         self._metric("number_of_layers", len(self.model.layers))
-        self._parameter("optimizer_name", type(self.model.optimizer).__name__)
+        self._parameter("optimizer_name", type(_plain(self.model.optimizer)).__name__)
         self._parameter("loss_method", _name(getattr(self.model, "loss", None)))
         self._parameter("epsilon", getattr(self.model.optimizer, "epsilon", None))
         self._learning_rate()
@@ -153,3 +153,8 @@ def _name(loss: object) -> object:
     if loss is None or isinstance(loss, str):
         return loss
     return getattr(loss, "__name__", None) or getattr(loss, "name", None) or type(loss).__name__
+
+
+def _plain(optimizer: object) -> object:
+    """Return what accumulation was put around, where it was."""
+    return getattr(optimizer, "plain", optimizer)
