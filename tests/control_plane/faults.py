@@ -16,7 +16,7 @@ import json
 import ssl
 import threading
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,8 @@ from typing import Self
 
 import aiohttp
 from aiohttp import web
+
+from control_plane.sockets import all_closed
 
 __all__ = ["FaultyServer"]
 
@@ -53,6 +55,7 @@ class FaultyServer:
         self._tls = ssl.create_default_context(cadata=trusted)
         self._faults: list[_Fault] = []
         self._open: set[asyncio.Task[object]] = set()
+        self._asking: set[asyncio.Future[aiohttp.ClientResponse]] = set()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -109,6 +112,7 @@ class FaultyServer:
     def _run(self) -> None:
         with contextlib.closing(self._loop):
             self._loop.run_until_complete(self._serve())
+            self._loop.run_until_complete(all_closed())
 
     async def _serve(self) -> None:
         connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
@@ -128,6 +132,8 @@ class FaultyServer:
             self._begun.set()
             await self._stop.wait()
             await runner.cleanup()
+            while self._asking:
+                await asyncio.wait(self._asking)
 
     def _write_kubeconfig(self, port: int) -> None:
         self._settings["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{port}"}
@@ -149,13 +155,18 @@ class FaultyServer:
                 return fault.answer()
             headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
             body = await request.read()
-            async with session.request(
-                request.method, self._upstream + request.path_qs, headers=headers, data=body
-            ) as answer:
+            answer = await self._ask(
+                session.request(
+                    request.method, self._upstream + request.path_qs, headers=headers, data=body
+                )
+            )
+            try:
                 if fault is not None:
                     await answer.read()
                     raise ConnectionResetError
                 return await _copied(request, answer)
+            finally:
+                _drop(answer)
         except (asyncio.CancelledError, ConnectionError, aiohttp.ClientError):
             if request.transport is not None:
                 request.transport.abort()
@@ -163,12 +174,36 @@ class FaultyServer:
         finally:
             self._open.discard(task)
 
+    async def _ask(
+        self, asked: Coroutine[object, object, aiohttp.ClientResponse]
+    ) -> aiohttp.ClientResponse:
+        """Ask the real server; a connection that is being made is not dropped in the middle."""
+        asking = asyncio.ensure_future(asked)
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(_unread)
+            raise
+
     def _fault(self, request: web.Request) -> _Fault | None:
         for fault in self._faults:
             if fault.times and fault.method == request.method and fault.part in request.path_qs:
                 fault.times -= 1
                 return fault
         return None
+
+
+def _unread(asking: asyncio.Future[aiohttp.ClientResponse]) -> None:
+    if not asking.cancelled() and asking.exception() is None:
+        _drop(asking.result())
+
+
+def _drop(answer: aiohttp.ClientResponse) -> None:
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
+    answer.close()
 
 
 async def _copied(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:

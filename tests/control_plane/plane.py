@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +58,7 @@ class ControlPlane:
         if missing := why_no_kubernetes():
             raise RuntimeError(missing)
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._flags: dict[str, Mapping[str, str]] = {}
         self._authority = Authority()
         self._stack = ExitStack()
         self.folder = Path()
@@ -136,12 +137,12 @@ class ControlPlane:
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
 
-    def restart_api_server(self, while_down: Callable[[], None] = lambda: None) -> None:
-        """Kill the API server, and start it again where it was."""
-        self._stop("kube-apiserver")
-        while_down()
-        self._run("kube-apiserver", self._api_server_flags)
-        self._until_ready("kube-apiserver", "/readyz")
+    def restart(self, name: str) -> None:
+        """Kill a program, and start it again where it was."""
+        self._stop(name)
+        self._run(name, self._flags[name])
+        if name == "kube-apiserver":
+            self._until_ready(name, "/readyz")
 
     def service_account(self, namespace: str, name: str) -> Path:
         """Return a kubeconfig with a fresh token of that service account, as its pods have it."""
@@ -176,8 +177,7 @@ class ControlPlane:
             httpx.Client(base_url=self.address, verify=trusted, trust_env=False, timeout=30)
         )
         self._run("etcd", self._etcd_flags(client, peer))
-        self._api_server_flags = self._flags_of_api_server(api, client)
-        self._run("kube-apiserver", self._api_server_flags)
+        self._run("kube-apiserver", self._api_server_flags(api, client))
         self._until_ready("kube-apiserver", "/readyz")
         manages = self._authority.user("system:kube-controller-manager")
         self._run("kube-controller-manager", self._manager_flags(manager, manages))
@@ -208,7 +208,7 @@ class ControlPlane:
             "log-level": "warn",
         }
 
-    def _flags_of_api_server(self, port: int, etcd: int) -> dict[str, str]:
+    def _api_server_flags(self, port: int, etcd: int) -> dict[str, str]:
         return {
             "etcd-servers": f"http://127.0.0.1:{etcd}",
             "bind-address": "127.0.0.1",
@@ -260,6 +260,7 @@ class ControlPlane:
 
     def _run(self, name: str, flags: Mapping[str, str]) -> None:
         command = [str(find_program(name)), *(f"--{key}={value}" for key, value in flags.items())]
+        self._flags[name] = flags
         # The signal comes when the thread that started it ends: of use from the main one alone.
         if shutil.which("setpriv") and threading.current_thread() is threading.main_thread():
             command = ["setpriv", "--pdeathsig", "KILL", *command]

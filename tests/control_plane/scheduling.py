@@ -14,8 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from control_plane.sockets import all_closed
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.leading import Leadership
 from runai.hub_service.controller import Controller, Cycle
 from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model import Policy
@@ -23,6 +25,7 @@ from runai.hub_service.scheduler.model import Policy
 __all__ = ["Scheduler"]
 
 STOPPED_WITHIN_S = 30
+LEASE_LASTS_S = 3
 
 T = TypeVar("T")
 
@@ -30,8 +33,14 @@ T = TypeVar("T")
 class Scheduler:
     """A controller over a `KubernetesCluster`, for as long as a `with` lasts."""
 
-    def __init__(self, kubeconfig: Path, policy: Policy | None = None) -> None:
-        """Use the rights that a kubeconfig gives; nothing runs before `with`."""
+    def __init__(
+        self, kubeconfig: Path, policy: Policy | None = None, *, candidate: str = ""
+    ) -> None:
+        """Use the rights that a kubeconfig gives; nothing runs before `with`.
+
+        A `candidate` schedules only while it holds the Lease, and dies without giving it back.
+        """
+        self._candidate = candidate
         self._kubeconfig = str(kubeconfig)
         self._policy = policy
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -82,14 +91,23 @@ class Scheduler:
                 self.failed = failed
             finally:
                 self._begun.set()
-                self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+                self._loop.run_until_complete(all_closed())
 
     async def _schedule(self) -> None:
-        async with await Api.connect(self._kubeconfig) as api, asyncio.TaskGroup() as tasks:
-            self.cluster = KubernetesCluster(api)
-            controller = Controller(
-                self.cluster, decide, policy=self._policy, on_cycle=self.cycles.append
+        async with await Api.connect(self._kubeconfig) as api:
+            self._begun.set()
+            if not self._candidate:
+                await self._work(api)
+            candidate = Leadership(
+                api, namespace="runai", identity=self._candidate, lasts_s=LEASE_LASTS_S
             )
+            await candidate.lead(lambda: self._work(api))
+
+    async def _work(self, api: Api) -> None:
+        self.cluster = KubernetesCluster(api)
+        controller = Controller(
+            self.cluster, decide, policy=self._policy, on_cycle=self.cycles.append
+        )
+        async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.cluster.run())
             tasks.create_task(controller.run())
-            self._begun.set()

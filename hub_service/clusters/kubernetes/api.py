@@ -7,7 +7,7 @@ models stay unused: turning 10,000 pods into them takes seconds. Leaves to other
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -51,6 +51,7 @@ class Api:
         """Use a client that knows the server and who we are."""
         self._client = client
         client.user_agent = "jupyter-runai"
+        self._on_their_way: set[asyncio.Task[aiohttp.ClientResponse]] = set()
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
@@ -72,7 +73,9 @@ class Api:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the connections."""
+        """Let requests that are on their way arrive, and close the connections."""
+        while self._on_their_way:
+            await asyncio.wait(self._on_their_way)
         await self._client.close()
 
     async def get(self, path: str, **query: str) -> Object:
@@ -96,7 +99,7 @@ class Api:
         """Delete an object; `body` are DeleteOptions."""
         return await self._request("DELETE", path, body)
 
-    async def watch(self, path: str, *, seconds: int, **query: str) -> AsyncIterator[Object]:
+    async def watch(self, path: str, *, seconds: int, **query: str) -> AsyncGenerator[Object, None]:
         """Yield changes, `{"type": …, "object": …}`, until the server ends it after `seconds`.
 
         Raises:
@@ -107,11 +110,13 @@ class Api:
         patience = aiohttp.ClientTimeout(total=None, sock_read=seconds + ANSWERED_WITHIN_S)
         try:
             answer = await self._send("GET", path, None, query, "application/json", patience)
-            async with answer:
+            try:
                 if answer.status >= 400:
                     raise _refusal(answer, await answer.read())
                 async for line in answer.content:
                     yield json.loads(line)
+            finally:
+                _drop(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as broken:
             raise _unanswered(path, broken) from broken
 
@@ -151,16 +156,29 @@ class Api:
         content_type: str,
         patience: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        answer: aiohttp.ClientResponse = await self._client.call_api(
-            path,
-            method,
-            query_params=list(query.items()),
-            header_params={"Accept": "application/json", "Content-Type": content_type},
-            body=body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _request_timeout=patience,
+        """Send a request; one whose sender is cancelled still goes its way.
+
+        So nothing is asked by halves, and no connection is dropped while it is made.
+        """
+        sending = asyncio.create_task(
+            self._client.call_api(
+                path,
+                method,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=patience,
+            )
         )
+        self._on_their_way.add(sending)
+        sending.add_done_callback(self._on_their_way.discard)
+        try:
+            answer: aiohttp.ClientResponse = await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            sending.add_done_callback(_unread)
+            raise
         return answer
 
 
@@ -173,6 +191,19 @@ def key_of(found: Object) -> str:
     metadata = found["metadata"]
     namespace = metadata.get("namespace")
     return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+def _unread(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
+    """Drop an answer that nobody waits for any more."""
+    if not sending.cancelled() and sending.exception() is None:
+        _drop(sending.result())
+
+
+def _drop(answer: aiohttp.ClientResponse) -> None:
+    """Break off an answer; in the middle of it there is nothing to take leave of."""
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
+    answer.close()
 
 
 def _pause(answer: aiohttp.ClientResponse) -> float | None:

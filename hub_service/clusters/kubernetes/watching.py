@@ -6,6 +6,7 @@ the cluster, which is told of every change that its parsed objects show.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ class Mirror(Generic[T]):
         on_change: Callable[[], None],
         **query: str,
     ) -> None:
-        """Begin empty; `parse` must not fail on what the API server accepts."""
+        """Begin empty. What `parse` fails on is left out, and said in the log."""
         self._api = api
         self._path = path
         self._parse = parse
@@ -83,7 +84,9 @@ class Mirror(Generic[T]):
         while True:
             page = await self._api.get(self._path, **query)
             for item in page["items"]:
-                found[key_of(item)] = self._parse(item)
+                key = key_of(item)
+                if (parsed := self._parsed(key, item)) is not None:
+                    found[key] = parsed
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
                 break
@@ -98,26 +101,37 @@ class Mirror(Generic[T]):
     async def _watch(self) -> None:
         seconds = int(WATCH_SECONDS * random.uniform(1, 2))  # noqa: S311  no secret
         query = {"resourceVersion": self._seen, "allowWatchBookmarks": "true", **self._query}
-        async for change in self._api.watch(self._path, seconds=seconds, **query):
-            subject = change["object"]
-            if change["type"] == "ERROR":
-                raise ApiError(
-                    int(subject.get("code", 500)),
-                    str(subject.get("reason", "")),
-                    str(subject.get("message", "the watch failed")),
-                )
-            if change["type"] != "BOOKMARK":
-                self._take(change["type"], subject)
-            self._seen = subject["metadata"]["resourceVersion"]
+        changes = self._api.watch(self._path, seconds=seconds, **query)
+        async with contextlib.aclosing(changes):
+            async for change in changes:
+                self._note(change)
+
+    def _note(self, change: Object) -> None:
+        subject = change["object"]
+        if change["type"] == "ERROR":
+            raise ApiError(
+                int(subject.get("code", 500)),
+                str(subject.get("reason", "")),
+                str(subject.get("message", "the watch failed")),
+            )
+        if change["type"] != "BOOKMARK":
+            self._take(change["type"], subject)
+        self._seen = subject["metadata"]["resourceVersion"]
 
     def _take(self, kind: str, subject: Object) -> None:
         key = key_of(subject)
-        if kind == "DELETED":
-            if self._known.pop(key, None) is not None:
-                self._on_change()
-            return
-        parsed = self._parse(subject)
-        is_new = self._known.get(key) != parsed
-        self._known[key] = parsed
+        parsed = None if kind == "DELETED" else self._parsed(key, subject)
+        if parsed is None:
+            is_new = self._known.pop(key, None) is not None
+        else:
+            is_new = self._known.get(key) != parsed
+            self._known[key] = parsed
         if is_new:
             self._on_change()
+
+    def _parsed(self, key: str, subject: Object) -> T | None:
+        try:
+            return self._parse(subject)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            LOG.exception("%s: %s cannot be read and is left out", self._path, key)
+            return None

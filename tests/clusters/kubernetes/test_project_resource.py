@@ -1,0 +1,81 @@
+"""The custom resource: what the API server refuses, and what `kubectl get projects` shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.objects import add_project, job
+from control_plane.plane import ApiRefused
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        pytest.param({"quota": -1}, "must be a number of GPUs", id="negative quota"),
+        pytest.param({"quota": "0.1234"}, "three decimals", id="too fine a quota"),
+        pytest.param({"quota": "many"}, "must be a number of GPUs", id="no number"),
+        pytest.param({"buildQuota": "unlimited"}, "three decimals", id="unlimited build quota"),
+        pytest.param({"weight": -1}, "greater than or equal to 0", id="negative weight"),
+        pytest.param({"parent": "wrong"}, "its own parent", id="its own parent"),
+        pytest.param({"members": ["ana", "ana"]}, "Duplicate value", id="a member twice"),
+    ],
+)
+def test_the_api_server_refuses(plane, spec, says):
+    with pytest.raises(ApiRefused, match=says) as refused:
+        add_project(plane, "wrong", **spec)
+
+    assert refused.value.status == 422
+
+
+def test_the_api_server_refuses_a_name_that_no_page_could_show(plane):
+    with pytest.raises(ApiRefused, match="at most 24"):
+        add_project(plane, "a-name-that-is-longer-than-24")
+
+
+@pytest.mark.parametrize("quota", [0, 2, "0.5", "2.125", "unlimited"])
+def test_the_api_server_takes_a_quota_of(lab, quota):
+    lab.project("vision", quota=quota)
+
+
+def test_kubectl_shows_how_a_project_stands(lab, rights, eventually):
+    lab.node("gpu-0", gpus=2)
+    lab.project("vision", quota="1.5")
+    for name in ("one", "two", "three"):
+        lab.namespace.create(job(name, project="vision"))
+
+    with Scheduler(rights):
+        table = eventually(
+            lambda: _row(lab, "vision") if _row(lab, "vision")[1:5] == WANTED else None,
+            what="the table is right",
+        )
+
+    assert table[0] == "vision"
+
+
+WANTED = ["1.5", "2", "2", "1"]
+"""Quota, fair share, allocated, pending."""
+
+
+def test_a_project_without_its_parent_is_said_to_be_misplaced(lab, rights, eventually):
+    lab.project("vision", parent="nobody", quota=1)
+
+    with Scheduler(rights):
+        condition = eventually(lambda: _valid(lab, "vision"), what="the status is written")
+        assert condition["status"] == "False"
+        assert condition["message"] == "there is no project nobody, its parent"
+        lab.project("nobody")
+        eventually(lambda: _valid(lab, "vision")["status"] == "True", what="it is in its place")
+
+
+def _row(lab, name: str) -> list[str]:
+    row: str = lab.plane.kubectl("get", "project", name, "--no-headers")
+    return row.split()
+
+
+def _valid(lab, name: str):
+    found = lab.plane.request("GET", f"/apis/jupyter-runai.dev/v1alpha1/projects/{name}")
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((c for c in conditions if c["type"] == "Valid"), None)

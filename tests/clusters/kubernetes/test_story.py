@@ -1,0 +1,68 @@
+"""Bob and Patty on Kubernetes: idle GPUs are lent, and come back to their owner at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+
+def test_a_session_runs_on_the_node_that_has_a_gpu(lab, rights, eventually):
+    lab.node("gpu-0", gpus=2)
+    lab.node("cpu-0")
+    lab.project("vision", quota=1)
+    lab.namespace.create(pod("notebook", project="vision"))
+
+    with Scheduler(rights):
+        eventually(
+            lambda: lab.namespace.pod("notebook")["status"]["phase"] == "Running",
+            what="the notebook runs",
+        )
+
+    assert lab.namespace.node_of("notebook") == "gpu-0"
+
+
+def test_bob_lends_to_patty_and_gets_back_what_is_his(lab, rights, eventually):
+    lab.node("gpu-0", gpus=2)
+    lab.project("bob", quota=1)
+    lab.project("patty", quota=1)
+    work = lab.namespace
+    for name in ("first", "second"):
+        work.create(job(name, project="patty"))
+
+    with Scheduler(rights):
+        eventually(lambda: all(p["spec"].get("nodeName") for p in work.pods()), what="both run")
+        before = {p["metadata"]["uid"] for p in work.pods()}
+        work.create(pod("bobs-notebook", project="bob"))
+        eventually(lambda: work.node_of("bobs-notebook"), what="bob has his GPU")
+        waiting = eventually(
+            lambda: [p for p in work.pods() if "nodeName" not in p["spec"]],
+            what="one job was made again and waits",
+        )
+        described = eventually(
+            lambda: (
+                text
+                if "Waiting" in (text := _described(lab, waiting[0]["metadata"]["name"]))
+                else None
+            ),
+            what="it says why",
+        )
+
+    assert "patty holds 1 of its fair share of 1 GPU" in described
+    assert any("bob" in sentence for sentence in _preempted(lab))
+    bound = [p for p in work.pods() if "nodeName" in p["spec"]]
+    assert len(bound) == 2
+    assert len([p for p in bound if p["metadata"]["uid"] in before]) == 1
+
+
+def _described(lab, name: str) -> str:
+    text: str = lab.plane.kubectl("describe", "pod", "-n", lab.namespace.name, name)
+    return text
+
+
+def _preempted(lab) -> list[str]:
+    events = lab.plane.request("GET", f"/api/v1/namespaces/{lab.namespace.name}/events")["items"]
+    return [event["message"] for event in events if event["reason"] == "Preempted"]

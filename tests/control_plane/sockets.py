@@ -1,0 +1,21 @@
+"""See a loop's connections off before it is closed: leaving TLS takes a round trip.
+
+What is still open then would warn in whichever test runs when it is collected. Called by the
+threads of `scheduling` and `faults`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from waiting import eventually_async
+
+__all__ = ["all_closed"]
+
+
+async def all_closed() -> None:
+    """Return when no socket is open but the loop's own."""
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_asyncgens()
+    sockets = loop._selector  # type: ignore[attr-defined]
+    await eventually_async(lambda: len(sockets.get_map()) <= 1, what="connections are closed")
