@@ -6,63 +6,24 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psutil
 import pytest
 
+from report_server import ReportServer, report_server
 from runai.hub_service.agent.__main__ import Settings
 from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
 from runai.hub_service.errors import InvalidRequest
 
 TOKEN = "not-to-be-told"
 AGENT = [sys.executable, "-m", "runai.hub_service.agent"]
 
 
-class Service(ThreadingHTTPServer):
-    """Takes reports over HTTP and tells what is allocated."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.reports: list[AgentReport] = []
-        self.paths: set[tuple[str, str]] = set()
-        self.allocations: list[AgentAllocation] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/services/runai/"
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Service
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.paths.add((self.path, self.headers["Authorization"]))
-        self.server.reports.append(AgentReport.model_validate_json(body))
-        reply = AgentReply(allocations=self.server.allocations).model_dump_json().encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(reply)))
-        self.end_headers()
-        self.wfile.write(reply)
-
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture
-def service() -> Iterator[Service]:
-    with Service() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+def service() -> Iterator[ReportServer]:
+    with report_server() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -86,7 +47,7 @@ def test_it_measures_what_is_allocated(service, environment, start, hold, eventu
         )
         agent.terminate()
 
-    assert service.paths == {("/services/runai/api/v1/nodes/here/samples", f"Bearer {TOKEN}")}
+    assert service.asked == {("/services/runai/api/v1/nodes/here/samples", f"Bearer {TOKEN}")}
     assert agent.returncode == 0
 
 

@@ -5,75 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from report_server import ReportServer, report_server
 from runai.hub_service.agent.reporting import HttpReporter
-from runai.hub_service.api.reports import AgentReply, AgentReport
+from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.errors import InvalidRequest, Unauthenticated, Unavailable
 
 TOKEN = "not-to-be-told"
 
 
-class Service(ThreadingHTTPServer):
-    """Answers reports as it is told to."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.status, self.reply = 200, AgentReply(allocations=[]).model_dump_json()
-        self.hangs_up = False
-        self.reports: list[AgentReport] = []
-        self.asked: set[tuple[str, str]] = set()
-        self.clients: set[int] = set()
-        self.has_hung_up = threading.Semaphore(0)
-        self.answers = threading.Event()
-        self.answers.set()
-
-    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
-        super().shutdown_request(request)
-        self.has_hung_up.release()
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Service
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.reports.append(AgentReport.model_validate_json(body))
-        self.server.asked.add((self.path, self.headers["Authorization"]))
-        self.server.clients.add(self.client_address[1])
-        self.server.answers.wait()
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.reply)))
-        self.end_headers()
-        self.wfile.write(self.server.reply.encode())
-        # Without a word, as a server does that waited long enough.
-        self.close_connection = self.server.hangs_up
-
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture
-def service() -> Iterator[Service]:
-    with Service() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+def service() -> Iterator[ReportServer]:
+    with report_server() as server:
         yield server
-        server.answers.set()
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
 def reporter(service) -> Iterator[HttpReporter]:
-    address = f"http://127.0.0.1:{service.server_port}/services/runai/"
-    reporter = HttpReporter(address, TOKEN)
+    reporter = HttpReporter(service.url, TOKEN)
     yield reporter
     reporter.close()
 
