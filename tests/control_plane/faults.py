@@ -19,7 +19,6 @@ from base64 import b64decode
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -72,12 +71,7 @@ class FaultyServer:
         assert self._begun.wait(STARTED_WITHIN_S)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop; connections that are open break."""
         self.cut()
         self._loop.call_soon_threadsafe(self._stop.set)

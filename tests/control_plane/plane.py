@@ -26,7 +26,6 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -71,19 +70,14 @@ class ControlPlane:
             try:
                 self._start()
             except BaseException as wrong:
-                self.__exit__(None, None, None)
+                self.__exit__()
                 if attempt == STARTS or "address already in use" not in str(wrong):
                     raise
             else:
                 break
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop clients before what they talk to, and forget everything."""
         for name in reversed(list(self._programs)):
             self._stop(name)
