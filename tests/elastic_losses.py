@@ -15,7 +15,7 @@ __all__ = ["lose_rank_0"]
 
 def lose_rank_0(rank: int, ranks: int, seen: str) -> str:
     """Agree once, lose rank 0; return what rank 2 is told, who waits for rank 1 alone."""
-    agreement: Agreement | None = Agreement(ranks)
+    agreement = Agreement(ranks)
     agreement.exchange(rank, 1, leaving=False)
     if rank == 0:
         agreement.conclude()
@@ -28,7 +28,7 @@ def lose_rank_0(rank: int, ranks: int, seen: str) -> str:
         if rank == 2:
             Path(seen).touch()
             return str(error)
-        agreement = None
+        del agreement
         abandon_group(error)
         while not Path(seen).exists():  # a process that ended has closed its connections, too
             time.sleep(0.01)

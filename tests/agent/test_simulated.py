@@ -181,7 +181,7 @@ def on_devices(poll) -> set[int]:
 
 
 def test_who_starts_while_its_session_is_released_is_on_no_device(source, start, hold):
-    def program() -> psutil.Process:
+    def program():
         return start(mib=1, env={"RUNAI_WORKLOAD": "vision/lab"})
 
     server, kernel = start(mib=1), program()

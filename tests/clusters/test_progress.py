@@ -40,7 +40,7 @@ def test_what_the_reporter_writes_is_read(tmp_path, monkeypatch):
     push("optimizer_name", "Adam", ReportType.parameter)
 
     [found] = ProgressFiles().look([of(tmp_path)]).values()
-    assert found.epochs == (3, 10)
+    assert found.epochs == (3.0, 10.0)
     assert str(found.metrics["loss"]) == "nan"
     assert found.parameters == {"optimizer_name": "Adam"}
 
