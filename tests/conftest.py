@@ -13,6 +13,7 @@ conftest.py of its folder.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -35,6 +36,9 @@ REQUIRED = pytest.StashKey[frozenset[str]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a misspelt RUNAI_REQUIRE before anything runs."""
+    # Whoever starts us in the background of a shell has us ignore it, and our programs after us.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Keras would import TensorFlow: with it in the process, PyTorch's first optimizer, which
     # imports Triton, aborts. Tests of back ends have processes of their own.
     os.environ.setdefault("KERAS_BACKEND", "torch")

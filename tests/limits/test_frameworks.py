@@ -149,6 +149,7 @@ print(json.dumps([
 # -- TensorFlow ----------------------------------------------------------------------------------
 
 # Devices that are not there, in the real TensorFlow: what would it tell the driver?
+OF_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
 TENSORFLOW = """
 import json, os
 import tensorflow as tf
@@ -190,7 +191,7 @@ print(json.dumps([hooked, told]))
 
 @pytest.mark.tensorflow
 def test_the_real_tensorflow_is_told_when_it_makes_its_devices(run_python, workload_env):
-    env = workload_env("8192,4096", devices="16384,16384", context=500, TF_CPP_MIN_LOG_LEVEL="3")
+    env = workload_env("8192,4096", devices="16384,16384", context=500, **OF_TENSORFLOW)
 
     hooked, told = run_python(TENSORFLOW, env)
 
@@ -215,7 +216,7 @@ answer = float(tf.reduce_sum(tf.ones((3, 3))))
 told = [answer, context.Context.ensure_initialized.__module__, is_out_of_memory(error)]
 print(json.dumps(told))
 """
-    env = workload_env("8192", devices="16384", TF_CPP_MIN_LOG_LEVEL="3")
+    env = workload_env("8192", devices="16384", **OF_TENSORFLOW)
 
     assert run_python(program, env) == [9.0, "tensorflow.python.eager.context", True]
 
