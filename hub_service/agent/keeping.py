@@ -18,23 +18,16 @@ from runai.hub_service.limits import signalling
 from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.limits.watchdog import Holding, Member, Step, Watchdog
 
-__all__ = ["Keeper", "holdings"]
+__all__ = ["Keeper", "Limits"]
 
 log = logging.getLogger(__name__)
 
 
-def holdings(poll: Poll, allocations: Sequence[AgentAllocation]) -> list[Holding]:
-    """Return what each workload uses of each device that it shares.
-
-    A whole device has no limit: who fills it harms nobody.
-    """
-    return _Limits(allocations).holdings(poll)
-
-
-class _Limits:
-    """What holds from one change of the allocations to the next."""
+class Limits:
+    """What allocations say, looked up once until they change; a whole device has no limit."""
 
     def __init__(self, allocations: Sequence[AgentAllocation]) -> None:
+        """Add up the limits of each workload on each device."""
         self.allocations = allocations
         self._mib: dict[tuple[str, str], int] = {}
         for allocation in allocations:
@@ -44,6 +37,7 @@ class _Limits:
         self._servers = {a.pid for a in allocations if a.pid is not None and a.is_server}
 
     def holdings(self, poll: Poll) -> list[Holding]:
+        """Return what each workload uses of each device that it shares."""
         members: dict[tuple[str, str], list[Member]] = {key: [] for key in self._mib}
         for p in poll.processes:
             here = members.get((p.workload, p.device))
@@ -77,7 +71,7 @@ class Keeper:
         self._send = send
         self._clock = clock
         self._watchdog = Watchdog()
-        self._limits = _Limits(())
+        self._limits = Limits(())
 
     def told(
         self, report: AgentReport, poll: Poll, allocations: Sequence[AgentAllocation]
@@ -97,7 +91,7 @@ class Keeper:
         """Act upon a poll; return what is to be told."""
         # The loop hands on the same list for as long as the service says the same.
         if allocations is not self._limits.allocations:
-            self._limits = _Limits(allocations)
+            self._limits = Limits(allocations)
         steps = self._watchdog.look(self._clock(), self._limits.holdings(poll), poll.failed)
         return tuple(
             Notice(

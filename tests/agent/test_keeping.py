@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from runai.hub_service.agent.devices import Poll, ProcessReading
-from runai.hub_service.agent.keeping import Keeper, holdings
+from runai.hub_service.agent.keeping import Keeper, Limits
 from runai.hub_service.agent.mps_clients import MpsClients
 from runai.hub_service.limits import signalling
 from runai.hub_service.limits.sharing import MPS_LIMIT
@@ -144,7 +144,7 @@ def test_limits_of_the_workers_of_a_workload_add_up_on_a_device(hold):
         hold("vision/a", "GPU-0", gpus=0.25, worker=n, limits_mib={"GPU-0": 4096}) for n in range(2)
     ]
 
-    (found,) = holdings(Poll(0.0, 1.0, (), ()), allocations)
+    (found,) = Limits(allocations).holdings(Poll(0.0, 1.0, (), ()))
 
     assert (found.workload, found.limit_mib, found.members) == ("vision/a", 8192, ())
 
@@ -155,8 +155,8 @@ def test_a_whole_device_has_no_limit_and_a_process_without_a_name_is_not_judged(
 
     poll = Poll(0.0, 1.0, (), (reading(7, 1.0), reading(8, 0.0), reading(9, 1.0, None)))
 
-    assert holdings(poll, [hold("vision/a", "GPU-0")]) == []
-    (found,) = holdings(poll, [hold("vision/a", "GPU-0", limits_mib={"GPU-0": 4096})])
+    assert Limits([hold("vision/a", "GPU-0")]).holdings(poll) == []
+    (found,) = Limits([hold("vision/a", "GPU-0", limits_mib={"GPU-0": 4096})]).holdings(poll)
     assert [member.pid for member in found.members] == [7]
 
 
@@ -169,7 +169,7 @@ def test_a_notebook_server_is_known_as_one(hold, start):
         ProcessReading("GPU-0", pid, "vision/lab", 0.0, 100, created=1.0) for pid in (server.pid, 9)
     )
 
-    (found,) = holdings(Poll(0.0, 1.0, (), readings), [allocation])
+    (found,) = Limits([allocation]).holdings(Poll(0.0, 1.0, (), readings))
 
     assert [member.spared for member in found.members] == [True, False]
 
