@@ -22,6 +22,7 @@ __all__ = ["configuration"]
 SERVICE = "runai"
 HANDED_ON = (
     "RUNAI_AGENT_METRICS",
+    "RUNAI_AGENT_TOKEN",
     "RUNAI_ELASTIC_GROW_EVERY",
     "RUNAI_ELASTIC_PAYS_FROM",
     "RUNAI_ELASTIC_RESIZE_COST",

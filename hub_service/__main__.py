@@ -141,7 +141,7 @@ async def serve(config: Config) -> None:
     async with opened as cluster, hub_users(config) as users:
         listening = listening or await listen(config.host, config.port)
         await set_projects(cluster, config, len(devices))
-        agent_token = secrets.token_urlsafe(32)
+        agent_token = config.agent_token or secrets.token_urlsafe(32)
         metrics = Metrics()
         ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
         past = UsageHistory(cluster, ledger)
@@ -152,21 +152,22 @@ async def serve(config: Config) -> None:
             ),
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
-            authenticator=SharedTokens(config.hub_token, agent_token, users),
+            authenticator=SharedTokens(config.hub_token, {node: agent_token}, users),
             prefix=config.prefix,
             version=version("jupyter-runai"),
             workdir_exists=no_opinion if config.system_users else is_directory,
             present=Present(sharing),
         )
         own_url = url_of(config, listening)
-        agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
         work: list[Work] = [
             cluster.run(),
             platform.controller.run(),
             Bookkeeping(cluster, platform.ledger, platform.controller.changes).run(),
             platform.ledger.run(),
-            keep_agent_running(agent),
         ]
+        if not config.agent_token:
+            agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
+            work.append(keep_agent_running(agent))
         if policy is not None and policy.history_weight:
             await past.read()  # before anything is decided
             work.append(past.run())

@@ -61,6 +61,8 @@ class Config:
     """Shared with the hub's process; its bearer is the spawner."""
     hub: HubConfig | None
     """None: no JupyterHub; only the shared token is known."""
+    agent_token: str = field(repr=False, default="")
+    """What this node's agent shows, where somebody else starts it; "": we do, with one of its own."""
     ledger: str = field(repr=False, default="")
     """Address of the ledger's database, perhaps with a password; "": a file in `data_dir`."""
     log_level: str = "INFO"
@@ -102,6 +104,7 @@ class Config:
             gpu_sharing=_gpu_sharing(environ),
             ledger=_database("RUNAI_LEDGER", environ),
             hub_token=_required("RUNAI_HUB_TOKEN", environ),
+            agent_token=_agent_token(environ),
             hub=_hub(environ) if environ.get("JUPYTERHUB_API_URL") else None,
             log_level=_log_level(environ),
             elastic=_elastic_rules(environ),
@@ -142,6 +145,16 @@ def _count(name: str, environ: Mapping[str, str], most: int = 1024) -> int:
     if not (value.isascii() and value.isdecimal() and int(value) <= most):
         raise _wrong(name, environ, f"a whole number from 0 to {most}")
     return int(value)
+
+
+def _agent_token(environ: Mapping[str, str]) -> str:
+    token = environ.get("RUNAI_AGENT_TOKEN", "")
+    if token and token == environ["RUNAI_HUB_TOKEN"]:
+        raise InvalidRequest(
+            "RUNAI_AGENT_TOKEN is the hub's token.",
+            hint="Make one of its own: an agent may do nothing but report.",
+        )
+    return token
 
 
 def _database(name: str, environ: Mapping[str, str]) -> str:

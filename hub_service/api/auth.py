@@ -6,6 +6,7 @@ Tokens are compared in constant time and appear in no message and no log.
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -59,16 +60,21 @@ def bearer_token(request: Request) -> str | None:
 class SharedTokens:
     """Know the platform's own processes by their tokens, and ask another for everybody else."""
 
-    def __init__(self, hub_token: str, agent_token: str, users: Authenticator | None) -> None:
-        self._tokens = [(hub_token.encode(), "hub"), (agent_token.encode(), "agent")]
+    def __init__(
+        self, hub_token: str, node_tokens: Mapping[str, str], users: Authenticator | None
+    ) -> None:
+        """Know the hub by its token, and by that of its node each agent."""
+        self._tokens = [(hub_token.encode(), Actor("hub", "hub"))] + [
+            (token.encode(), Actor(node, "agent")) for node, token in node_tokens.items()
+        ]
         self._users = users
 
     async def actor(self, request: Request) -> Actor:
-        """Return the hub, the agent, or whoever else knows."""
+        """Return the hub, a node's agent, or whoever else knows."""
         token = (bearer_token(request) or "").encode()
-        for known, kind in self._tokens:
+        for known, actor in self._tokens:
             if known and hmac.compare_digest(known, token):
-                return Actor(name=kind, kind="hub" if kind == "hub" else "agent")
+                return actor
         if self._users is None:
             what = "The token is not known." if token else "Nobody is logged in."
             raise Unauthenticated(what, hint="Send a token; `runai login` gets one.")

@@ -33,9 +33,10 @@ ADMIN_SCOPE = "custom:runai:admin"
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asks. The hub acts for any user, the agent only delivers samples."""
+    """Who asks. The hub acts for any user, an agent only delivers the samples of its node."""
 
     name: str
+    """A user's; an agent's is its node's."""
     kind: Literal["user", "hub", "agent"] = "user"
     admin: bool = False
     """A hub admin, or the holder of a token with `custom:runai:admin`."""

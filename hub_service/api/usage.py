@@ -80,6 +80,8 @@ async def history(on: On, caller: Caller, since: datetime) -> list[PastWorkload]
 async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> AgentReply:
     """Take one interval of measurements from a node's agent; say what to measure next."""
     authorise(caller, Action.REPORT)
+    if node != caller.name:
+        raise Forbidden(f"The token of node {caller.name} reports about that node alone.")
     devices = await on.cluster.devices()
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")

@@ -52,6 +52,15 @@ def test_the_hub_says_where_to_listen_and_who_we_are():
     assert config.hub.callback_url == "/jupyter/services/runai/oauth_callback"
 
 
+def test_an_agents_token_is_its_own():
+    given = Config.from_environment(LEAST | {"RUNAI_AGENT_TOKEN": "of-the-node"})
+
+    assert (given.agent_token, "of-the-node" in repr(given)) == ("of-the-node", False)
+    with pytest.raises(InvalidRequest, match="RUNAI_AGENT_TOKEN is the hub's token") as refused:
+        Config.from_environment(LEAST | {"RUNAI_AGENT_TOKEN": LEAST["RUNAI_HUB_TOKEN"]})
+    assert LEAST["RUNAI_HUB_TOKEN"] not in str(refused.value)
+
+
 def test_how_eagerly_elastic_jobs_grow_is_set():
     given = Config.from_environment(
         LEAST
