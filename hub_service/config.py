@@ -62,7 +62,7 @@ class Config:
     hub: HubConfig | None
     """None: no JupyterHub; only the shared token is known."""
     agent_token: str = field(repr=False, default="")
-    """What this node's agent shows, where somebody else starts it; "": we do, with one of its own."""
+    """What this node's agent shows where somebody else starts it; "": ours has one of its own."""
     ledger: str = field(repr=False, default="")
     """Address of the ledger's database, perhaps with a password; "": a file in `data_dir`."""
     log_level: str = "INFO"

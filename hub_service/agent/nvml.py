@@ -13,6 +13,7 @@ from dataclasses import replace
 import pynvml
 
 from runai.hub_service.agent.devices import Device, DeviceReading, Poll, ProcessReading
+from runai.hub_service.agent.nvml_gpm import InstanceLoads
 from runai.hub_service.agent.nvml_hardware import (
     Gpu,
     NvmlMissing,
@@ -23,10 +24,11 @@ from runai.hub_service.agent.nvml_hardware import (
 )
 from runai.hub_service.agent.nvml_health import Health, lost
 from runai.hub_service.agent.nvml_processes import (
+    MPS_SERVER,
     Sample,
     average,
     busy_by_process,
-    memory_by_process,
+    users,
 )
 from runai.hub_service.agent.owners import Owners, Whose
 from runai.hub_service.api.reports import AgentAllocation
@@ -51,9 +53,11 @@ class NvmlDevices:
         self._owners = Owners()
         self._before = time.monotonic()
         self._health: Health | None = None
+        self._loads: InstanceLoads | None = None
         try:
             self._gpus = open_gpus(number)
             self._health = Health(self._gpus)
+            self._loads = InstanceLoads(self._gpus)
         except NvmlMissing:
             self.close()
             raise
@@ -82,6 +86,8 @@ class NvmlDevices:
             self._open = False
             if self._health is not None:
                 self._health.close()
+            if self._loads is not None:
+                self._loads.close()
             pynvml.nvmlShutdown()
 
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
@@ -117,22 +123,32 @@ class NvmlDevices:
             fault = faults.get(part.device.uuid, part.device.fault)
             if gpu.handle is not None and failure is None:
                 try:
-                    total = _total(part, fault)
+                    total = self._total(gpu, part, fault)
                     yield total, self._processes(part, busy, total)
                 except pynvml.NVMLError as error:
                     yield _gap(part, lost(error) or fault), None
             else:
                 yield _gap(part, (lost(failure) if failure else "") or fault), None
 
+    def _total(self, gpu: Gpu, part: Part, fault: str) -> DeviceReading:
+        rates = known(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
+        busy = None if rates is None or rates.gpu > 100 else rates.gpu / 100
+        if busy is None and self._loads is not None:
+            busy = self._loads.since_last(gpu, part)
+        return DeviceReading(part.device.uuid, busy, used_mib(part.handle), fault)
+
     def _processes(
         self, part: Part, busy: dict[int, list[Sample]] | None, total: DeviceReading
     ) -> list[ProcessReading]:
-        memory = memory_by_process(part)
+        memory, clients = users(part)
         device, readings = part.device.uuid, []
+        # What the server of MPS does may be any of its clients' work: theirs is unknown, not zero.
+        served = bool(clients) and any(self._serves(pid, s) for pid, s in (busy or {}).items())
         # Loads are told of whole GPUs only, so those of other instances are not in `busy`.
         for pid in sorted(memory.keys() | (busy or {}).keys()):
             whose = self._owners.whose(pid)
-            samples, since = None if busy is None else busy.get(pid, []), 0.0
+            told = busy is not None and (pid in busy or not (served and pid in clients))
+            samples, since = (busy or {}).get(pid, []) if told else None, 0.0
             if samples and (before := self._owners.before(pid)) is not None:
                 # Who had the number since the last poll.
                 former, since = before
@@ -145,20 +161,12 @@ class NvmlDevices:
             return [readings[0]._replace(utilization=total.utilization)]
         return readings
 
+    def _serves(self, pid: int, samples: Sequence[Sample]) -> bool:
+        return average(samples) > 0 and self._owners.whose(pid).name.startswith(MPS_SERVER)
+
 
 def _gap(part: Part, fault: str) -> DeviceReading:
     return DeviceReading(part.device.uuid, None, None, fault)
-
-
-def _total(part: Part, fault: str) -> DeviceReading:
-    # An instance has no utilization that NVML could tell: unknown.
-    rates = known(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
-    return DeviceReading(
-        part.device.uuid,
-        None if rates is None or rates.gpu > 100 else rates.gpu / 100,
-        used_mib(part.handle),
-        fault,
-    )
 
 
 def _reading(

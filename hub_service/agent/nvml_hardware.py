@@ -4,6 +4,7 @@ Knows names, UUIDs and memory. A GPU in MIG mode is left out, its instances stan
 do is read by `nvml`, `nvml_processes` and `nvml_health`.
 """
 
+from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ class Part:
     device: Device
     instance: tuple[int, int] | None = None
     """Ids of the GPU instance and the compute instance; None for a whole GPU."""
+    has_own_counters: bool = False
+    """Whether it is the only compute instance of its GPU instance, which has the counters."""
 
 
 @dataclass(slots=True)
@@ -88,6 +91,7 @@ def _gpu(index: int, first: int) -> Gpu:
 
 
 def _instances(handle: Any, first: int) -> Iterator[Part]:  # noqa: ANN401  an opaque pointer
+    found: list[tuple[Any, tuple[int, int]]] = []
     for slot in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
@@ -99,8 +103,11 @@ def _instances(handle: Any, first: int) -> Iterator[Part]:  # noqa: ANN401  an o
             int(pynvml.nvmlDeviceGetGpuInstanceId(instance)),
             int(pynvml.nvmlDeviceGetComputeInstanceId(instance)),
         )
-        yield Part(instance, _device(instance, first), ids)
-        first += 1
+        found.append((instance, ids))
+    of_gpu_instance = Tally(gpu_instance for _, (gpu_instance, _) in found)
+    for index, (instance, ids) in enumerate(found, first):
+        alone = of_gpu_instance[ids[0]] == 1
+        yield Part(instance, _device(instance, index), ids, has_own_counters=alone)
 
 
 def _device(handle: Any, index: int) -> Device:  # noqa: ANN401  an opaque pointer

@@ -13,17 +13,21 @@ import pynvml
 from runai.hub_service.agent import nvml_lists
 from runai.hub_service.agent.nvml_hardware import MIB, UNKNOWN, Gpu, Part, known
 
-__all__ = ["Sample", "average", "busy_by_process", "memory_by_process"]
+__all__ = ["MPS_SERVER", "Sample", "Users", "average", "busy_by_process", "users"]
+
+MPS_SERVER = "nvidia-cuda-mps"
+"""How the name of the process begins that works for all clients of MPS on a GPU."""
 
 _IDLE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
 """No process was busy; some libraries answer success without samples, which the binding raises."""
 
 _NO_INSTANCE = (0xFFFFFFFF, 0xFFFFFFFF)
 
+_OF_CLIENTS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 _LISTINGS = (
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
-    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    _OF_CLIENTS,
 )
 """Of driver 510 and newer."""
 
@@ -35,22 +39,34 @@ class Sample(NamedTuple):
     busy_percent: int
 
 
-def memory_by_process(part: Part) -> dict[int, int | None]:
-    """Merge the lists of compute, graphics and MPS processes, in MiB: one may be on several.
+class Users(NamedTuple):
+    """The processes on a device."""
+
+    memory: dict[int, int | None]
+    """MiB of each; None: not told."""
+    clients: set[int]
+    """Those of them that work through MPS."""
+
+
+def users(part: Part) -> Users:
+    """Merge the lists of compute, graphics and MPS processes: one may be on several.
 
     Raises:
         NVMLError: the device does not answer.
     """
     memory: dict[int, int | None] = {}
+    clients: set[int] = set()
     for listing in _LISTINGS:
         for pid, used, *ids in known(nvml_lists.processes, listing, part.handle) or ():
             if part.instance is not None and tuple(ids) not in {part.instance, _NO_INSTANCE}:
                 continue
+            if listing == _OF_CLIENTS:
+                clients.add(pid)
             if used == nvml_lists.NOT_AVAILABLE:
                 memory.setdefault(pid, None)
             else:
                 memory[pid] = max(memory.get(pid) or 0, used // MIB)
-    return memory
+    return Users(memory, clients)
 
 
 def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:

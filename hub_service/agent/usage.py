@@ -4,6 +4,7 @@ Knows what is a zero, a gap and unknown. Whose each process is was found out bef
 Pure; called by the loop.
 """
 
+from collections import Counter as Tally
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> Age
     seen: dict[tuple[str, str], list[ProcessReading]] = {}
     for reading in poll.processes:
         seen.setdefault((reading.workload, reading.device), []).append(reading)
+    tenants = Tally(device for _, device in seen)
+    # Where no load is told by process, a device's load is that of the only one who is there.
+    alone = {d.device: d.utilization for d in poll.devices if tenants[d.device] == 1}
     # Checked once as a whole, each second: a model for each line would cost twice as much.
     return AgentReport.model_validate(
         {
@@ -39,7 +43,7 @@ def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> Age
                 for d in poll.devices
             ],
             "samples": [
-                _sample(workload, device, seen.get((workload, device), ()))
+                _sample(workload, device, seen.get((workload, device), ()), alone.get(device))
                 for workload, device in sorted(held | seen.keys())
                 if device not in poll.failed
             ],
@@ -62,13 +66,15 @@ def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> Age
     )
 
 
-def _sample(workload: str, device: str, readings: Sequence[ProcessReading]) -> dict[str, Any]:
+def _sample(
+    workload: str, device: str, readings: Sequence[ProcessReading], alone: float | None
+) -> dict[str, Any]:
     # No process: idle. Processes of which the driver tells nothing: unknown.
     busy = [r.utilization for r in readings if r.utilization is not None]
     held = [r.memory_mib for r in readings if r.memory_mib is not None]
     return {
         "workload": workload,
         "device": device,
-        "utilization": None if readings and not busy else min(1.0, sum(busy)),
+        "utilization": alone if readings and not busy else min(1.0, sum(busy)),
         "memory_mib": None if readings and not held else sum(held),
     }

@@ -4,6 +4,7 @@
  *   gpu UUID TOTAL_MIB RESERVED_MIB USED_MIB UTIL NAME     UTIL in percent, -1: not supported
  *   mig GPU UUID GI CI TOTAL_MIB RESERVED_MIB USED_MIB NAME   an instance; its GPU is in MIG mode
  *   empty GPU                                              in MIG mode, without an instance
+ *   gpm GPU GI TICKS BUSY                                  counters of a GPU instance, from its start
  *   proc GPU PID MIB C|G|M [GI CI]                         MIB -1: not available
  *   sample GPU PID TIMESTAMP_US SM                         as the driver keeps them in its ring
  *   xid GPU SERIAL CODE [GI CI]                            an event, told once to each event set
@@ -40,6 +41,7 @@ typedef struct { int gpu; unsigned pid; long long mib; char kind; int gi, ci; } 
 typedef struct { int gpu; Sample sample; } Ring;
 typedef struct { int gpu; u64 serial, code; int gi, ci; } Xid;
 typedef struct { int gpu; char function[96]; int code; } Fault;
+typedef struct { int gpu, gi; double ticks, busy; } Counters;
 
 static struct {
     Device gpus[MAX_GPUS], migs[MAX_ENTRIES];
@@ -47,8 +49,9 @@ static struct {
     Ring ring[MAX_ENTRIES];
     Xid xids[MAX_ENTRIES];
     Fault faults[MAX_ENTRIES];
+    Counters counters[MAX_ENTRIES];
     int recovery[MAX_GPUS], bad_rows[MAX_GPUS], empty[MAX_GPUS];
-    int n_gpus, n_migs, n_procs, n_ring, n_xids, n_faults;
+    int n_gpus, n_migs, n_procs, n_ring, n_xids, n_faults, n_counters;
 } state;
 
 /* A handle is the address of one of these, so that it stays the same from call to call. */
@@ -61,6 +64,7 @@ static void parse(const char *line) {
     Ring *r = &state.ring[state.n_ring];
     Xid *x = &state.xids[state.n_xids];
     Fault *f = &state.faults[state.n_faults];
+    Counters *c = &state.counters[state.n_counters];
     int gpu, value;
     p->gi = p->ci = x->gi = x->ci = NONE;
     if (sscanf(line, "gpu %95s %lld %lld %lld %d %95[^\n]", g->uuid, &g->total, &g->reserved,
@@ -79,6 +83,8 @@ static void parse(const char *line) {
                     &x->ci) >= 3) state.n_xids++;
     else if (sscanf(line, "fault %d %95s %d", &f->gpu, f->function, &f->code) == 3)
         state.n_faults++;
+    else if (sscanf(line, "gpm %d %d %lf %lf", &c->gpu, &c->gi, &c->ticks, &c->busy) == 4)
+        state.n_counters++;
     else if (sscanf(line, "recovery %d %d", &gpu, &value) == 2) state.recovery[gpu] = value;
     else if (sscanf(line, "rows %d", &gpu) == 1) state.bad_rows[gpu] = 1;
     else if (sscanf(line, "empty %d", &gpu) == 1) state.empty[gpu] = 1;
@@ -284,6 +290,47 @@ int nvmlDeviceGetProcessUtilization(Handle *h, Sample *samples, unsigned *count,
     if (!newer) return NOT_FOUND;
     *count = found;
     return samples ? SUCCESS : SMALL;
+}
+
+/* ---- counters of GPU instances ---- */
+
+typedef struct { unsigned version, supported; } Support;
+typedef struct { unsigned id; int answer; double value; char *names[3]; } Metric;
+typedef struct { unsigned version, n; Counters *from, *to; Metric metrics[1]; } Metrics;
+
+int nvmlGpmQueryDeviceSupport(Handle *h, Support *support) {
+    ON(h);
+    support->supported = state.n_counters > 0;
+    return SUCCESS;
+}
+
+int nvmlGpmSampleAlloc(Counters **sample) {
+    BEGIN(-1);
+    *sample = calloc(1, sizeof **sample);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleFree(Counters *sample) { free(sample); return SUCCESS; }
+
+int nvmlGpmMigSampleGet(Handle *h, unsigned gi, Counters *sample) {
+    ON(h);
+    for (int i = 0; i < state.n_counters; i++)
+        if (state.counters[i].gpu == h->gpu && state.counters[i].gi == (int)gi) {
+            *sample = state.counters[i];
+            return SUCCESS;
+        }
+    return NOT_FOUND;
+}
+
+int nvmlGpmMetricsGet(Metrics *asked) {
+    BEGIN(-1);
+    double ticks = asked->to->ticks - asked->from->ticks;
+    for (unsigned i = 0; i < asked->n; i++) {
+        Metric *m = &asked->metrics[i];
+        m->answer = m->id == 1 ? SUCCESS : NOT_SUPPORTED;
+        m->value = 100 * (asked->to->busy - asked->from->busy) / ticks; /* without ticks: no number */
+    }
+    return SUCCESS;
 }
 
 /* ---- health ---- */

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+
+import psutil
 import pytest
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.nvml import NvmlDevices
+from waiting import eventually
 
 NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 3, 6, 13, 15, 999
 
@@ -141,6 +145,50 @@ def test_a_lone_process_has_the_whole_devices_load_where_none_is_told_by_process
     )
 
     assert utilization(report) == {MINE: 0.4}
+
+
+def test_several_processes_have_the_devices_load_together_where_they_are_one_workloads(
+    nvml, hold, start
+):
+    process = start(how="grandchild")
+    below = process.parent()
+    unknown = f"fault 0 nvmlDeviceGetProcessUtilization {NOT_SUPPORTED}"
+    nvml.write(GPU, f"proc 0 {process.pid} 60 C", f"proc 0 {below.pid} 60 C", unknown)
+    source = NvmlDevices()
+    allocations = [hold("vision/a", "GPU-0", process=below)]
+    report = usage.report("here", source.poll(allocations), allocations)
+    source.close()
+
+    assert utilization(report) == {MINE: 0.4}
+    assert [p.utilization for p in report.processes] == [None, None]
+
+
+@pytest.fixture
+def mps_server(tmp_path):
+    """Start a process that has the name of the server of MPS."""
+    program = tmp_path / "nvidia-cuda-mps-server"
+    program.write_text("#!/bin/sh\nread line\n")
+    program.chmod(0o755)
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as server:
+        eventually(lambda: psutil.Process(server.pid).name().startswith("nvidia-cuda-mps"))
+        yield server.pid
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        pytest.param(["sample 0 SERVER 10 70"], None, id="told of the server alone: unknown"),
+        pytest.param(["sample 0 SERVER 10 70", "sample 0 PID 10 30"], 0.3, id="told of both"),
+        pytest.param(["sample 0 PID 10 30"], 0.3, id="told of the client"),
+        pytest.param(["sample 0 1 10 70"], 0.0, id="of another process: idle"),
+        pytest.param([], 0.0, id="the server is idle"),
+    ],
+)
+def test_a_client_of_mps_is_not_idle_while_its_server_works(poll, mps_server, samples, expected):
+    lines = ["proc 0 SERVER 30 C", "proc 0 PID 60 C", "proc 0 PID 60 M", *samples]
+    report = poll(GPU, *(line.replace("SERVER", str(mps_server)) for line in lines))
+
+    assert utilization(report)[MINE] == expected
 
 
 def test_processes_of_nobody_are_told_too(poll):

@@ -8,6 +8,7 @@ from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices import open_devices
 from runai.hub_service.agent.nvml import NvmlDevices
 
+NO_PERMISSION = 4
 LAYOUT = (
     "gpu GPU-0 143771 600 0 -1 H200",
     "mig 0 MIG-a 1 0 71424 12 100 H200 MIG 3g.71gb",
@@ -22,16 +23,18 @@ def poll(nvml, hold, start):
     processes = {"PID": start(), "OTHER": start()}
     opened = []
 
-    def run(*lines):
-        nvml.write(*LAYOUT)
+    def filled(lines):
+        for line in lines:
+            told = line
+            for word, process in processes.items():
+                told = told.replace(word, str(process.pid))
+            yield told
+
+    def run(*lines, before=()):
+        nvml.write(*LAYOUT, *filled(before))
         source = NvmlDevices()
         opened.append(source)
-        told = []
-        for line in lines:
-            for word, process in processes.items():
-                line = line.replace(word, str(process.pid))  # noqa: PLW2901
-            told.append(line)
-        nvml.write(*LAYOUT, *told)
+        nvml.write(*LAYOUT, *filled(lines))
         allocations = [
             hold("vision/a", "MIG-a", process=processes["PID"]),
             hold("nlp/b", "MIG-b", process=processes["OTHER"]),
@@ -75,6 +78,54 @@ def test_memory_is_told_for_each_instance_and_utilization_is_unknown(poll):
         ("vision/a", "MIG-a"): (None, 90),
         ("nlp/b", "MIG-b"): (None, 150),
     }
+
+
+BEFORE = ("gpm 0 1 100 40", "gpm 0 2 100 0", "proc 0 PID 90 C 1 0", "proc 0 OTHER 150 C 2 0")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param(["gpm 0 1 200 65", "gpm 0 2 200 0"], (0.25, 0.0), id="counters since then"),
+        pytest.param(["gpm 0 1 200 65"], (0.25, None), id="one that does not answer"),
+        pytest.param(["gpm 0 1 100 40", "gpm 0 2 200 100"], (None, 1.0), id="no time went by"),
+        pytest.param(
+            ["gpm 0 1 200 65", f"fault 0 nvmlGpmMigSampleGet {NO_PERMISSION}"],
+            (None, None),
+            id="not for our account",
+        ),
+    ],
+)
+def test_from_hopper_on_an_instance_has_the_load_of_its_counters(poll, lines, expected):
+    report = poll("proc 0 PID 90 C 1 0", "proc 0 OTHER 150 C 2 0", *lines, before=BEFORE)
+
+    assert tuple(d.utilization for d in report.devices) == (*expected, 0.3)
+    assert {s.device: s.utilization for s in report.samples} == dict(
+        zip(("MIG-a", "MIG-b"), expected, strict=True)
+    )
+
+
+def test_each_poll_counts_what_came_since_the_one_before(nvml):
+    nvml.write(*LAYOUT, "gpm 0 1 100 40")
+    source = NvmlDevices()
+    loads = []
+    for counters in ("200 65", "300 65", "400 165"):
+        nvml.write(*LAYOUT, f"gpm 0 1 {counters}")
+        loads.append(source.poll([]).devices[0].utilization)
+    source.close()
+    source.close()
+
+    assert loads == [0.25, 0.0, 1.0]
+
+
+def test_compute_instances_that_share_counters_have_no_load_of_their_own(nvml):
+    two = (LAYOUT[0], LAYOUT[1], LAYOUT[1].replace("MIG-a 1 0", "MIG-c 1 1"))
+    nvml.write(*two, "gpm 0 1 100 40")
+    source = NvmlDevices()
+    nvml.write(*two, "gpm 0 1 200 65")
+
+    assert [d.utilization for d in source.poll([]).devices] == [None, None]
+    source.close()
 
 
 def test_a_process_that_uses_anothers_instance_is_told_there(poll):

@@ -116,9 +116,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
             controller=Controller(cluster, decide, on_cycle=metrics.count),
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
-            authenticator=SharedTokens(
-                "hub-token", {"lab": "agent-token"}, TokenTable(dict(CAST))
-            ),
+            authenticator=SharedTokens("hub-token", {"lab": "agent-token"}, TokenTable(dict(CAST))),
             prefix=PREFIX,
             version="test",
             workdir_exists=lambda path: Path(path).is_dir(),
