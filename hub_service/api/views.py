@@ -250,6 +250,9 @@ class Viewer:
             for device in devices
             if device.fault
         ]
+        for node, devices in self.world.devices.items():
+            troubles = {self.world.present.sharing.trouble(device.uuid) for device in devices}
+            notes += [f"MPS cannot be had on {node}: {why}." for why in sorted(troubles - {""})]
         for word, amounts in (
             ("Quotas", [p.quota for p in roots]),
             ("Build quotas", [build_quota(p) for p in roots]),

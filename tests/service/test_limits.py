@@ -86,7 +86,10 @@ class Broken(TimeSliced):
 
 async def test_it_is_said_why_mps_cannot_be_had(simulated):
     simulated.platform.present.sharing = Broken()
-    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
+    assert "MPS cannot be had on lab: its limit is not kept on this machine." in (
+        (await root.overview()).notes
+    )
     await ana.submit(job("exp1", gpus="0.5"))
     (soft,) = await ana.workloads()
     await agent.report(report(tiers={"vision/exp1": "mps"}))

@@ -26,10 +26,16 @@ EXPRESSIONS = {
 ORIGINAL = {
     "runai_job_gpu_utilization": {"project", "job_name"},
     "runai_job_allocated_gpus": {"project", "job_name", "job_type"},
+    "runai_job_requested_gpus": {"project", "job_name", "job_type"},
+    "runai_job_requested_gpu_memory": {"project", "job_name", "job_type"},
     "runai_job_used_gpu_memory_bytes": {"project", "job_name"},
     "runai_gpu_last_active_time": {"node", "gpu"},
     "runai_gpu_is_allocated": {"node", "gpu"},
     "runai_gpu_is_running_fractional_job": {"node", "gpu"},
+    "runai_gpu_utilization_non_fractional_jobs": {"job_name", "node", "gpu"},
+    "runai_node_gpu_used_memory_bytes": {"node"},
+    "runai_node_total_memory_bytes": {"node"},
+    "runai_mig_mode_gpu_count": {"node"},
     "runai_project_guaranteed_gpus": {"project"},
 }
 
@@ -139,6 +145,11 @@ async def test_workloads_that_hold_nothing_have_no_series(busy):
 
 async def test_the_originals_names_are_there_with_its_units(busy):
     served, _ = busy
+    ana, agent = await served.client("ana"), await served.client("agent")
+    await ana.submit(SubmitRequest(name="some", command=["true"], gpu_memory_mib=4000))
+    await ana.submit(SubmitRequest(name="whole", command=["true"], gpus="1"))
+    shares = {w.name: w.workers[0].devices[0] for w in await ana.workloads() if w.allocated}
+    await agent.report(measured(served.platform.clock(), 1.0, shares["whole"].uuid, 0.7))
     text = await metrics_of(served.url, "root")
     labels = {
         name: {
@@ -155,6 +166,16 @@ async def test_the_originals_names_are_there_with_its_units(busy):
     assert samples(text, "runai_job_gpu_utilization")["vision", "exp1"] == pytest.approx(40)
     assert samples(text, "runai_gpu_is_running_fractional_job")["lab", "0"] == 1
     assert samples(text, "runai_job_allocated_gpus")["vision", "exp1", "training"] == 0.5
+    assert samples(text, "runai_job_requested_gpus")["vision", "whole", "training"] == 1
+    memory = samples(text, "runai_job_requested_gpu_memory")
+    assert memory["vision", "some", "training"] == 4000 * 2**20
+    assert memory["vision", "exp1", "training"] == 0
+    gpu = str(shares["whole"].device)
+    assert samples(text, "runai_gpu_utilization_non_fractional_jobs") == {
+        ("whole", "lab", gpu): pytest.approx(70)
+    }
+    assert samples(text, "runai_node_gpu_used_memory_bytes")["lab",] == 2 * 2048 * 2**20
+    assert samples(text, "runai_mig_mode_gpu_count")["lab",] == 0
 
 
 async def test_a_wait_is_counted_when_it_ends(busy):
