@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import keras
 import numpy as np
@@ -20,6 +20,9 @@ import runai.elastic
 from runai.elastic import checkpoint
 from runai.elastic.keras.models import training_of
 from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
+
+if TYPE_CHECKING:
+    from runai.elastic.keras.generations import Generation
 
 __all__ = ["Checkpoint"]
 
@@ -70,10 +73,13 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Restore the newest whole checkpoint, if there is one; begin to listen."""
         training_of(self.model)
+        if (generation := _generation()) is not None:
+            self._stop, self._membership = generation.stop, generation.membership
+        else:
+            self._membership = Membership.from_environment()
+            if self._membership is not None and (target := self._membership.look()) is not None:
+                self._membership.gen = target.gen
         self._stop.listen()
-        self._membership = Membership.from_environment()
-        if self._membership is not None and (target := self._membership.look()) is not None:
-            self._membership.gen = target.gen
         if (found := checkpoint.load(self._directory, _read)) is not None:
             self._restore(*found[1])
 
@@ -88,13 +94,21 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         training = training_of(self.model)
         if training.passed_over:
             return
-        leave = self._told()
+        gen, leave = self._agreed()
         updates = training.epoch * training.source.per_epoch + training.done
         if self._membership is not None:
             samples = updates * runai.elastic.global_batch_size
-            self._membership.progress(updates, samples, runai.elastic.gpus)
+            self._membership.progress(
+                updates,
+                samples,
+                runai.elastic.gpus,
+                global_batch=runai.elastic.global_batch_size,
+                steps=runai.elastic.steps,
+            )
         if leave or (self._every is not None and updates % self._every == 0):
             self._save(training.epoch, training.done)
+        if leave and (generation := _generation()) is not None:
+            generation.go_on(gen)
         if leave:
             raise SystemExit(LEAVE_EXIT_CODE)
 
@@ -106,15 +120,19 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         """Give the signals back."""
         self._stop.close()
 
-    def _told(self) -> bool:
-        told = self._stop.wanted
-        if self._membership is not None and (target := self._membership.look()) is not None:
-            told = told or self._membership.is_excluded_by(target)
-        if keras.backend.backend() == "torch":
-            from runai.elastic.keras.ranks import any_rank  # noqa: PLC0415  # imports torch
+    def _agreed(self) -> tuple[int, bool]:
+        """Return the newest generation that any rank has seen, and whether all are to stop now."""
+        target = self._membership.look() if self._membership is not None else None
+        if keras.backend.backend() != "torch":
+            excluded = self._membership is not None and (
+                target is not None and self._membership.is_excluded_by(target)
+            )
+            return 0, self._stop.wanted or excluded
+        from runai.elastic.keras.ranks import agree  # noqa: PLC0415  # imports torch
 
-            return any_rank(told)
-        return told
+        now = self._membership.gen if self._membership is not None else 0
+        gen, leaving = agree(target.gen if target is not None else 0, leaving=self._stop.wanted)
+        return gen, leaving or gen > now
 
     def _save(self, epoch: int, done: int) -> None:
         if hasattr(self.model, "jax_state_sync"):
@@ -161,6 +179,14 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
             "optimizer": self.model.optimizer.plain.variables,
             "metrics": self.model.metrics_variables,
         }
+
+
+def _generation() -> Generation | None:
+    if keras.backend.backend() != "torch":
+        return None
+    from runai.elastic.keras.generations import current  # noqa: PLC0415  # imports torch
+
+    return current()
 
 
 def _assign(kind: str, variables: Sequence[Any], arrays: Sequence[Any]) -> None:

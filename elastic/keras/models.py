@@ -136,6 +136,7 @@ def _fit(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> A
         callbacks.append(Follow(training))
     else:
         callbacks = [Follow(training), *keras.tree.flatten(callbacks or [])]
+    _need_checkpoints(callbacks)
     use.update(
         x=_Beat(training, devices),
         y=None,
@@ -147,6 +148,24 @@ def _fit(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> A
         callbacks=callbacks,
     )
     return plain(*given.args, **given.kwargs)
+
+
+def _need_checkpoints(callbacks: Any) -> None:
+    """Refuse to train as one of several resized workers without what resizing needs."""
+    if keras.backend.backend() != "torch":
+        return
+    from runai.elastic.keras.checkpoint import Checkpoint  # noqa: PLC0415  # imports this module
+    from runai.elastic.keras.generations import current  # noqa: PLC0415  # imports torch
+
+    generation = current()
+    if generation is None or generation.most == 1:
+        return
+    each = getattr(callbacks, "callbacks", callbacks)
+    if not any(isinstance(callback, Checkpoint) for callback in each):
+        raise ValueError(
+            "Workers of an elastic job go on from a checkpoint when their number changes: "
+            "fit(..., callbacks=[runai.elastic.keras.Checkpoint()])."
+        )
 
 
 class _Beat(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types

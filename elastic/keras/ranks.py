@@ -14,16 +14,37 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["any_rank", "join", "rank_and_ranks", "share_weights", "sum_over_ranks"]
+from runai.elastic.keras import generations
+from runai.elastic.membership import Membership
+from runai.elastic.torch import group
+
+__all__ = ["agree", "join", "rank_and_ranks", "share_weights", "sum_over_ranks"]
 
 
 def join() -> tuple[int, int]:
-    """Form the group that a launcher started (`WORLD_SIZE`); return this rank and their number."""
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not dist.is_initialized():
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0))
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    """Form the group of the processes that train together; return this rank and their number.
+
+    They are those of the generation that a cluster or our launcher called, else those that a
+    launcher such as torchrun started (`WORLD_SIZE`).
+
+    Raises:
+        SystemExit: if the cluster does not want this process any more.
+    """
+    if dist.is_initialized() or generations.current() is not None:
+        return rank_and_ranks()
+    membership = Membership.from_environment()
+    launched = int(os.environ.get("WORLD_SIZE") or 1) > 1
+    if torch.cuda.is_available() and (launched or membership is not None):
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0))
+    if membership is not None:
+        generations.enter(membership, _form)
+    elif launched:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     return rank_and_ranks()
+
+
+def _form(meeting: group.Meeting) -> None:
+    group.form_group(meeting, cuda=torch.cuda.is_available())
 
 
 def rank_and_ranks() -> tuple[int, int]:
@@ -33,30 +54,32 @@ def rank_and_ranks() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def any_rank(flag: bool) -> bool:  # noqa: FBT001 - what is asked of all
-    """Say whether it is true of any rank, so that all do the same."""
+def agree(gen: int, *, leaving: bool) -> tuple[int, bool]:
+    """Return the highest generation that any rank has seen, and whether any is to leave."""
     if rank_and_ranks()[1] == 1:
-        return flag
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    flags = torch.tensor(float(flag), device=device)
-    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-    return bool(flags.item())
+        return gen, leaving
+    seen = torch.tensor([gen, int(leaving)])
+    with generations.peers():
+        dist.all_reduce(seen, op=dist.ReduceOp.MAX)
+    return int(seen[0]), bool(seen[1])
 
 
 def share_weights(variables: Sequence[Any]) -> None:
     """Give all ranks the first one's values."""
     if rank_and_ranks()[1] > 1:
-        for variable in variables:
-            dist.broadcast(variable.value.data, src=0)
+        with generations.peers():
+            for variable in variables:
+                dist.broadcast(variable.value.data, src=0)
 
 
 def sum_over_ranks(sums: list[torch.Tensor], used: set[int]) -> set[int]:
     """Sum gradients over the ranks, in place; return which variables some rank has one for."""
     device = sums[0].device
     flags = torch.tensor([float(i in used) for i in range(len(sums))], device=device)
-    for dtype in sorted({total.dtype for total in sums}, key=str):
-        _sum([total for total in sums if total.dtype == dtype])
-    dist.all_reduce(flags)
+    with generations.peers():
+        for dtype in sorted({total.dtype for total in sums}, key=str):
+            _sum([total for total in sums if total.dtype == dtype])
+        dist.all_reduce(flags)
     return {index for index, ranks in enumerate(flags.tolist()) if ranks}
 
 

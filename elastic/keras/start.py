@@ -6,6 +6,8 @@ attributes are `runai.elastic`'s. Called by training scripts, before they make t
 
 from __future__ import annotations
 
+import os
+
 import keras
 
 import runai.elastic
@@ -47,6 +49,7 @@ def _jax(gpus: int | None) -> tuple[int, int, int]:
             "drives the GPUs of its machine."
         )
     if (distribution := keras.distribution.distribution()) is None:
+        _alone("JAX")
         devices = keras.distribution.list_devices()
         count = gpus or (1 if jax.default_backend() == "cpu" else len(devices))
         _enough(count, len(devices), "devices")
@@ -63,6 +66,7 @@ def _tensorflow(gpus: int | None) -> tuple[int, int, int]:
     import tensorflow as tf  # noqa: PLC0415  # only one back end is there
 
     if not tf.distribute.has_strategy():
+        _alone("TensorFlow")
         found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         count = gpus or max(1, len(tf.config.list_logical_devices("GPU")))
         _enough(count, len(found), "devices")
@@ -79,6 +83,18 @@ def _torch(gpus: int | None) -> tuple[int, int, int]:
     rank, ranks = join()
     _enough(gpus or ranks, ranks, "processes: start one for each GPU (runai.elastic.run, torchrun)")
     return rank, ranks, 1
+
+
+def _alone(backend: str) -> None:
+    """Refuse to be one of several workers: each would train all by itself."""
+    ranks = os.environ.get("WORLD_SIZE")
+    elastic = "RUNAI_ELASTIC_DIR" in os.environ and "RUNAI_LAUNCHER_PID" not in os.environ
+    if ranks and (int(ranks) > 1 or elastic):  # an elastic job's first worker may start alone
+        raise ValueError(
+            f"Keras with {backend} trains in one process that drives all GPUs, and this job has "
+            "several workers: submit it with --gpus N instead of --workers N, or use the PyTorch "
+            "back end (KERAS_BACKEND=torch)."
+        )
 
 
 def _enough(asked: int, found: int, what: str) -> None:

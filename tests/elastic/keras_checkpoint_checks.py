@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ import pytest
 import runai.elastic.keras
 from keras_models import LABELS, X, apart, classify, network
 from runai.elastic.keras import Checkpoint
+from runai.hub_service.elastic_messages import ElasticFiles, Target
 
 
 def fit(
@@ -78,3 +80,36 @@ def check_checkpoints_need_a_directory_and_an_elastic_model() -> None:
     model.compile("sgd", **classify())
     with tempfile.TemporaryDirectory() as folder, pytest.raises(TypeError, match="Model"):
         model.fit(X, LABELS, verbose=0, callbacks=[Checkpoint(folder)])
+
+
+def check_several_workers_need_a_back_end_that_has_them_and_a_checkpoint() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environ:
+        for name, value in {
+            "RUNAI_ELASTIC_DIR": folder,
+            "RUNAI_WORKER": "vision/exp1-0",
+            "WORLD_SIZE": "1",  # the first of two, while the cluster is full
+        }.items():
+            environ.setenv(name, value)
+        ElasticFiles(Path(folder)).write_target(
+            Target(1, ("vision/exp1-0",), "127.0.0.1:1", gpus=1, least=1, most=2)
+        )
+        if keras.backend.backend() == "torch":
+            _fit_without_checkpoints()
+        else:
+            with pytest.raises(ValueError, match=r"--gpus N instead of --workers N"):
+                runai.elastic.keras.init(48, 48)
+
+
+def _fit_without_checkpoints() -> None:
+    from runai.elastic.keras import generations
+
+    runai.elastic.keras.init(48, 48)
+    try:
+        model = runai.elastic.keras.models.Model(network())
+        model.compile("sgd", **classify())
+        with pytest.raises(ValueError, match=r"callbacks=\[runai.elastic.keras.Checkpoint"):
+            model.fit(X, LABELS, verbose=0)
+    finally:
+        for generation in generations._entered:
+            generation.stop.close()
+        generations._entered.clear()

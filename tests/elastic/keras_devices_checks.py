@@ -1,37 +1,54 @@
-"""Two devices of one process (JAX, TensorFlow), which a process makes once."""
+"""Several devices of one process (JAX, TensorFlow): exact, and resumed at another number of them.
+
+Run last: both back ends keep for good that a process trains on several devices.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import tempfile
+from typing import Any
+
 import keras
+import pytest
 
 import runai.elastic.keras
 from keras_models import LABELS, X, apart, classify, network
+from runai.elastic.keras import Checkpoint
 
 
-def two_devices() -> None:
-    """Make two devices out of the processor."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        processor = tf.config.list_physical_devices("CPU")[0]
-        half = tf.config.LogicalDeviceConfiguration()
-        tf.config.set_logical_device_configuration(processor, [half, half])
-    else:
-        import jax
-
-        jax.config.update("jax_num_cpu_devices", 2)
-
-
-def check_two_devices_train_as_one_does() -> None:
-    two_devices()
-    native = network()
-    native.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), **classify())
-    native.fit(X[:109], LABELS[:109], batch_size=48, epochs=2, shuffle=False, verbose=0)
-
-    runai.elastic.keras.init(48, 12, gpus=2)
-    model = runai.elastic.keras.models.Model(network())
+def _compiled(model: Any) -> Any:
     model.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), **classify())
-    model.fit(X[:109], LABELS[:109], epochs=2, shuffle=False, verbose=0)
+    return model
 
+
+def _fit(model: Any, *callbacks: Any) -> Any:
+    options = {"batch_size": 48, "epochs": 2, "shuffle": False, "verbose": 0}
+    model.fit(X[:109], LABELS[:109], callbacks=list(callbacks), **options)
+    return model
+
+
+def check_a_training_of_one_device_goes_on_in_mid_epoch_on_two_as_if_there_were_one() -> None:
+    begun = []
+
+    def stop_in_the_fourth(batch: int, logs: Any) -> None:
+        begun.append(batch)
+        if len(begun) == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    expected = _fit(_compiled(network()))
+    with tempfile.TemporaryDirectory() as folder:
+        runai.elastic.keras.init(48, 12, gpus=1)
+        model = _compiled(runai.elastic.keras.models.Model(network()))
+        stopping = keras.callbacks.LambdaCallback(on_train_batch_begin=stop_in_the_fourth)
+        with pytest.raises(SystemExit):
+            _fit(model, stopping, Checkpoint(folder))
+
+        runai.elastic.keras.init(48, 12, gpus=2)
+        resumed = _compiled(runai.elastic.keras.models.Model(network(seed=2)))
+        _fit(resumed, Checkpoint(folder))
+
+    assert len(begun) == 4
     assert (runai.elastic.gpus, runai.elastic.steps) == (2, 2)
-    assert apart(model, native) < 1e-6
+    assert apart(resumed, expected) < 1e-6

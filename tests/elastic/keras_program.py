@@ -17,6 +17,9 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if os.environ["KERAS_BACKEND"] != "tensorflow":
+    # PyTorch and JAX look for it, which takes longer than most of the checks.
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]
 # Compiling is most of the time. What was compiled for one check is taken for all.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.argv[1]).with_suffix(".cache")))
@@ -31,10 +34,8 @@ if version("jax").startswith("0.10."):  # a flag that XLA does not know ends the
 
 def main(results: str, *modules: str) -> None:
     """Run all checks of the modules and write their outcomes."""
-    if os.environ["KERAS_BACKEND"] == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    prepare = {"jax": _jax, "tensorflow": _tensorflow, "torch": lambda: None}
+    prepare[os.environ["KERAS_BACKEND"]]()
     outcomes: dict[str, str] = {}
     for module in modules:
         for name, check in vars(importlib.import_module(module)).items():
@@ -46,6 +47,23 @@ def main(results: str, *modules: str) -> None:
             except Exception:  # noqa: BLE001  # each check has its own outcome
                 outcomes[name] = traceback.format_exc()
     Path(results).write_text(json.dumps(outcomes), encoding="utf-8")
+
+
+def _jax() -> None:
+    """Make two devices out of the processor; one is used unless a check asks for both."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", 2)
+
+
+def _tensorflow() -> None:
+    """Do the same, and leave out rewriting graphs, which takes longer than running them."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    processor = tf.config.list_physical_devices("CPU")[0]
+    half = tf.config.LogicalDeviceConfiguration()
+    tf.config.set_logical_device_configuration(processor, [half, half])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""A Keras training that is resized by its cluster: `keras_resized_program.py DIRECTORY EPOCHS`.
+
+Each run appends a line per update to DIRECTORY/records (worker, GPUs, update), makes as many
+updates as DIRECTORY/allowed says, and at the end writes how far its weights are from those of plain
+Keras on whole batches. Started by the launcher or the platform, on any back end; simulated GPUs are
+devices that JAX and TensorFlow make out of the processor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+if os.environ["KERAS_BACKEND"] != "tensorflow":
+    # PyTorch and JAX look for it, which takes longer than all of the training.
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]
+
+import keras
+
+import runai.elastic.keras
+from keras_models import LABELS, X, apart, classify, network
+
+UPDATES_PER_EPOCH = 3
+SIMULATED = [name for name in os.environ.get("RUNAI_GPU_DEVICES", "").split(",") if name]
+
+
+def devices() -> int | None:
+    """Make a device of the processor for each simulated GPU, and return their number."""
+    count = len(SIMULATED)
+    if count == 0 or keras.backend.backend() == "torch":
+        return None
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        processor = tf.config.list_physical_devices("CPU")[0]
+        part = tf.config.LogicalDeviceConfiguration()
+        tf.config.set_logical_device_configuration(processor, [part] * count)
+    else:
+        import jax
+
+        jax.config.update("jax_num_cpu_devices", count)
+    return count
+
+
+class Gate(keras.callbacks.Callback):  # type: ignore[misc]
+    """Record each update before it is made, and wait until it is allowed."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory, self._epoch, self._first = directory, 0, 0
+        self._worker = os.environ.get("RUNAI_WORKER", "alone").rpartition("/")[2]
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        self._first = self.model.__runai__.training.done  # earlier ones are not made again
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch < self._first:
+            return
+        update = self._epoch * UPDATES_PER_EPOCH + batch
+        record = {"worker": self._worker, "gpus": runai.elastic.gpus, "update": update}
+        record |= {"pid": os.getpid(), "rank": runai.elastic.rank}
+        with (self._directory / "records").open("a") as records:
+            records.write(json.dumps(record) + "\n")
+        while update >= int((self._directory / "allowed").read_text()):
+            time.sleep(0.01)
+
+
+def main(directory: Path, epochs: int) -> None:
+    """Train to the end, elastically, and compare."""
+    runai.elastic.keras.init(48, 12, gpus=devices())
+    schedule = keras.optimizers.schedules.CosineDecay(0.05, UPDATES_PER_EPOCH * epochs)
+    # Another beginning for each worker: what counts is the first one's, or the checkpoint's.
+    seed = 1 if runai.elastic.master else 2
+    model = runai.elastic.keras.models.Model(network(seed=seed))
+    model.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **classify())
+    callbacks = [Gate(directory), runai.elastic.keras.Checkpoint()]
+    model.fit(X, LABELS, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
+    if not runai.elastic.master:
+        return
+    if keras.backend.backend() == "jax":
+        keras.distribution.set_distribution(None)
+    native = network()
+    native.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **classify())
+    native.fit(X, LABELS, batch_size=48, epochs=epochs, shuffle=False, verbose=0)
+    found = {"apart": apart(model, native), "updates": int(model.optimizer.iterations)}
+    (directory / "result.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
