@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
+from rich.text import Text
 
 from runai.hub_service.api.questions import ExplanationView
 from runai.hub_service.api.schemas import NodeView, ProjectView, WorkloadDetail
-from runai.hub_service.cli import listing, render
+from runai.hub_service.cli import render, tables
 from runai.hub_service.cli.naming import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.client import Client
@@ -141,16 +142,14 @@ def _show_workload(workload: WorkloadDetail, told: ExplanationView | None, outpu
         click.echo(render.SIMULATED_NOTE)
     if len(workload.workers) > 1:
         click.echo("\nWorkers:")
-        rows: listing.Rows = [
+        rows: list[list[str | Text]] = [
             [str(w.index), render.state(w.state), w.node or "-", _code(w.exit_code)]
             for w in workload.workers
         ]
         render.show_table(("WORKER", "STATE", "NODE", "EXIT CODE"), rows)
     if workload.processes:
         click.echo("\nProcesses:")
-        found: listing.Rows = [
-            [str(p.pid), p.name, render.memory(p.memory_mib)] for p in workload.processes
-        ]
+        found = [[str(p.pid), p.name, render.memory(p.memory_mib)] for p in workload.processes]
         render.show_table(("PID", "NAME", "MEMORY"), found)
     if workload.history:
         click.echo("\nHistory:")
@@ -170,9 +169,8 @@ def _show_project(project: ProjectView, output: str) -> None:
     if output == "json":
         render.show_json(project)
         return
-    (row,) = listing.project_rows([project], wide=True)
-    titles = (title.capitalize() for title in listing.PROJECT_WIDE)
-    render.show_lines([(title, str(cell)) for title, cell in zip(titles, row, strict=True)])
+    columns = tables.project_table().columns
+    render.show_lines([(c.heading.capitalize(), str(c.cell(project))) for c in columns])
 
 
 def _show_node(nodes: Sequence[NodeView], name: str, output: str) -> None:
@@ -183,6 +181,6 @@ def _show_node(nodes: Sequence[NodeView], name: str, output: str) -> None:
     if output == "json":
         render.show_json(node)
         return
-    render.show_table(listing.NODE_WIDE, listing.node_rows([node], wide=True), fold="HELD BY")
+    tables.node_table().show(tables.devices_of([node]), wide=True)
     if any(d.simulated for d in node.devices):
         click.echo(render.SIMULATED_NOTE)

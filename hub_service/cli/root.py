@@ -40,7 +40,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         ),
         "regain": CommandEntry("lifecycle:regain", "Ask for released sessions' GPUs again."),
         "delete": CommandEntry("lifecycle:delete", "Stop workloads and forget them."),
-        "top": CommandEntry("listing:top", "Show what is allocated and what is utilized."),
+        "top": CommandEntry("top:top", "Show what is allocated, what is utilized and what waits."),
     },
     "Projects and people": {
         "project": CommandEntry("projects:project", "Create, change, list and choose projects."),

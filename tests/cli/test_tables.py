@@ -20,9 +20,10 @@ from runai.hub_service.api.schemas import (
     WorkloadDetail,
     WorkloadView,
 )
-from runai.hub_service.cli import describing, listing, render
+from runai.hub_service.cli import describing, tables
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+WORKLOADS = tables.workload_table(NOW)
 
 
 def workload(name, state="running", gpus=1.0, **fields):
@@ -78,16 +79,14 @@ DONE = workload(
 
 @pytest.fixture
 def printed(capsys):
-    def show(header, rows):
-        render.show_table(header, rows)
+    def show(table, things, *, wide=False):
+        table.show(things, wide=wide)
         return capsys.readouterr().out
 
     return show
 
 
 def test_workloads(printed):
-    rows = listing.workload_rows([RUNNING, WAITING, BY_MEMORY, DONE], NOW)
-
     expected = """\
 NAME     PROJECT  USER  STATE      GPUS   UTIL  AGE  REASON
 exp-1    vision   bob   running    1/1    80%*  5m
@@ -95,12 +94,10 @@ exp-2    vision   bob   queued     0/1    -     8s   all 5 GPUs are in use (plac
 exp-3    vision   bob   suspended  0/4G   -     5m
 lab-ana  nlp      ana   ended      0/0.5  -     3d
 """
-    assert expected == printed(listing.WORKLOAD_HEADER, rows)
+    assert expected == printed(WORKLOADS, [RUNNING, WAITING, BY_MEMORY, DONE])
 
 
 def test_workloads_in_width(printed):
-    rows = listing.workload_rows([RUNNING, BY_MEMORY], NOW, wide=True)
-
     expected = (
         "NAME   PROJECT  USER  STATE      GPUS  UTIL  AGE  KIND  PRIORITY  WORKERS  DEVICES"
         "  AVG UTIL  GPU MEMORY  PAUSES  REASON\n"
@@ -109,7 +106,7 @@ def test_workloads_in_width(printed):
         "exp-3  vision   bob   suspended  0/4G  -     5m   job   50        1        -      "
         "  -         -           2\n"
     )
-    assert expected == printed(listing.WORKLOAD_WIDE, rows)
+    assert expected == printed(WORKLOADS, [RUNNING, BY_MEMORY], wide=True)
 
 
 def test_projects(printed):
@@ -130,7 +127,7 @@ NAME    ALLOCATED  QUOTA  OVER QUOTA  BUILD  BUILD QUOTA  UTIL  WAITING
 vision  4          2.5    1.5         0.5    1            75%   2
 free    0          none   0           0      none         -     0
 """
-    assert expected == printed(listing.PROJECT_HEADER, listing.project_rows([vision, free]))
+    assert expected == printed(tables.project_table(), [vision, free])
 
 
 def test_nodes_show_who_holds_each_device_and_that_it_is_simulated(printed):
@@ -170,9 +167,9 @@ box   0    Simulated GPU*  1          25%*  512M/16G  vision/a 0.5, pat 0.5, oth
 box   1    H200            0          -     -/140G    -
 box   2    H200 broken     0          -     -/140G    -
 """
-    nodes = [NodeView(name="box", devices=devices)]
-    assert expected == printed(listing.NODE_HEADER, listing.node_rows(nodes))
-    states = [str(row[-2]) for row in listing.node_rows(nodes, wide=True)]
+    there = tables.devices_of([NodeView(name="box", devices=devices)])
+    assert expected == printed(tables.node_table(), there)
+    states = [str(row[-2]) for row in tables.node_table().rows(there, wide=True)]
     assert states == ["healthy", "healthy", "XID 48: double-bit ECC error"]
 
 
@@ -227,16 +224,14 @@ def test_a_description_tells_how_strictly_memory_is_kept_and_what_was_done():
 
 
 def test_names_of_others_are_text_and_never_markup(printed):
-    rows = listing.workload_rows([workload("exp-1", user="[red]eve[/red]")], NOW)
-
-    assert "[red]eve[/red]" in printed(listing.WORKLOAD_HEADER, rows)
+    assert "[red]eve[/red]" in printed(WORKLOADS, [workload("exp-1", user="[red]eve[/red]")])
 
 
 def test_idle_gpus_are_said_where_the_reason_stands(printed):
     idle = IdleView(since=NOW, text="idle for 12 min, its GPU goes to others in 18 min")
     gone = ReasonView(code="released", text="idle for 30 min")
-    rows = listing.workload_rows(
-        [workload("a", idle=idle), workload("b", kind="session", released=NOW, reason=gone)], NOW
+    rows = WORKLOADS.rows(
+        [workload("a", idle=idle), workload("b", kind="session", released=NOW, reason=gone)]
     )
 
     assert [str(row[-1]) for row in rows] == [idle.text, gone.text]

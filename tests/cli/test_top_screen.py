@@ -1,0 +1,154 @@
+"""`runai top` live, on a real service: what it shows, what its keys do, and on a real terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+
+import pytest
+from textual.widgets import DataTable, Static
+
+from runai.hub_service.cli.top_screen import TopScreen
+from runai.hub_service.cli.top_views import Asked
+from runai.hub_service.client import AsyncClient
+
+SLEEP = ("--", "sleep", "60")
+SIZE = (120, 30)
+
+
+@pytest.fixture
+def bob(as_user):
+    return as_user("bob")
+
+
+@pytest.fixture
+def screen(service):
+    """Return a function that makes the screen of a user."""
+
+    def make(asked, user="bob"):
+        return TopScreen(AsyncClient(service.url, service.tokens[user]), asked)
+
+    return make
+
+
+def said(screen, widget):
+    return str(screen.query_one(widget, Static).render())
+
+
+def shown(screen):
+    table = screen.query_one(DataTable)
+    return [[str(cell) for cell in table.get_row_at(row)] for row in range(table.row_count)]
+
+
+def headings(screen):
+    return [str(column.label) for column in screen.query_one(DataTable).ordered_columns]
+
+
+async def until(pilot, true):
+    """Let the screen work until something is so; the test's time limit ends it otherwise."""
+    while not true():
+        await pilot.pause(0.02)
+
+
+async def test_it_follows_what_happens_and_says_why_somebody_waits(bob, screen):
+    top = screen(Asked(view="jobs"))
+    async with top.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "0 of 5 GPUs allocated (0%)" in said(top, "#headline"))
+        assert said(top, "#empty") == "There are no workloads. `runai submit` makes one."
+
+        bob("submit", "all", "-g", "5", *SLEEP)
+        bob("submit", "more", "-g", "1", *SLEEP)
+
+        await until(pilot, lambda: "5 of 5 GPUs allocated (100%)" in said(top, "#headline"))
+        await until(pilot, lambda: len(shown(top)) == 2)
+        await until(pilot, lambda: shown(top)[1][-1])
+        running, waiting = shown(top)
+        assert running[:5] == ["all", "vision", "bob", "running", "5/5"]
+        assert waiting[:5] == ["more", "vision", "bob", "queued", "0/1"]
+        assert "place 1 in the queue" in waiting[-1]
+        await until(pilot, lambda: "on average" in said(top, "#average"))
+        assert not top.query_one("#empty").display
+
+
+async def test_keys_change_view_and_order_and_the_cursor_stays_on_its_row(bob, screen):
+    for name in ("a", "b", "c"):
+        bob("submit", name, "-g", "1", *SLEEP)
+    top = screen(Asked())
+    async with top.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: len(shown(top)) == 5)
+        assert headings(top)[0] == "NODE"
+
+        await pilot.press("p")
+        await until(pilot, lambda: headings(top)[1] == "ALLOCATED")
+        # A user sees each project's shares, and those of no one else's jobs.
+        assert [row[0] for row in shown(top)] == ["vision", "nlp", "capped"]
+
+        await pilot.press("j", "s")
+        await until(pilot, lambda: headings(top)[0] == "NAME ▲")
+        await until(pilot, lambda: [row[0] for row in shown(top)] == ["a", "b", "c"])
+        await pilot.press("r")
+        await until(pilot, lambda: [row[0] for row in shown(top)] == ["c", "b", "a"])
+        assert headings(top)[0] == "NAME ▼"
+        assert top.query_one(DataTable).cursor_row == 2  # on a, where it was
+
+        await pilot.press("i")
+        await until(pilot, lambda: said(top, "#empty") == "No GPU is idle.")
+        await pilot.press("q")
+    assert top.failed is None
+
+
+async def test_wide_terminals_show_more_columns(bob, screen):
+    top = screen(Asked(view="jobs"))
+    async with top.run_test(size=(180, 30)) as pilot:
+        await until(pilot, lambda: "AVG UTIL" in headings(top))
+        await pilot.resize_terminal(90, 30)
+        await until(pilot, lambda: headings(top) and "AVG UTIL" not in headings(top))
+
+
+async def test_a_refused_token_ends_it_with_the_reason(service):
+    top = TopScreen(AsyncClient(service.url, "stale"), Asked())
+    async with top.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: top.failed is not None)
+
+    assert top.failed is not None
+    assert "token" in top.failed.message
+
+
+def test_it_runs_on_a_real_terminal_and_leaves_it_as_it_was(bob, home):
+    bob("submit", "exp1", "-g", "1", *SLEEP)
+    master, slave = pty.openpty()
+    environment = os.environ | dict(bob.environment) | {"TERM": "xterm-256color", "COLUMNS": "120"}
+    program = [sys.executable, "-m", "runai.hub_service.cli", "top", "jobs"]
+    top = subprocess.Popen(program, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    screen = b""
+    while b"exp1" not in screen:
+        assert select.select([master], [], [], 60)[0], screen[-400:]
+        screen += os.read(master, 1 << 16)
+    os.write(master, b"q")
+    while select.select([master], [], [], 60)[0]:
+        try:
+            read = os.read(master, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        screen += read
+    assert top.wait(60) == 0
+    os.close(master)
+
+    on, off = b"\x1b[?1049h", b"\x1b[?1049l"
+    assert screen.index(on) < screen.rindex(off)
+    assert re.search(rb"of 5 GPUs allocated", screen)
+
+
+def test_once_prints_into_a_terminals_scrollback_what_a_pipe_gets(bob):
+    bob("submit", "exp1", "-g", "1", *SLEEP)
+
+    assert bob("top", "jobs", "--once").stdout.splitlines()[0].split()[:4] == [
+        *("NAME", "PROJECT", "USER", "STATE")
+    ]
+    refused = bob("top", "jobs", "--sort", "colour")
+    assert (refused.exit_code, "There is no column 'colour'" in refused.stderr) == (1, True)

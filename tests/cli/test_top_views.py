@@ -1,0 +1,165 @@
+"""What `runai top` shows, in which order, and the line above it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from runai.hub_service.api.idle_schemas import IdleView
+from runai.hub_service.api.schemas import (
+    DeviceView,
+    NodeView,
+    Overview,
+    ProjectView,
+    ReasonView,
+    WorkerView,
+    WorkloadView,
+)
+from runai.hub_service.cli.top_views import Asked, headline, see
+from runai.hub_service.errors import InvalidRequest
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def workload(name, state="running", allocated=1.0, project="vision", minutes=5, **fields):
+    described = {
+        "id": f"{project}/{name}",
+        "project": project,
+        "name": name,
+        "user": "bob",
+        "kind": "job",
+        "state": state,
+        "preemptible": True,
+        "priority": 50,
+        "gpus": 1,
+        "allocated": allocated,
+        "submitted": NOW - timedelta(minutes=minutes),
+    }
+    return WorkloadView(**(described | fields))
+
+
+def waits(name, place, **fields):
+    why = ReasonView(code="no_room", text="all are in use", position=place)
+    return workload(name, "queued", 0, reason=why, **fields)
+
+
+def device(index, **fields):
+    return DeviceView(
+        device=index, uuid=f"GPU-{index}", name="H200", memory_mib=1024, simulated=False, **fields
+    )
+
+
+OVERVIEW = Overview(
+    at=NOW,
+    projects=[
+        ProjectView(name="vision", quota=2, build_quota=1, allocated=2, utilized=0.4, waiting=2),
+        ProjectView(name="nlp", quota=None, build_quota=1, allocated=1, utilized=0.9),
+    ],
+    workloads=[
+        waits("third", 2, minutes=1),
+        waits("second", 1, user="patty"),
+        workload(
+            "lazy", utilized=0.1, idle=IdleView(since=NOW - timedelta(minutes=6), text="idle")
+        ),
+        workload("busy", utilized=0.9, project="nlp", minutes=9),
+        workload("sleeps", utilized=0, idle=IdleView(since=NOW - timedelta(hours=1), text="idle")),
+        workload("fresh", workers=[WorkerView(name="w-0", index=0, state="running", node="box")]),
+        workload("gone", "succeeded", 0),
+    ],
+    nodes=[
+        NodeView(name="box", devices=[device(0, allocated=1, utilized=0.9), device(1)]),
+        NodeView(name="barn", devices=[device(0, allocated=0.5, utilized=0.1), device(10)]),
+    ],
+)
+
+
+def names(asked):
+    seen = see(OVERVIEW, asked, NOW)
+    return [key.rpartition("/")[2] for key in seen.keys]
+
+
+JOBS = Asked(view="jobs")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param(
+            JOBS,
+            ["busy", "lazy", "fresh", "sleeps", "second", "third"],
+            id="holders by what they keep busy, then the queue; nothing that ended",
+        ),
+        pytest.param(JOBS.with_idle(only=True), ["sleeps", "lazy"], id="idle, longest first"),
+        pytest.param(
+            JOBS.sorted_by("age"),
+            ["busy", "lazy", "fresh", "sleeps", "second", "third"],
+            id="the oldest first",
+        ),
+        pytest.param(
+            JOBS.sorted_by("name"),
+            ["busy", "fresh", "lazy", "second", "sleeps", "third"],
+            id="names from a to z",
+        ),
+        pytest.param(
+            JOBS.sorted_by("name").reversed(),
+            ["third", "sleeps", "second", "lazy", "fresh", "busy"],
+            id="reversed",
+        ),
+        pytest.param(Asked(view="jobs", user="patty"), ["second"], id="of a user"),
+        pytest.param(Asked(view="jobs", project="nlp"), ["busy"], id="of a project"),
+        pytest.param(Asked(view="jobs", node="box"), ["fresh"], id="on a node"),
+        pytest.param(
+            Asked(), ["box GPU-0", "box GPU-1", "barn GPU-0", "barn GPU-10"], id="nodes as they are"
+        ),
+        pytest.param(
+            Asked(sort="util"),
+            ["box GPU-0", "barn GPU-0", "box GPU-1", "barn GPU-10"],
+            id="what was not measured is last",
+        ),
+        pytest.param(
+            Asked(sort="gpu"),
+            ["box GPU-0", "barn GPU-0", "box GPU-1", "barn GPU-10"],
+            id="numbers as numbers",
+        ),
+        pytest.param(Asked(node="barn"), ["barn GPU-0", "barn GPU-10"], id="one node"),
+        pytest.param(Asked(view="projects"), ["vision", "nlp"], id="projects as they are"),
+        pytest.param(
+            Asked(view="projects", sort="quota"), ["nlp", "vision"], id="no bound is the largest"
+        ),
+    ],
+)
+def test_what_is_shown_in_which_order(asked, expected):
+    assert names(asked) == expected
+
+
+def test_an_unknown_column_is_refused_with_those_that_there_are():
+    with pytest.raises(InvalidRequest, match="no column 'colour' of nodes") as refused:
+        see(OVERVIEW, Asked(sort="colour"), NOW)
+
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith("Columns: node, gpu, device, allocated")
+
+
+def test_the_key_goes_through_all_columns_and_back_to_the_views_own_order():
+    asked, order = Asked(view="projects"), []
+    for _ in range(9):
+        asked = asked.sorted_after(NOW, wide=False)
+        order.append(asked.sort)
+
+    assert order == [
+        *("name", "allocated", "quota", "over quota", "build", "build quota", "util", "waiting"),
+        "",
+    ]
+
+
+def test_another_view_keeps_the_filters_and_forgets_the_order():
+    asked = Asked(view="jobs", sort="age", reverse=True, idle=True, user="bob")
+
+    assert asked.of("nodes") == Asked(user="bob")
+
+
+def test_the_headline_says_allocation_beside_utilization():
+    said = headline(OVERVIEW)
+
+    assert said == "1.5 of 4 GPUs allocated (38%), 25% utilized; 2 waiting"
