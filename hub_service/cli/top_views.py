@@ -5,17 +5,16 @@ Pure: the same for one printed table and for the live screen.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from runai.hub_service.api.schemas import Overview, UsageSeries, WorkloadView
 from runai.hub_service.cli import render, tables
 from runai.hub_service.cli.waiting import FINISHED
 from runai.hub_service.errors import InvalidRequest
 
-__all__ = ["VIEWS", "Asked", "Seen", "average", "headline", "see"]
+__all__ = ["Asked", "Seen", "ViewName", "average", "headline", "see"]
 
 ViewName = Literal["nodes", "jobs", "projects"]
-VIEWS: Final[tuple[ViewName, ...]] = ("nodes", "jobs", "projects")
 
 
 @dataclass(frozen=True, slots=True)
