@@ -54,12 +54,14 @@ fix: $(VENV)/.installed-dev ## let ruff repair what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-docs: $(VENV)/.installed-dev ## write what docs/ takes from the code: commands and routes
+docs: $(VENV)/.installed-dev ## write what docs/ takes from the code, and build the site: docs/_build/html
 	$(BIN)/python -m runai.hub_service.cli.reference > docs/cli.md
 	$(BIN)/python docs/write_reference.py
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo 'Open docs/_build/html/index.html'
 
 clean: ## remove what make made; .data (accounts, jobs, history) stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis
+	rm -rf $(VENV) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'No Python 3.11 or newer found. Install one, or name it: make PYTHON=/path/to/python3' >&2; exit 1; }

@@ -1,0 +1,21 @@
+"""How `make docs` builds the site: by Sphinx, as Jupyter's projects are; pages are Markdown."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed
+
+project = "jupyter-runai"
+author = "The jupyter-runai developers"
+copyright = "the jupyter-runai developers, BSD-3-Clause"  # noqa: A001  Sphinx's name
+version = release = installed("jupyter-runai")
+
+extensions = ["myst_parser"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+# Blocks without a language are shells, tables and output: not Python, which Sphinx would guess.
+highlight_language = "none"
+
+html_theme = "furo"
+html_title = "jupyter-runai"
+html_show_sourcelink = False
+html_copy_source = False
