@@ -30,7 +30,7 @@ from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.idle.rules import IdleRules
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-ACTORS = [Actor("hub", kind="hub"), Actor("agent", kind="agent"), Actor("bob"), Actor("out")]
+ACTORS = [Actor("hub", kind="hub"), Actor(NODE, kind="agent"), Actor("bob"), Actor("out")]
 PROJECTS = [
     ProjectSpec(
         "vision",
@@ -108,7 +108,7 @@ def node(service: RunningService, eventually) -> Iterator[Node]:
         eventually(lambda: hub.workload(lab.id).allocated == 0.5)
         created = psutil.Process(sleeping.pid).create_time()
         hub.attach(lab.id, ProcessReport(pid=sleeping.pid, created=created))
-        with Client(service.url, service.tokens["agent"]) as agent:
+        with Client(service.url, service.tokens[NODE]) as agent:
             (device,) = hub.nodes()[0].devices
             node = Node(agent, device.uuid)
             for _ in range(2):  # learns of it, tells of it
