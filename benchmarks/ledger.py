@@ -4,11 +4,13 @@
 
 History is made in the database by closed formulas (an hour at 80 %, an hour at 20 %), one row per
 minute and one per ten seconds of the last two days, as the ledger itself leaves them. Baseline of
-the same run: the sum over one-minute samples of the scope's workloads. Both must say the same.
+the same run: the sum over one-minute samples of the scope's workloads. Both must say the same. Then
+ranges at random, in steps as fine as can be had, whose answers are compared with the formulas.
 """
 
 import asyncio
 import json
+import random
 import statistics
 import sys
 import tempfile
@@ -36,6 +38,9 @@ END = 1_800_000_000 // DAY * DAY
 START = END - DAYS * DAY
 WORKLOADS = 64
 ROUNDS = 5
+AT_RANDOM = 40
+SEED_OF_RANGES = 5
+STEPS_S = (None, 1, 60, 3600)
 TARGET_MS = 200
 BY_AGE = sa.text("CREATE INDEX totals_by_age ON totals (level, at)")
 SEED = [
@@ -206,6 +211,35 @@ def make(database: str | Path) -> dict[str, Any]:
     }
 
 
+def busy_s(t: float) -> float:
+    """Return the seconds that one GPU was busy in the first t of history, as `USED` has them."""
+    return 0.2 * t + 0.6 * (t // 7200) * 3600 + 0.6 * min(t % 7200, 3600)
+
+
+async def at_random(ledger: Ledger, ask: Ask) -> dict[str, Any]:
+    """Ask for ranges anywhere, with steps of any length; return the figures."""
+    chance, times, points = random.Random(SEED_OF_RANGES), [], 0
+    gpus = sum(SEED[n] for n in ask.workloads)
+    for _ in range(AT_RANDOM):
+        since, until = sorted(chance.uniform(START, END) for _ in range(2))
+        step_s = chance.choice(STEPS_S)
+        began = time.perf_counter()
+        found = await ledger.usage(ask.who, since, until, step_s)
+        times.append(1000 * (time.perf_counter() - began))
+        points = max(points, len(found.points))
+        busy = busy_s(found.until - START) - busy_s(found.since - START)
+        exact = gpus * busy / (found.until - found.since)
+        assert found.utilized_average is not None
+        assert abs(found.utilized_average - exact) < 0.001, (ask.name, since, until)
+    return {
+        "of": ask.name,
+        "range": f"{AT_RANDOM} at random",
+        "points": points,
+        "median_ms": round(statistics.median(times), 1),
+        "max_ms": round(max(times), 1),
+    }
+
+
 async def measure(database: str | Path) -> list[dict[str, Any]]:
     """Ask every question over every range, beside the naive way; return the figures."""
     figures = []
@@ -236,6 +270,7 @@ async def measure(database: str | Path) -> list[dict[str, Any]]:
                         "baseline_ms": round(baseline, 1),
                     }
                 )
+    figures += [await at_random(ledger, ask) for ask in ASKED]
     began = time.perf_counter()
     past = await ledger.past(END - 30 * DAY)
     figures.append(
