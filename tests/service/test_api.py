@@ -295,9 +295,9 @@ async def test_measurements_of_the_agent_are_shown_beside_what_is_allocated(simu
     assert (usage.capacity, usage.simulated) == (5, True)
 
 
-async def test_an_agent_of_an_unknown_node_is_refused(simulated):
+async def test_an_agent_that_reports_about_another_node_is_refused(simulated):
     agent = await simulated.client("agent")
-    with pytest.raises(NotFound, match="no node elsewhere"):
+    with pytest.raises(Forbidden, match="about that node alone"):
         await agent.report(AgentReport(node="elsewhere", at=1, interval=1, devices=[], samples=[]))
 
 
