@@ -308,6 +308,13 @@ def usage(
     return Call("GET", f"{API}/usage", schemas.UsageSeries, _params(given))
 
 
+def usage_by(
+    kind: schemas.UsageKind, since: datetime | None, until: datetime | None
+) -> Call[list[schemas.UsageOf]]:
+    given = [("since", since), ("until", until)]
+    return Call("GET", f"{API}/usage/by/{kind}", list[schemas.UsageOf], _params(given))
+
+
 def history(since: datetime) -> Call[list[schemas.PastWorkload]]:
     return Call("GET", f"{API}/history", list[schemas.PastWorkload], _params([("since", since)]))
 

@@ -22,6 +22,8 @@ from runai.hub_service.api.schemas import (
     ProjectView,
     SubmitReply,
     SubmitRequest,
+    UsageKind,
+    UsageOf,
     UsageSeries,
     WhoAmI,
     WorkloadDetail,
@@ -192,6 +194,12 @@ class Client(_Face):
             calls.usage(workload, project, user, node, since, until, step_s)
         )
 
+    def usage_by(
+        self, kind: UsageKind, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[UsageOf]:
+        """Return averages of each project, user or node that one may see (default: an hour)."""
+        return self._transport.send(calls.usage_by(kind, since, until))
+
     def history(self, since: datetime) -> list[PastWorkload]:
         """Return every workload that held GPUs after a time; for hub admins."""
         return self._transport.send(calls.history(since))
@@ -342,6 +350,12 @@ class AsyncClient(_Face):
         return await self._transport.send(
             calls.usage(workload, project, user, node, since, until, step_s)
         )
+
+    async def usage_by(
+        self, kind: UsageKind, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[UsageOf]:
+        """Return averages of each project, user or node that one may see (default: an hour)."""
+        return await self._transport.send(calls.usage_by(kind, since, until))
 
     async def history(self, since: datetime) -> list[PastWorkload]:
         """Return every workload that held GPUs after a time; for hub admins."""

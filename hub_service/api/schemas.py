@@ -57,6 +57,8 @@ __all__ = [
     "ReasonView",
     "SubmitReply",
     "SubmitRequest",
+    "UsageKind",
+    "UsageOf",
     "UsagePoint",
     "UsageSeries",
     "WhoAmI",
@@ -365,6 +367,20 @@ class UsageSeries(Wire):
     idle_gpu_hours: float
     """Allocated and less than 1 % busy."""
     simulated: bool
+
+
+UsageKind = Literal["project", "user", "node"]
+
+
+class UsageOf(Wire):
+    """What a project, a user or a node held and kept busy over a range; averages in GPUs."""
+
+    name: str
+    allocated_average: float | None
+    utilized_average: float | None
+    allocated_gpu_hours: float
+    used_gpu_hours: float
+    idle_gpu_hours: float
 
 
 class PastWorkload(Wire):

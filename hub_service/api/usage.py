@@ -12,6 +12,8 @@ from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentRepo
 from runai.hub_service.api.schemas import (
     DeviceShareView,
     PastWorkload,
+    UsageKind,
+    UsageOf,
     UsagePoint,
     UsageSeries,
 )
@@ -28,6 +30,9 @@ SKEW_S = 2.0
 """A node's clock may differ from ours by as much; reports travel for part of that, too."""
 
 DEFAULT_RANGE = timedelta(hours=1)
+
+ONE_STEP_S = 86_400
+"""The longest: where no chart is drawn, fewer points are looked up."""
 
 
 @router.get("/usage")
@@ -49,11 +54,41 @@ async def usage(
             "node is asked for together with something else.", hint="Ask for the node alone."
         )
     end = _seconds(until) if until else on.clock()
-    start = _seconds(since) if since else end - DEFAULT_RANGE.total_seconds()
-    if start >= end:
-        raise InvalidRequest("The range ends before it begins.", hint="Give since before until.")
+    start = _start(since, end)
     found = await on.ledger.usage(UsageFilter(workload, project, user, node), start, end, step_s)
     return await _series(on, found)
+
+
+@router.get("/usage/by/{kind}")
+async def usage_by(
+    kind: UsageKind,
+    on: On,
+    caller: Caller,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[UsageOf]:
+    """Show averages of each project, node, or user that the caller may see, over the last hour."""
+    authorise(caller, Action.SEE_CLUSTER)
+    end = _seconds(until) if until else on.clock()
+    start = _start(since, end)
+    names = on.ledger.known(kind)
+    if kind == "user" and not _sees_everybody(caller):
+        names = [name for name in names if name == caller.name]
+    found = []
+    for name in names:
+        usage = await on.ledger.usage(UsageFilter(**{kind: name}), start, end, ONE_STEP_S)
+        if usage.allocated_gpu_hours > 0:
+            found.append(
+                UsageOf(
+                    name=name,
+                    allocated_average=usage.allocated_average,
+                    utilized_average=usage.utilized_average,
+                    allocated_gpu_hours=usage.allocated_gpu_hours,
+                    used_gpu_hours=usage.used_gpu_hours,
+                    idle_gpu_hours=usage.idle_gpu_hours,
+                )
+            )
+    return found
 
 
 @router.get("/history")
@@ -124,10 +159,19 @@ async def _authorise(
             name, _, rest = workload.partition("/")
             spec = WorkloadSpec(name, rest, user="", kind="job", command=None)
         authorise(caller, Action.SEE_WORKLOAD, projects.get(spec.project), spec)
-    elif user not in {None, caller.name} and not (
-        caller.kind == "hub" or may(caller, Action.SET_PROJECT)
-    ):
+    elif user not in {None, caller.name} and not _sees_everybody(caller):
         raise Forbidden(f"Only hub admins may see the usage of {user}.", hint="Ask for your own.")
+
+
+def _sees_everybody(caller: Actor) -> bool:
+    return caller.kind == "hub" or may(caller, Action.SET_PROJECT)
+
+
+def _start(since: datetime | None, end: float) -> float:
+    start = _seconds(since) if since else end - DEFAULT_RANGE.total_seconds()
+    if start >= end:
+        raise InvalidRequest("The range ends before it begins.", hint="Give since before until.")
+    return start
 
 
 async def _series(on: Platform, found: Usage) -> UsageSeries:

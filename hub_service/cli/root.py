@@ -41,6 +41,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "regain": CommandEntry("lifecycle:regain", "Ask for released sessions' GPUs again."),
         "delete": CommandEntry("lifecycle:delete", "Stop workloads and forget them."),
         "top": CommandEntry("top:top", "Show what is allocated, what is utilized and what waits."),
+        "usage": CommandEntry(
+            "usage:usage", "Show averages over time: GPUs held, and how much of them was kept busy."
+        ),
     },
     "Projects and people": {
         "project": CommandEntry("projects:project", "Create, change, list and choose projects."),

@@ -12,7 +12,18 @@ from typing import Final
 
 import click
 
-__all__ = ["ENV", "GPUS", "MEMORY", "PRIORITY", "UNLIMITED_GPUS", "EnvPair", "parse_memory_mib"]
+from runai.hub_service.api.durations import seconds
+
+__all__ = [
+    "ENV",
+    "GPUS",
+    "LENGTH",
+    "MEMORY",
+    "PRIORITY",
+    "UNLIMITED_GPUS",
+    "EnvPair",
+    "parse_memory_mib",
+]
 
 EnvPair = tuple[str, str]
 
@@ -114,6 +125,24 @@ class _Priority(_Typed):
         return int(text)
 
 
+class _Length(_Typed):
+    """A length of time, as seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Parse 90m, 6h or 30d."""
+        try:
+            length = int(str(seconds(value)))
+        except ValueError as wrong:
+            self.fail(f"'{value}' is no length of time: {wrong}", param, ctx)
+        if not length:
+            self.fail("no time at all: use 6h, 30d, …", param, ctx)
+        return length
+
+
 class _Env(_Typed):
     """NAME=VALUE, or NAME to hand on the caller's own value."""
 
@@ -140,4 +169,5 @@ GPUS = _Gpus()
 UNLIMITED_GPUS = _UnlimitedGpus()
 MEMORY = _Memory()
 PRIORITY = _Priority()
+LENGTH = _Length()
 ENV = _Env()

@@ -174,6 +174,11 @@ class Ledger:
             if scope.kind == kind
         }
 
+    def known(self, kind: Literal["project", "user", "node"]) -> list[str]:
+        """Return the names of those that ever held anything, in the order of the alphabet."""
+        found = (scope for scope in self._by_scope if scope.kind == kind)
+        return sorted(getattr(scope, kind) for scope in found)
+
     def reported(self) -> Mapping[str, float]:
         """Return until when each node has been measured."""
         return self._sums.measured_until

@@ -77,7 +77,7 @@ function drawWorkload(workload) {
     make("td", "", workload.user),
     make("td", "", state),
     make("td", "number", `${gpus(workload.allocated)} of ${gpus(workload.gpus)}`, ...limit(workload)),
-    make("td", "number", measured(workload.utilized)),
+    make("td", "number", measured(workload.utilized), ...average(workload)),
     why,
     make("td", "actions", ...actions(workload)),
   );
@@ -90,6 +90,12 @@ function limit(workload) {
   const badge = make("span", "limit", workload.limit.badge);
   badge.title = `${(workload.limit.memory_mib / 1024).toFixed(1)} GiB: ${workload.limit.why}`;
   return [badge];
+}
+
+/** @param {any} workload */
+function average(workload) {
+  if (workload.utilized_average == null) return [];
+  return [make("span", "on-average", `${measured(workload.utilized_average)} on average`)];
 }
 
 /** @param {any} workload */
@@ -221,8 +227,38 @@ async function drawAverages() {
   byId("averages").replaceChildren(...tiles);
 }
 
+/** @param {string} title @param {any[]} found */
+function drawSums(title, found) {
+  const percent = (/** @type {any} */ u) =>
+    (u.allocated_gpu_hours ? `${Math.round((100 * u.used_gpu_hours) / u.allocated_gpu_hours)} %` : "–");
+  const rows = [...found].sort((a, b) => b.allocated_gpu_hours - a.allocated_gpu_hours).map((u) =>
+    make("tr", "", make("td", "", u.name), make("td", "number", measured(u.allocated_average)),
+      make("td", "number", percent(u)), make("td", "number", u.idle_gpu_hours.toFixed(2))));
+  const heads = [title, "GPUs held", "Utilized", "Idle hours"].map((text, n) => {
+    const head = make("th", n ? "number" : "", text);
+    head.setAttribute("scope", "col");
+    return head;
+  });
+  return rows.length
+    ? make("table", "sums", make("thead", "", make("tr", "", ...heads)), make("tbody", "", ...rows))
+    : "";
+}
+
+const KINDS = [["project", "Project"], ["user", "User"], ["node", "Node"]];
+
+/** Whose the averages of the last day are. */
+async function drawAllSums() {
+  const since = new Date(Date.now() - 24 * HOUR).toISOString();
+  const tables = await Promise.all(KINDS.map(async ([kind, title]) => {
+    const reply = await fetch(`${prefix}api/v1/usage/by/${kind}?since=${since}`, { credentials: "same-origin" });
+    return reply.ok ? drawSums(title, await reply.json()) : "";
+  }));
+  byId("sums").replaceChildren(...tables);
+  byId("sums-legend").hidden = !byId("sums").hasChildNodes();
+}
+
 /** Once a minute, and the service may be away: its stream says so. */
-const keepAverages = () => drawAverages().catch(() => {});
+const keepAverages = () => Promise.all([drawAverages(), drawAllSums()]).catch(() => {});
 keepAverages();
 window.setInterval(keepAverages, 60e3);
 
