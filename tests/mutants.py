@@ -4,7 +4,7 @@
 every mutation in a forked child: puts the changed code into the living functions, runs the tests
 that reach the changed line, quickest first, and stops at the first that fails. What became of each
 is remembered; after new tests, `--again` tries those that survived. A test that takes too much
-time or memory counts as one that fails.
+time or memory counts as one that fails. `--search` looks for worlds that notice the survivors.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import pytest
 
 from equivalent_mutants import EQUIVALENT
 from mutant_reach import SORTS, Reached, passes, sort_of
+from mutant_worlds import Worlds
 from mutations import Mutation, mutations
 
 HERE = Path(__file__).parent
@@ -196,6 +197,7 @@ class Trial:
         self._sources = sources
         self._reached = reached
         self._options = options
+        self._worlds = Worlds(options.search)
         self._memory = CHECKOUT / ".mutants.json"
         known = json.loads(self._memory.read_text()) if self._memory.exists() else {}
         self._known: dict[str, str] = known
@@ -208,11 +210,12 @@ class Trial:
         outcomes = {
             m: self._known[m.key]
             for m in mutants
-            if m.key in self._known
-            and not (self._options.again and self._known[m.key] in {"survived", "unreached"})
+            if m.key in self._known and (_is_noticed(self._known[m.key]) or not self._options.again)
         }
         print(f"{len(mutants)} mutants, {len(outcomes)} of them known already", flush=True)
         waiting = [m for m in mutants if m not in outcomes][::-1]
+        if self._options.again:
+            waiting = [m for m in waiting if m.key in self._known]
         running: dict[int, Mutant] = {}
         while running or (waiting and time.monotonic() < ends):
             while waiting and len(running) < self._options.processes and time.monotonic() < ends:
@@ -227,7 +230,10 @@ class Trial:
                 print(f"{outcomes[mutant]:>9}  {mutant.title}", flush=True)
             if waiting and waiting[-1].module != mutant.module:
                 print(f"{mutant.module}: {_rate(outcomes, mutant.module)}", flush=True)
-        return _summary(outcomes, not_tried=len(waiting))
+        return {
+            **_summary(outcomes, not_tried=len(mutants) - len(outcomes)),
+            "worlds_to_record": sorted(self._worlds.noticed),
+        }
 
     def _remember(self, mutant: Mutant, outcome: str) -> None:
         """Keep what came of it: that need not be tried again while its function stays as it is."""
@@ -239,9 +245,12 @@ class Trial:
         told = _told_by(pid)
         if not told.exists():
             return ""
-        sort, _, nodeid = told.read_text().partition(" ")
-        self._reached.noticed[nodeid] += 1
+        sort, _, name = told.read_text().partition(" ")
         told.unlink()
+        if sort == "world":
+            self._worlds.noticed[int(name)] += 1
+            return f"world {name}"
+        self._reached.noticed[name] += 1
         return sort
 
     def _try(self, mutant: Mutant) -> int:
@@ -268,12 +277,15 @@ class Trial:
         began = time.process_time()
         for item in tests:
             if time.process_time() - began > self._options.seconds:
-                return 0
+                break
             # The timer's default action ends the child.
             signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S + 5 * self._reached.seconds[item])
             if not passes(item):
                 _told_by(os.getpid()).write_text(f"{sort_of(item)} {item.nodeid}")
                 return 1
+        found = self._worlds.that_notices(self._options.search_seconds)
+        if found is not None:
+            _told_by(os.getpid()).write_text(f"world {found}")
         return 0
 
 
@@ -329,7 +341,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=600, help="start no more after that")
     parser.add_argument("--tables", action="store_true", help="try only tests without examples")
     parser.add_argument("--seconds", type=float, default=10, help="of processor for one mutant")
-    parser.add_argument("--again", action="store_true", help="try those that survived before, too")
+    parser.add_argument("--search", type=int, default=0, help="worlds beside the recorded ones")
+    parser.add_argument("--search-seconds", type=float, default=20, help="for one mutant")
+    parser.add_argument(
+        "--again", action="store_true", help="try those that survived before, no others"
+    )
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--least", type=float, default=95, help="per cent to notice")
     parser.add_argument("--output", type=Path, help="write the report there")

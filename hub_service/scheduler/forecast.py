@@ -208,7 +208,6 @@ class _Future:
             if self._policy.max_pauses_per_hour is not None:
                 for paused in workload.pauses:
                     yield paused + _PAUSES_COUNT_FOR
-                    yield paused + _PAUSES_COUNT_FOR + 1
 
 
 def _typical_run(snapshot: Snapshot, ends: Mapping[str, End]) -> End | None:

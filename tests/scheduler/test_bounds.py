@@ -8,8 +8,20 @@ import pytest
 from hypothesis import given
 
 import strategies
-from runai.hub_service.scheduler import Decision, Snapshot, Wait, WorkerState, decide
+from builders import job, project, session, snapshot
+from runai.hub_service.scheduler import (
+    Decision,
+    Snapshot,
+    Wait,
+    WorkerState,
+    Workload,
+    decide,
+)
 from runai.hub_service.scheduler.bounds import Bounds
+from runai.hub_service.scheduler.givers import Way
+from runai.hub_service.scheduler.lanes import Unit
+from runai.hub_service.scheduler.state import State
+from runai.hub_service.scheduler.tree import tree_of
 
 
 def with_claims_for_one_worker(world: Snapshot) -> Snapshot:
@@ -36,3 +48,64 @@ def test_nothing_is_lost_by_counting_first(world: Snapshot) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Bounds, "could_suffice", lambda *_arguments: True)
         assert done(world) == counted
+
+
+# ---- how exact the counting is: a worse bound decides alike, but searches for nothing
+
+OTHERS = Way(others=True, own=False, surplus_only=False, lent=False)
+OWN = Way(others=False, own=True, surplus_only=False, lent=False)
+PROJECTS = [project("a", 4), project("b", 1), project("c", 1)]
+
+
+def claim(world: Snapshot) -> tuple[Bounds, Unit]:
+    """Count in a world where `new` of project a, within its quota, asks."""
+    state = State(world, tree_of(world))
+    item = state.by_name["new"]
+    return Bounds(state), Unit(item, tuple(item.members), is_surplus=False)
+
+
+OVER = {
+    "nobody-holds-anything": ([], False),
+    "what-one-is-promised": ([job("x", 1, "b", on="n1:0")], False),
+    "a-whole-device-more": ([job("x", 2, "b", on="n1:0,1")], True),
+    "half-a-device-more": (
+        [job("x", 1, "b", on="n1:0"), job("y", 0.5, "b", on="n1:1")],
+        True,
+    ),
+    "its-own-project-does-not-count": ([job("x", 3, "a", on="n1:0,1,2")], False),
+}
+
+
+@pytest.mark.parametrize(("there", "expected"), OVER.values(), ids=list(OVER))
+def test_whether_anybody_could_give_anything(there: list[Workload], expected: bool) -> None:
+    bounds, unit = claim(snapshot("1x4", PROJECTS, [*there, job("new", 1)]))
+
+    assert bounds.is_anybody_over(unit, OTHERS) is expected
+    assert bounds.is_anybody_over(unit, OWN)
+
+
+ENOUGH = {
+    "what-is-idle": ("1x2", [], True),
+    "too-little-is-idle-and-nobody-is-there": ("1x1", [], False),
+    "who-is-over-gives-what-is-missing": ("1x2", [job("x", 2, "b", on="n1:0,1")], True),
+    "who-is-not-over-takes-nothing-from-that": (
+        "1x3",
+        [job("x", 1, "b", on="n1:0"), job("y", 2, "c", on="n1:1,2")],
+        True,
+    ),
+    "sessions-give-nothing": (
+        "1x2+1x3",
+        [session("s", 1, "b", on="n1:0"), job("x", 2, "b", on="n2:0,1")],
+        False,
+    ),
+    "what-is-elsewhere-does-not-help": ("1x1+1x3", [job("x", 3, "b", on="n2:0,1,2")], False),
+}
+
+
+@pytest.mark.parametrize(("shape", "there", "expected"), ENOUGH.values(), ids=list(ENOUGH))
+def test_whether_the_first_node_could_have_room_for_two(
+    shape: str, there: list[Workload], expected: bool
+) -> None:
+    bounds, unit = claim(snapshot(shape, PROJECTS, [*there, job("new", 2)]))
+
+    assert bounds.could_suffice([0], unit, OTHERS) is expected

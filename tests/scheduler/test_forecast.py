@@ -181,6 +181,20 @@ def test_a_protected_victim_is_taken_when_its_time_is_over() -> None:
     assert start_of(world, "new").at == 960 + 100
 
 
+def test_a_victim_that_was_all_but_done_needs_its_last_second() -> None:
+    world = snapshot(
+        "1x1",
+        [project("a", 1), project("b", 0)],
+        [
+            job("old", 1, "b", on="n1:0", started=990, expected_runtime=11),
+            job("owed", 1, "a", expected_runtime=10),
+            job("later", 1, "b"),
+        ],
+    )
+
+    assert start_of(world, "later").at == 1010 + 1
+
+
 def test_a_broken_gang_leaves_when_its_grace_is_over() -> None:
     world = snapshot(
         "1x2",

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from stories import COUNT, RECORD, story
+from stories import NUMBERS, RECORD, story
 
-TOLD = RECORD.read_text(encoding="utf-8").split("story ")[1:]
+TOLD = dict(
+    zip(NUMBERS, RECORD.read_text(encoding="utf-8").split("story ")[1:], strict=True),
+)
 
 
-@pytest.mark.parametrize("number", range(COUNT))
+@pytest.mark.parametrize("number", NUMBERS)
 def test_a_story_goes_as_it_was_recorded(number: int) -> None:
     assert story(number) == f"story {TOLD[number]}"

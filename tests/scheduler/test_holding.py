@@ -1,0 +1,67 @@
+"""Who holds what a waiting workload needs, and in which order one would ask them (X, R4)."""
+
+from __future__ import annotations
+
+from builders import job, project, snapshot
+from runai.hub_service.scheduler import Plan, Snapshot, decide
+from runai.hub_service.scheduler.counterfactuals import Trials
+from runai.hub_service.scheduler.holding import Holdings
+
+
+def holdings(world: Snapshot, name: str) -> Holdings:
+    """Give what is held as it is, whatever a plan would change."""
+    workload = next(w for w in world.workloads if w.name == name)
+    return Holdings(world, Plan(decisions=(), projects={}), workload)
+
+
+def held_by_b(**fields: int) -> Snapshot:
+    """Three devices, held by x and z, of one age, and by y, the oldest."""
+    return snapshot(
+        "1x3",
+        [project("a", 3), project("b", 0)],
+        [
+            job("x", 1, "b", on="n1:0", submitted=20, **fields),
+            job("z", 1, "b", on="n1:1", submitted=20, **fields),
+            job("y", 1, "b", on="n1:2", submitted=10, **fields),
+            job("new", 2, "a"),
+        ],
+    )
+
+
+def test_the_newest_are_asked_first_and_of_one_age_the_last_by_name() -> None:
+    seen = holdings(held_by_b(), "new")
+    rival = seen.held[0].account
+
+    assert [held.workload.name for held in next(seen.sets_of(rival))] == ["z", "x"]
+
+
+def test_who_ends_first_comes_first_and_of_one_end_the_first_by_name() -> None:
+    world = snapshot(
+        "1x4",
+        [project("a", 4)],
+        [
+            job("z", 1, on="n1:0", started=990, expected_runtime=50),
+            job("x", 1, on="n1:1", started=990, expected_runtime=50),
+            job("y", 1, on="n1:2", started=990, expected_runtime=20),
+            job("never", 1, on="n1:3"),
+            job("new", 1),
+        ],
+    )
+
+    found = holdings(world, "new").by_end("no_room")
+
+    assert [held.workload.name for held in found] == ["y", "x", "z", "never"]
+
+
+def test_no_more_is_tried_than_was_allowed() -> None:
+    world, decided = held_by_b(), list[Snapshot]()
+    waiting = next(w for w in world.workloads if w.name == "new")
+
+    def counting(asked: object) -> Plan:
+        decided.append(world)
+        return decide(world)
+
+    trials = Trials(world, waiting, counting, 2, at_once=True)
+    answers = [trials.succeed(()) for _ in range(3)]
+
+    assert (answers, len(decided), trials.left) == ([False, False, False], 2, 0)
