@@ -1,0 +1,136 @@
+"""An elastic job whose workers run as a user's Unix account, next to another user's.
+
+Processes, accounts' numbers and files are real; only the names of the accounts are the test's. Its
+workers are shell scripts: the protocol needs no library.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+
+import pytest
+
+from deciding import decided
+from labs import DEVICES, NODE, Clock, LocalLab, running
+from runai.hub_service.clusters.elastic_state import ElasticRules
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.elastic_messages import ElasticFiles, WorkerPhase
+from runai.hub_service.scheduler.quantity import milli_gpus
+from waiting import eventually_async
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run jobs as users")
+
+UIDS = {"ana": 54_321, "pat": 54_322}
+WORKER = """
+set -u
+name=${RUNAI_WORKER##*/}
+tell() {  # state
+    printf '{"worker": "%s", "gen": 0, "state": "%s", "pid": %s}' "$RUNAI_WORKER" "$1" $$ \
+        > "$RUNAI_ELASTIC_DIR/status/.$name"
+    mv "$RUNAI_ELASTIC_DIR/status/.$name" "$RUNAI_ELASTIC_DIR/status/$name.json"
+}
+trap 'cat "$RUNAI_ELASTIC_DIR/target.json" > "$RUNAI_CHECKPOINT_DIR/heard-$name"' USR1
+trap 'tell left; exit 143' TERM
+tell ready
+while :; do sleep 0.05; done
+"""
+
+
+@pytest.fixture
+def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a home for each user, where they can come: pytest's own folders are root's alone."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    entries = {}
+    for user, uid in UIDS.items():
+        (folder / user).mkdir(mode=0o700)
+        os.chown(folder / user, uid, uid)
+        entries[user] = pwd.struct_passwd((user, "x", uid, uid, "", str(folder / user), "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwnam", entries.__getitem__)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def lab(homes: Path, tmp_path: Path) -> AsyncGenerator[LocalLab]:
+    clock = Clock()
+    async with (
+        LocalCluster.open(
+            tmp_path / "data",
+            DEVICES[:3],
+            NODE,
+            clock=clock,
+            system_users=True,
+            elastic=ElasticRules(grow_every_s=0, pays_from=None),
+        ) as cluster,
+        running(cluster),
+    ):
+        for name, user, quota in (("vision", "ana", 1), ("nlp", "pat", 2)):
+            await cluster.put_project(ProjectSpec(name, quota=milli_gpus(quota), members=(user,)))
+        async with decided(cluster):
+            yield LocalLab(cluster, clock, tmp_path)
+            for record in await cluster.workloads():
+                await cluster.delete(record.id, by="the test")
+            await eventually_async(lambda: not cluster._rows, within=60)
+
+
+def as_user(user: str, script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/sh", "-c", script],
+        user=UIDS[user],
+        group=UIDS[user],
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+async def test_target_and_status_are_the_jobs_users_and_nobody_elses(lab, homes):
+    job = lab.job("e", command=("/bin/sh", "-c", WORKER), elastic=True, workers=3, min_workers=1)
+    await lab.cluster.submit([job])
+    directory = Path((await lab.cluster.workload(job.id)).checkpoint_dir).parent / "elastic"
+    files = ElasticFiles(directory)
+
+    async def trains_on(*workers: int) -> bool:
+        target = files.target()
+        return target is not None and target.ranks == tuple(f"{job.id}-{n}" for n in workers)
+
+    async def told() -> bool:
+        elastic = (await lab.cluster.workload(job.id)).elastic
+        return elastic is not None and [*elastic.phases.values()] == [WorkerPhase.READY] * 3
+
+    await eventually_async(lambda: trains_on(0, 1, 2))
+    await eventually_async(told)
+    record = await lab.cluster.workload(job.id)
+    processes = [worker.process for worker in record.workers if worker.process is not None]
+    owner = lab.job(
+        "owner", project="nlp", user="pat", gpus=2, command=("/bin/sh", "-c", "sleep 1000")
+    )
+    await lab.cluster.submit([owner])
+    await eventually_async(lambda: trains_on(0))
+    heard = directory.parent / "checkpoints/heard-e-0"
+    await eventually_async(lambda: heard.exists() and heard.read_text() == _text(files))
+    await lab.until(owner.id, "running")
+
+    assert directory.is_relative_to(homes / "ana")
+    paths = [directory, directory / "status", files.target_path, *directory.glob("status/*.json")]
+    assert {path.stat().st_uid for path in paths} == {UIDS["ana"]}
+    assert files.target_path.stat().st_mode & 0o777 == 0o600
+    assert len(processes) == 3
+    target, status = files.target_path, directory / "status/e-0.json"
+    assert as_user("ana", f"cat {target} && echo >> {status}").stdout == _text(files)
+    for attempt in (f"cat {target}", f"cat {status}", f"echo > {target}", f"echo > {status}"):
+        assert "Permission denied" in as_user("pat", attempt).stderr, attempt
+
+
+def _text(files: ElasticFiles) -> str:
+    return files.target_path.read_text()
