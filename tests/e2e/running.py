@@ -88,8 +88,9 @@ class Platform:
     def service_process(self) -> psutil.Process:
         """Return the hub service, a child of JupyterHub."""
         for child in psutil.Process(self.running.pid).children():
-            if "runai.hub_service" in " ".join(child.cmdline()):
-                return child
+            with suppress(psutil.Error):  # it was killed, and nobody has asked after it yet
+                if "runai.hub_service" in " ".join(child.cmdline()):
+                    return child
         message = "the hub service does not run"
         raise LookupError(message)
 

@@ -49,9 +49,10 @@ def devices() -> int | None:
 class Gate(keras.callbacks.Callback):  # type: ignore[misc]
     """Record each update before it is made, and wait until it is allowed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, saving: runai.elastic.keras.Checkpoint) -> None:
         super().__init__()
-        self._directory, self._epoch, self._first = directory, 0, 0
+        self._directory, self._saving = directory, saving
+        self._epoch = self._first = 0
         self._worker = os.environ.get("RUNAI_WORKER", "alone").rpartition("/")[2]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -67,6 +68,8 @@ class Gate(keras.callbacks.Callback):  # type: ignore[misc]
         with (self._directory / "records").open("a") as records:
             records.write(json.dumps(record) + "\n")
         while update >= int((self._directory / "allowed").read_text()):
+            if self._saving._stop.wanted:  # who is told to go ends the update that it is in
+                break
             time.sleep(0.01)
 
 
@@ -78,7 +81,8 @@ def main(directory: Path, epochs: int) -> None:
     seed = 1 if runai.elastic.master else 2
     model = runai.elastic.keras.models.Model(network(seed=seed))
     model.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **classify())
-    callbacks = [Gate(directory), runai.elastic.keras.Checkpoint()]
+    saving = runai.elastic.keras.Checkpoint()
+    callbacks = [Gate(directory, saving), saving]
     model.fit(X, LABELS, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
     if not runai.elastic.master:
         return
@@ -87,7 +91,8 @@ def main(directory: Path, epochs: int) -> None:
     native = network()
     native.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **classify())
     native.fit(X, LABELS, batch_size=48, epochs=epochs, shuffle=False, verbose=0)
-    found = {"apart": apart(model, native), "updates": int(model.optimizer.iterations)}
+    updates = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
+    found = {"apart": apart(model, native), "updates": updates}
     (directory / "result.json").write_text(json.dumps(found))
 
 

@@ -1,0 +1,178 @@
+"""Elastic trainings on a platform as users have it: the examples, and Keras.
+
+They are submitted, start small, grow, shrink for an owner, outlive a killed service, and end well.
+Nothing is timed: each step waits for what the platform says.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from e2e.running import Platform
+from resized_keras import PATIENCE_S, PROGRAM, ResizedKeras
+from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.cli.hub_login import HubLogin
+from runai.hub_service.errors import Unavailable
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+ROOT = Path(__file__).parents[2]
+EPOCHS = 40
+COUNTING = Path(__file__).with_name("counting.py")
+
+
+class Story:
+    """A platform of five GPUs where bob trains and patty comes and goes."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+        self.bob, self.patty = platform.client("bob"), platform.client("patty")
+        with HubLogin(f"{platform.url}/") as hub:
+            hub.log_in("bob", platform.password("bob"))
+            self.bobs_token = hub.mint_token()
+
+    def comes(self, name: str, gpus: float) -> None:
+        """Patty's job takes GPUs; return when it has them."""
+        command = ["python", str(COUNTING), "1000000", "0.1"]
+        self.patty.submit(SubmitRequest(name=name, gpus=gpus, command=command))
+        eventually(lambda: self.patty.workload(f"nlp/{name}").state == "running", within=PATIENCE_S)
+
+    def goes(self, name: str) -> None:
+        """Patty's job leaves what it had."""
+        self.patty.delete(f"nlp/{name}")
+
+    def trained(self, name: str) -> WorkloadDetail:
+        """Return bob's job, which must not have failed."""
+        found = self.bob.workload(f"vision/{name}")
+        assert found.state not in {"failed", "ended"}, self.said(name)
+        return found
+
+    def gpus(self, name: str) -> int:
+        """Return on how many GPUs a job of bob's trains, 0 while the service is away."""
+        try:
+            elastic = self.trained(name).elastic
+        except Unavailable:
+            return 0
+        return 0 if elastic is None or elastic.joining else elastic.training
+
+    def trains_on(self, name: str, gpus: int) -> None:
+        eventually(lambda: self.gpus(name) == gpus, within=PATIENCE_S)
+
+    def ends_well(self, name: str) -> WorkloadDetail:
+        """Wait until it has succeeded, without a pause or a failure."""
+        eventually(lambda: self.trained(name).state == "succeeded", within=2 * PATIENCE_S)
+        done = self.trained(name)
+        assert (done.pauses, done.failures) == (0, 0)
+        return done
+
+    def said(self, name: str) -> str:
+        return "\n".join(line.text for line in self.bob.logs(f"vision/{name}"))
+
+    def kill_the_service(self, name: str) -> None:
+        """Kill -9; the hub starts another, which takes over the processes of a job."""
+        before = processes(self.platform, name)
+        killed = self.platform.service_process()
+        killed.kill()
+
+        def another() -> bool:
+            with suppress(LookupError):
+                return self.platform.service_process().pid != killed.pid
+            return False
+
+        eventually(another, within=PATIENCE_S)
+        self.platform.wait_until_served()
+        assert before
+        assert processes(self.platform, name) == before
+
+
+def processes(platform: Platform, name: str) -> set[int]:
+    """Return the processes of a job of bob's that train."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            environ = process.environ()
+            leads = os.getsid(process.pid) == process.pid
+        except (psutil.Error, OSError):
+            continue
+        mine = str(platform.data_dir) in environ.get("RUNAI_CHECKPOINT_DIR", "")
+        if mine and leads and environ.get("RUNAI_WORKLOAD") == f"vision/{name}":
+            found.add(process.pid)
+    return found
+
+
+@pytest.fixture
+def story(
+    start_platform: Callable[[], Platform], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], Story]:
+    """Start a platform that grows jobs at once, whatever their speed on this machine."""
+    monkeypatch.setenv("RUNAI_ELASTIC_GROW_EVERY", "0")
+    monkeypatch.setenv("RUNAI_ELASTIC_RESIZE_COST", "0")
+    monkeypatch.setenv("RUNAI_ELASTIC_PAYS_FROM", "off")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return lambda: Story(start_platform())
+
+
+def submit(story: Story, *arguments: str) -> None:
+    """Submit as bob does on the command line."""
+    environ = {"RUNAI_API_URL": story.bob.url, "JUPYTERHUB_API_TOKEN": story.bobs_token}
+    command = [sys.executable, "-m", "runai.hub_service.cli", "submit", *arguments]
+    subprocess.run(command, check=True, cwd=ROOT / "examples", env=os.environ | environ)
+
+
+@pytest.mark.torch
+def test_the_examples_end_well_grown_shrunk_and_without_their_service(story):
+    story = story()
+    story.comes("holder", 4)
+    digits = ["python", "elastic_digits.py", "--epochs", "40"]
+    submit(story, "digits", "--elastic", "--workers", "3", "--", *digits)
+    story.trains_on("digits", 1)
+    story.goes("holder")
+    story.trains_on("digits", 3)
+    story.comes("idle", 2)
+    story.comes("owner", 0.5)  # within her quota, of which bob has half a GPU
+    story.trains_on("digits", 2)
+    story.kill_the_service("digits")
+    done = story.ends_well("digits")
+    story.goes("idle")
+
+    submit(
+        story, "writer", "--elastic", "--workers", "2", "--", "python", "elastic_language_model.py"
+    )
+    submit(story, "numpy", "--gpus", "1", "--", "python", "train_numpy.py", "--epochs", "2")
+    story.ends_well("writer")
+    story.ends_well("numpy")
+
+    assert done.elastic is not None
+    assert done.elastic.resizes >= 3
+    assert done.elastic.speed, "what it told of its speed outlives the service"
+    assert "after 240 updates" in story.said("digits")
+
+
+@pytest.mark.jax
+@pytest.mark.keras
+def test_keras_is_started_again_on_more_and_fewer_devices_and_nothing_changes(story, tmp_path):
+    story = story()
+    training = ResizedKeras(tmp_path / "training", lambda: story.gpus("keras"))
+    story.comes("holder", 4)
+    environ = ["--env=KERAS_BACKEND=jax", f"--env=PYTHONPATH={ROOT / 'tests'}"]
+    program = ["python", str(PROGRAM), str(training.directory), str(EPOCHS)]
+    submit(story, "keras", "--elastic", "--gpus=1", *environ, "--", *program)
+    training.trains_on(1)
+    story.goes("holder")
+    training.trains_on(5)
+    story.comes("owner", 2)
+    training.trains_on(3)
+    story.kill_the_service("keras")
+    training.to_the_end()
+    story.ends_well("keras")
+
+    assert training.result()["apart"] < 1e-6
