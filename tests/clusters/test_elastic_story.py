@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,9 @@ train(Path(sys.argv[1]), int(sys.argv[2]), Training())
 async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
     clock = Clock()
     (tmp_path / "orders").mkdir()
-    at_once = ElasticRules(grow_every_s=0, pays_from=None)  # its speed is the test's
+    at_once = ElasticRules(
+        grow_every_s=0, resize_cost_s=0, pays_from=None
+    )  # its speed is the test's
     async with (
         LocalCluster.open(
             tmp_path / "data", DEVICES[:3], NODE, clock=clock, elastic=at_once
@@ -61,7 +64,7 @@ async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
 class Training:
     """An elastic job that trains as far as it is allowed."""
 
-    def __init__(self, lab: LocalLab, directory: Path, **fields: int) -> None:
+    def __init__(self, lab: LocalLab, directory: Path, **fields: Any) -> None:
         directory.mkdir()
         self._lab, self.directory = lab, directory
         self._allowed = directory / "allowed"
@@ -90,6 +93,24 @@ class Training:
                 return True
             self._allow_more()
             return False
+
+        await eventually_async(so_many, within=PATIENCE_S)
+
+    async def has_started_on(self, gpus: int) -> None:
+        """Wait until its only worker trains on so many GPUs; who is told to stop may."""
+
+        async def so_many() -> bool:
+            record = await self._lab.cluster.workload(self.spec.id)
+            if record.state.finished:
+                raise RuntimeError(await self._said())
+            (worker,) = record.workers
+            if worker.state == "stopping":
+                self._allow_more()
+                return False
+            target = record.elastic.target if record.elastic is not None else None
+            if target is None or worker.state != "running" or len(worker.devices) != gpus:
+                return False
+            return target.gen in {record["gen"] for record in read_records(self.directory)}
 
         await eventually_async(so_many, within=PATIENCE_S)
 
@@ -158,3 +179,26 @@ async def test_it_starts_small_grows_shrinks_for_an_owner_pauses_and_loses_nothi
     records = read_records(training.directory)
     assert reconcile(records) == expected_history(EPOCHS)
     assert {1, 2, 3} <= {record["ranks"] for record in records}
+
+
+async def test_one_process_starts_again_on_more_and_on_fewer_gpus_and_loses_nothing(lab, tmp_path):
+    other = lab.job("other", project="nlp", user="pat", gpus=2, on_term=143)
+    await lab.cluster.submit([other])
+    await lab.until(other.id, "running")
+    training = Training(lab, tmp_path / "training", gpus_max=milli_gpus(3))
+    await lab.cluster.submit([training.spec])
+    await training.has_started_on(1)
+
+    await lab.end(other, 0)
+    await training.has_started_on(3)
+    assert await training.has_saved()
+
+    owner = lab.job("owner", project="nlp", user="pat", gpus=1, on_term=143)
+    await lab.cluster.submit([owner])
+    await training.has_started_on(2)
+    await lab.until(owner.id, "running")
+    training.to_the_end()
+    done = await training.until("succeeded")
+
+    assert (done.failures, done.pauses) == (0, ())
+    assert reconcile(read_records(training.directory)) == expected_history(EPOCHS)
