@@ -5,24 +5,19 @@ its hub, or at SIGTERM; jobs go on without it, and the next service takes them o
 """
 
 import asyncio
-import faulthandler
 import logging
 import os
 import secrets
-import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from runai.hub_service.agent.devices import Device, open_devices
 from runai.hub_service.agent_process import agent_environment, keep_agent_running
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens
-from runai.hub_service.api.hub_auth import HubAuthenticator
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.present import Present
 from runai.hub_service.bookkeeping import Bookkeeping
@@ -30,7 +25,7 @@ from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.config import Config
 from runai.hub_service.controller import Controller
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.hub_service.first_projects import first_projects
 from runai.hub_service.forgotten_sessions import ForgottenSessions
 from runai.hub_service.idle.watch import IdleWatch
@@ -40,16 +35,19 @@ from runai.hub_service.metrics import Metrics
 from runai.hub_service.parent import end_with_parent
 from runai.hub_service.policy_file import read_policy
 from runai.hub_service.projects_file import read_projects
+from runai.hub_service.running import (
+    Work,
+    hub_users,
+    no_opinion,
+    on_signal,
+    run_until,
+    url_of,
+)
 from runai.hub_service.scheduler import decide
 from runai.hub_service.serving import Server, listen
 from runai.hub_service.usage_history import UsageHistory
 
 LOG = logging.getLogger("runai.service")
-
-LEAVE_WITHIN_S = 10.0
-"""Long enough for streams to end and the ledger to be written; the next start waits for us."""
-
-Work = Coroutine[Any, Any, object]
 
 
 def node_name() -> str:
@@ -98,21 +96,28 @@ async def set_projects(cluster: Cluster, config: Config, devices: int) -> None:
         await cluster.put_project(spec)
 
 
-@asynccontextmanager
-async def hub_users(config: Config) -> AsyncGenerator[HubAuthenticator | None]:
-    """Open the connection to JupyterHub, where there is one."""
-    if config.hub is None:
-        yield None
-        return
-    users = HubAuthenticator(config.hub, prefix=config.prefix, secret=config.hub_token)
-    try:
-        yield users
-    finally:
-        await users.close()
-
-
 async def serve(config: Config) -> None:
     """Run the service until SIGTERM or SIGINT.
+
+    Raises:
+        RunaiError: it cannot start; the sentence says why.
+    """
+    if config.kubernetes is None:
+        await serve_here(config)
+        return
+    try:
+        # Its client is an extra that a single machine does without.
+        from runai.hub_service.kubernetes_service import serve_kubernetes  # noqa: PLC0415
+    except ImportError as missing:
+        raise InvalidRequest(
+            f"Kubernetes cannot be spoken with: {missing}.",
+            hint="Install it: pip install 'jupyter-runai[kubernetes]'.",
+        ) from missing
+    await serve_kubernetes(config, config.kubernetes)
+
+
+async def serve_here(config: Config) -> None:
+    """Run the service over this machine's GPUs.
 
     Raises:
         RunaiError: it cannot start; the sentence says why.
@@ -184,61 +189,9 @@ async def serve(config: Config) -> None:
     LOG.info("stopped; jobs go on")
 
 
-def on_signal(act: Callable[[], object]) -> None:
-    """Do this, and nothing else, when somebody wants the service to end.
-
-    A service that cannot end in good order ends without: the next one waits for its lock, and
-    nothing is lost by a crash. It says where it hung.
-    """
-
-    def leave() -> None:
-        faulthandler.dump_traceback_later(LEAVE_WITHIN_S, exit=True)
-        act()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, leave)
-
-
-async def run_until(
-    stopped: asyncio.Event,
-    platform: Platform,
-    server: Server,
-    listening: socket.socket,
-    work: Sequence[Work],
-) -> None:
-    """Own all background work; whatever fails ends everything, and JupyterHub starts us anew."""
-    async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(coroutine) for coroutine in work]
-        serving = tasks.create_task(server.serve(sockets=[listening]))
-        await stopped.wait()
-        platform.leaving.set()
-        server.stop()
-        await serving
-        for task in running:
-            task.cancel()
-
-
-def url_of(config: Config, listening: socket.socket | None) -> str:
-    """Return the service's root as processes of this machine reach it; "" before it listens."""
-    if listening is None:
-        return ""
-    host, port = listening.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared, not bound
-    return (
-        f"http://[{host}]:{port}{config.prefix}"
-        if ":" in host
-        else f"http://{host}:{port}{config.prefix}"
-    )
-
-
 def is_directory(path: str) -> bool:
     """Tell whether jobs, which run under the service's account, could begin there."""
     return Path(path).is_dir()
-
-
-def no_opinion(_path: str) -> bool:
-    """Leave it to the start of the job: only its own account can tell what it may read."""
-    return True
 
 
 def main() -> int:

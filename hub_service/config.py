@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.errors import InvalidRequest
 
-__all__ = ["Config", "HubConfig"]
+__all__ = ["Config", "HubConfig", "KubernetesConfig"]
 
 DAY_S = 86_400
 MOST_PID = 2**22
@@ -34,6 +34,20 @@ class HubConfig:
     access_scopes: tuple[str, ...]
     public_url: str = ""
     """Scheme and host that browsers see; "" when it is the request's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesConfig:
+    """Which part of a Kubernetes cluster is the platform's; the cluster itself is kubectl's."""
+
+    namespace: str
+    """Of the notebooks: jobs are made there."""
+    own_namespace: str
+    """Of this service: its Lease is there."""
+    image: str = ""
+    """What jobs of users without a notebook run in; "": such jobs are refused."""
+    default_project: str = "default"
+    """Owns what names no project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +82,8 @@ class Config:
     log_level: str = "INFO"
     elastic: ElasticRules = field(default_factory=ElasticRules)
     """How eagerly elastic jobs grow."""
+    kubernetes: KubernetesConfig | None = None
+    """None: the cluster is this machine."""
     hub_pid: int | None = None
     """JupyterHub's process, where it is this service's parent: the service leaves with it."""
 
@@ -108,6 +124,7 @@ class Config:
             hub=_hub(environ) if environ.get("JUPYTERHUB_API_URL") else None,
             log_level=_log_level(environ),
             elastic=_elastic_rules(environ),
+            kubernetes=_kubernetes(environ),
             hub_pid=_count("RUNAI_HUB_PID", environ, most=MOST_PID)
             if environ.get("RUNAI_HUB_PID")
             else None,
@@ -128,6 +145,21 @@ def _hub(environ: Mapping[str, str]) -> HubConfig:
         callback_url=environ.get("JUPYTERHUB_OAUTH_CALLBACK_URL") or f"{prefix}oauth_callback",
         access_scopes=scopes,
         public_url=environ.get("JUPYTERHUB_HOST", ""),
+    )
+
+
+def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
+    value = environ.get("RUNAI_CLUSTER", "")
+    if value in {"", "local"}:
+        return None
+    if value != "kubernetes":
+        raise _wrong("RUNAI_CLUSTER", environ, "local or kubernetes")
+    own = environ.get("RUNAI_NAMESPACE") or "runai"
+    return KubernetesConfig(
+        namespace=environ.get("RUNAI_JOBS_NAMESPACE") or own,
+        own_namespace=own,
+        image=environ.get("RUNAI_JOBS_IMAGE", ""),
+        default_project=environ.get("RUNAI_DEFAULT_PROJECT") or "default",
     )
 
 

@@ -4,6 +4,7 @@
     eventually        wait for a condition, blocking: eventually(lambda: path.exists())
     eventually_async  the same in async tests: await eventually_async(job_is_running)
     chromium          path of a Chromium; the test needs the marker `browser`
+    plane             a Kubernetes control plane, one for all tests with the marker `kubernetes`
 
 Markers such as `browser` and `hub` state what a test needs (capabilities.py); named in
 `RUNAI_REQUIRE` (`browser,hub`) their skips are failures. Fixtures of one part live in the
@@ -15,7 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from hypothesis import HealthCheck, settings
 
 import waiting
 from capabilities import CAPABILITIES, find_chromium, required
+from control_plane.lab import installed
+from control_plane.plane import ControlPlane
+from control_plane.programs import why_no_kubernetes
 
 # A busy machine is no finding: what takes long is not wrong.
 settings.register_profile(
@@ -113,3 +117,12 @@ def chromium() -> Path:
     found = find_chromium()
     assert found is not None, "mark the test with @pytest.mark.browser"
     return found
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """Return a control plane with what the chart installs; each test has a namespace of its own."""
+    if missing := why_no_kubernetes():
+        pytest.skip(f"kubernetes: {missing}")
+    with installed() as started:
+        yield started

@@ -1,9 +1,9 @@
 """The contract between the controller and the place where workloads really run.
 
-Implemented by `local` (this machine, SQLite, supervised processes) and `simulated` (rows only);
-`kubernetes` keeps the part that the controller drives (`Driven`). The cluster is the state of
-record: it starts every worker and remembers everything, so the service may die at any instant. One
-contract suite (`tests/contract`) runs over all that keep all of it.
+Implemented by `local` (this machine, SQLite, supervised processes), `kubernetes` (an API server's
+Jobs and pods) and `simulated` (rows only). The cluster is the state of record: it starts every
+worker and remembers everything, so the service may die at any instant. One contract suite
+(`tests/contract`) runs over all of them; it says what Kubernetes does not keep.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,4 +1,9 @@
-"""The contract suite's only fixture: `lab`, a cluster of each kind with handles to play with it."""
+"""The contract suite's only fixture: `lab`, a cluster of each kind with handles to play with it.
+
+    @pytest.mark.not_on_kubernetes("why")   what a test needs and Kubernetes has not
+
+The kinds are chosen when tests are collected, so none is skipped.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,30 @@ from pathlib import Path
 
 import pytest
 
+from kubernetes_lab import kubernetes_lab
 from labs import Lab, SimulatedLab, local_lab, running
 
 
-@pytest.fixture(params=["simulated", "local"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test on every kind of cluster that it can be meant for."""
+    if "lab" not in metafunc.fixturenames:
+        return
+    kinds = [pytest.param("simulated"), pytest.param("local")]
+    if metafunc.definition.get_closest_marker("not_on_kubernetes") is None:
+        kinds.append(pytest.param("kubernetes", marks=pytest.mark.kubernetes))
+    metafunc.parametrize("lab", kinds, indirect=True)
+
+
+@pytest.fixture
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Lab]:
     """Return a lab of one node with four devices."""
     if request.param == "simulated":
         simulated = SimulatedLab()
         async with running(simulated.simulated):
             yield simulated
-    else:
+    elif request.param == "local":
         async with local_lab(tmp_path) as local:
             yield local
+    else:
+        async with kubernetes_lab(request.getfixturevalue("plane")) as kubernetes:
+            yield kubernetes

@@ -14,6 +14,8 @@ from runai.hub_service.clusters.records import WorkloadSpec
 from runai.hub_service.elastic_messages import Reason, Target
 from waiting import eventually_async
 
+pytestmark = pytest.mark.not_on_kubernetes("elastic jobs are not there yet")
+
 
 def elastic(lab: Lab, workers: int = 3, **fields) -> WorkloadSpec:
     return lab.job("e", workers=workers, **{"min_workers": 1, "elastic": True} | fields)

@@ -33,20 +33,26 @@ async def test_the_exit_code_decides(lab, exit_code, backoff_limit, state, failu
     assert None is await seen(lab, spec.id)
 
 
-@pytest.mark.parametrize(
-    ("on_term", "state"),
-    [(None, "paused"), (143, "paused"), (1, "paused"), (0, "succeeded")],
-    ids=["signal", "143", "error", "0 is finished"],
-)
-async def test_a_worker_told_to_stop_is_paused_unless_it_has_finished(lab, on_term, state):
+@pytest.mark.parametrize("on_term", [None, 143, 1], ids=["signal", "143", "error"])
+async def test_a_worker_told_to_stop_is_paused(lab, on_term):
     spec = lab.job(on_term=on_term, backoff_limit=0)
     await lab.started(spec)
 
     await lab.cluster.apply(plan(stop(spec.id)))
 
-    record = await lab.until(spec.id, state)
-    assert (record.allocated, record.failures) == (0, 0)
-    assert (1 if state == "paused" else 0) == len(record.pauses)
+    record = await lab.until(spec.id, "paused")
+    assert (record.allocated, record.failures, len(record.pauses)) == (0, 0, 1)
+
+
+@pytest.mark.not_on_kubernetes("the Job controller does not count the pods of a suspended Job")
+async def test_a_worker_told_to_stop_that_ends_with_0_has_finished(lab):
+    spec = lab.job(on_term=0, backoff_limit=0)
+    await lab.started(spec)
+
+    await lab.cluster.apply(plan(stop(spec.id)))
+
+    record = await lab.until(spec.id, "succeeded")
+    assert (record.allocated, record.failures, record.pauses) == (0, 0, ())
 
 
 async def test_a_stopping_worker_holds_its_devices_until_it_is_gone(lab):
@@ -68,6 +74,7 @@ async def test_a_stopping_worker_holds_its_devices_until_it_is_gone(lab):
     assert list(await lab.cluster.apply(plan(start(next_one.id, 0)))) == []
 
 
+@pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 async def test_a_paused_job_resumes_as_the_same_job(lab):
     spec = lab.job(on_term=143)
     await lab.started(spec)
@@ -90,6 +97,7 @@ async def test_a_paused_job_resumes_as_the_same_job(lab):
     assert after["CUDA_VISIBLE_DEVICES"] == "SIM-3"
 
 
+@pytest.mark.not_on_kubernetes("the Job controller times retries")
 async def test_a_failed_job_is_tried_again_later_and_later_until_its_limit(lab):
     spec = lab.job(backoff_limit=2)
     await lab.started(spec)

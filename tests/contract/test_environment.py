@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from labs import NODE
 from runai.hub_service.scheduler.model import (
     DeviceShare,
 )
 from runai.hub_service.scheduler.quantity import MilliGpu
+
+pytestmark = pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 
 
 async def test_the_environment_says_who_and_how_much(lab):

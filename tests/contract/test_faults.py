@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from contract.looking import kinds, seen
 from labs import DEVICES, NODE, plan, reserve, start
 from runai.hub_service.scheduler.model import WorkerState
@@ -11,6 +13,8 @@ from runai.hub_service.scheduler.model import WorkerState
 FELL_OFF = "XID 79: GPU has fallen off the bus"
 BROKEN = {DEVICES[0].uuid: FELL_OFF}
 MENDED = {DEVICES[0].uuid: ""}
+
+pytestmark = pytest.mark.not_on_kubernetes("the device plugin takes broken devices away")
 
 
 async def broken(lab) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from runai.hub_service.scheduler.model import (
 from runai.hub_service.scheduler.quantity import MilliGpu
 
 
+@pytest.mark.not_on_kubernetes("processes are the kubelet's")
 async def test_start_gives_devices_and_runs(lab):
     spec = lab.job(gpus=2)
     await lab.started(spec, device=1)
@@ -55,6 +56,7 @@ async def test_a_device_is_never_given_twice(lab):
     assert (await lab.cluster.workload(second.id)).state == "queued"
 
 
+@pytest.mark.not_on_kubernetes("fractions are not there yet")
 async def test_two_halves_share_a_device_and_a_third_does_not_fit(lab):
     halves = [lab.job(f"half-{i}", gpus=0.5) for i in range(3)]
     await lab.cluster.submit(halves)
@@ -66,6 +68,7 @@ async def test_two_halves_share_a_device_and_a_third_does_not_fit(lab):
     await lab.until("vision/half-1", "running")
 
 
+@pytest.mark.not_on_kubernetes("fractions are not there yet")
 async def test_memory_requests_fill_a_device_by_their_mebibytes(lab):
     # Three of 5,333 MiB are 15,999 of 16,000; each counts 334 milli-GPU, rounded up (P3).
     thirds = [
@@ -99,6 +102,7 @@ async def test_a_decision_about_what_is_not_there_costs_only_itself(lab, decisio
     await lab.until("vision/other", "running")
 
 
+@pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 async def test_a_gang_starts_together_and_knows_its_places(lab):
     spec = lab.job("gang", workers=3)
     await lab.started(spec)

@@ -10,6 +10,8 @@ from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model import WorkerState
 from runai.hub_service.scheduler.quantity import MilliGpu
 
+pytestmark = pytest.mark.not_on_kubernetes("elastic jobs are not there yet")
+
 
 async def elastic(lab: Lab, device: int = 0, **fields) -> WorkloadSpec:
     fields = {"on_term": 143, "elastic": True, "gpus_max": MilliGpu(4000)} | fields

@@ -7,6 +7,8 @@ import pytest
 from labs import plan, start, stop
 from runai.hub_service.errors import Conflict
 
+pytestmark = pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
+
 
 async def test_a_session_is_granted_attached_and_released_with_its_process(lab):
     spec = lab.session()

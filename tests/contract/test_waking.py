@@ -59,6 +59,7 @@ async def test_telling_why_somebody_waits_wakes_nobody(lab):
     assert not await _wakes(lab)
 
 
+@pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
 async def test_waiting_for_one_workload_returns_its_next_state(lab):
     spec = lab.session()
     [seen] = await lab.cluster.submit([spec])

@@ -64,6 +64,7 @@ async def test_a_job_may_be_suspended_while_it_is_being_paused(lab):
     await lab.until(spec.id, "suspended")
 
 
+@pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
 async def test_a_session_is_neither_suspended_nor_resumed(lab):
     await lab.cluster.submit([lab.session()])
 

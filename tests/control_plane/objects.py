@@ -24,9 +24,10 @@ def add_node(
     *,
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Mapping[str, str]] = (),
+    status: Mapping[str, Any] | None = None,
     **allocatable: str,
 ) -> None:
-    """Add a node and wait until it is ready."""
+    """Add a node and wait until it is ready; `status` is what else its kubelet says."""
     has = {"cpu": "32", "memory": "256Gi", "pods": "110", **allocatable}
     if gpus:
         has["nvidia.com/gpu"] = str(gpus)
@@ -36,7 +37,7 @@ def add_node(
             "labels": {"kubernetes.io/hostname": name, **(labels or {})},
         },
         "spec": {"taints": list(taints)},
-        "status": {"capacity": has, "allocatable": has},
+        "status": {"capacity": has, "allocatable": has, **(status or {})},
     }
     plane.request("POST", "/api/v1/nodes", node)
 
@@ -154,13 +155,17 @@ class Namespace:
         found: dict[str, Any] = self.plane.request("GET", self._path(name, is_job=True))
         return found
 
-    def finish(self, name: str) -> None:
-        """Let a running pod end well."""
-        annotations = {"annotations": {"test/runs-for": "1ms"}}
+    def finish(self, name: str, exit_code: int = 0) -> None:
+        """Let a running pod end."""
+        failing = {"test/fails": str(exit_code)} if exit_code else {}
+        self.annotate(name, {"test/runs-for": "1ms", **failing})
+
+    def annotate(self, name: str, notes: Mapping[str, str]) -> None:
+        """Write annotations of a pod."""
         self.plane.request(
             "PATCH",
             self._path(name),
-            {"metadata": annotations},
+            {"metadata": {"annotations": dict(notes)}},
             content_type="application/merge-patch+json",
         )
 

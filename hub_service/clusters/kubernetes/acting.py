@@ -9,12 +9,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from runai.hub_service.clusters.base import Refused
-from runai.hub_service.clusters.kubernetes.api import Api, ApiError
+from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
+from runai.hub_service.clusters.kubernetes.grouping import Group
+from runai.hub_service.clusters.kubernetes.jobs import Job, Steps, held, let_go, told
 from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.telling import pod_path, tell_event, tell_waiting, why
 from runai.hub_service.scheduler.model import Move, Reserve, Resize, Start, Stop, Wait
 
-__all__ = ["Acting", "at_once"]
+__all__ = ["Acting", "at_once", "promised"]
 
 CALLS_AT_ONCE = 16
 
@@ -31,6 +33,12 @@ class Acting:
         self.evicted: set[str] = set()
         self.told: dict[str, str] = {}
         """Why pods wait, as they were told, by UID."""
+        self.changed_jobs: list[Object] = []
+        """Jobs that we changed, as they are since."""
+        self.freed: set[str] = set()
+        """UIDs of those that are to make their pods now."""
+        self.paused: set[str] = set()
+        """UIDs of those that are to have no pods now."""
         self.doubtful: dict[str, Pod] = {}
         """Pods of which nobody knows whether what we asked was done, by UID."""
 
@@ -69,19 +77,58 @@ class Acting:
             return
         self.evicted.add(pod.uid)
 
+    async def hold(self, decision: Stop | Move | Resize, group: Group, now: float) -> None:
+        """Pause a whole Job: it loses its pods and keeps its place; first they are told why."""
+        assert group.job is not None
+        sentence = why(decision.reason)
+        up = [pod for pod in group.pods if pod.node and pod.deleted is None]
+        for pod in up:
+            await self._tell(tell_event(self._api, pod, "Preempted", sentence))
+        change = held(group.job, now=now, why=sentence, priority=group.first.priority)
+        if await self._change(decision, group.job, change):
+            self.evicted.update(pod.uid for pod in up)
+            self.paused.add(group.job.uid)
+
+    async def let_go(self, decision: Start, group: Group, now: float) -> None:
+        """Let a Job that was held make its pods; each is bound when it is there."""
+        assert group.job is not None
+        if await self._change(decision, group.job, let_go(group.job, now=now)):
+            self.freed.add(group.job.uid)
+
+    async def _change(
+        self, decision: Start | Stop | Move | Resize, job: Job, change: Steps
+    ) -> bool:
+        try:
+            found = await self._api.change(job.path, change)
+        except ApiError as error:
+            # Whatever became of it, the watch shows; the change tests what it changes.
+            self.refused.append(Refused(decision.workload, decision.worker, error.message))
+            return False
+        self.changed_jobs.append(found)
+        return True
+
     async def wait(self, decision: Wait, pod: Pod) -> None:
         """Say why a pod waits."""
         await self._say(pod, decision.reason.code, why(decision.reason))
 
-    async def promise(self, decision: Reserve, pod: Pod) -> None:
-        """Say that devices are held for a pod until those it waits for have left them."""
-        leaving = ", ".join(decision.waits_for)
-        sentence = f"its place on {decision.node} is kept until {leaving} left it (R7)"
+    async def promise(self, pod: Pod, sentence: str) -> None:
+        """Say that devices are held for a pod."""
         await self._say(pod, "stopping", sentence)
 
     async def refuse(self, pod: Pod, sentence: str) -> None:
         """Say why a pod will never start as it is."""
         await self._say(pod, "not_supported", sentence)
+
+    async def held_back(self, job: Job, sentence: str) -> None:
+        """Say why a Job that is held waits, where its own `kubectl describe` shows it."""
+        if job.template.sentence == sentence:
+            return
+        await self._tell(tell_event(self._api, job, "Waiting", sentence))
+        try:
+            self.changed_jobs.append(await self._api.change(job.path, told(job, sentence)))
+        except ApiError as error:
+            if error.status not in (404, 422):  # gone, or not held any more
+                self.refused.append(Refused("", "", f"could not be told: {error.message}"))
 
     async def _say(self, pod: Pod, code: str, sentence: str) -> None:
         if pod.sentence != sentence:
@@ -100,6 +147,12 @@ class Acting:
         if error.is_unanswered:
             self.doubtful[pod.uid] = pod
         self.refused.append(Refused(decision.workload, decision.worker, error.message))
+
+
+def promised(decision: Reserve) -> str:
+    """Say that devices are held for a worker until those it waits for have left them."""
+    leaving = ", ".join(decision.waits_for)
+    return f"its place on {decision.node} is kept until {leaving} left it (R7)"
 
 
 async def at_once(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:

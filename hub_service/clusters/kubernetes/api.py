@@ -6,8 +6,9 @@ models stay unused: turning 10,000 pods into them takes seconds. Leaves to other
 """
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ Object = Mapping[str, Any]
 ANSWERED_WITHIN_S = 30.0
 TRIES = 5
 LONGEST_PAUSE_S = 10.0
+_STEPS = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -95,6 +97,10 @@ class Api:
         kind = _STRATEGIC if strategic else _MERGE
         return await self._request("PATCH", path, body, content_type=kind)
 
+    async def change(self, path: str, steps: Sequence[Object]) -> Object:
+        """Change an object step by step (JSON Patch): all of them, or none where a test fails."""
+        return await self._request("PATCH", path, steps, content_type=_STEPS)
+
     async def delete(self, path: str, body: Object | None = None) -> Object:
         """Delete an object; `body` are DeleteOptions."""
         return await self._request("DELETE", path, body)
@@ -107,14 +113,32 @@ class Api:
         """
         query |= {"watch": "1", "timeoutSeconds": str(seconds)}
         # A connection that died without a word is noticed: the server would have ended the watch.
-        patience = aiohttp.ClientTimeout(total=None, sock_read=seconds + ANSWERED_WITHIN_S)
+        lines = self._stream(path, query, silent_s=seconds + ANSWERED_WITHIN_S)
+        async with contextlib.aclosing(lines):
+            async for line in lines:
+                yield json.loads(line)
+
+    async def lines(self, path: str, **query: str) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of an answer that is text, as they come; the last may have no end.
+
+        Raises:
+            ApiError: it is refused, or the connection breaks.
+        """
+        async with contextlib.aclosing(self._stream(path, query, silent_s=None)) as lines:
+            async for line in lines:
+                yield line
+
+    async def _stream(
+        self, path: str, query: Mapping[str, str], *, silent_s: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        patience = aiohttp.ClientTimeout(total=None, sock_read=silent_s)
         try:
             answer = await self._send("GET", path, None, query, "application/json", patience)
             try:
                 if answer.status >= 400:
                     raise _refusal(answer, await answer.read())
                 async for line in answer.content:
-                    yield json.loads(line)
+                    yield line
             finally:
                 _drop(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as broken:
@@ -124,7 +148,7 @@ class Api:
         self,
         method: str,
         path: str,
-        body: Object | None = None,
+        body: Object | Sequence[Object] | None = None,
         *,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
@@ -151,7 +175,7 @@ class Api:
         self,
         method: str,
         path: str,
-        body: Object | None,
+        body: Object | Sequence[Object] | None,
         query: Mapping[str, str],
         content_type: str,
         patience: aiohttp.ClientTimeout,

@@ -1,296 +1,393 @@
-"""Kubernetes as a cluster: what its API server keeps, drawn for the core; plans, as API calls.
+"""Kubernetes as a cluster: workloads as Jobs, projects as custom resources, logs from the kubelets.
 
-Nothing is remembered here that the API server does not know, but for the moments before its watches
-say what we did ourselves: kill it at any instant and the next one sees the same world. Knows which
-objects are looked at and when; what they mean stands in the files beside it.
+What is acknowledged is kept by the API server and by nothing else. Sessions are the pods that
+JupyterHub makes: they are shown and scheduled, and never started here. How scheduling looks and
+acts stands in `scheduling`; called by the controller and the API.
 """
 
-import asyncio
+import contextlib
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from runai.hub_service.clusters.base import Refused
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.kubernetes import histories, logs
 from runai.hub_service.clusters.kubernetes import projects as project_objects
-from runai.hub_service.clusters.kubernetes.acting import Acting, at_once
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
-from runai.hub_service.clusters.kubernetes.grouping import Group, groups
-from runai.hub_service.clusters.kubernetes.objects import (
-    Job,
-    Machine,
-    Pod,
-    project_label,
-    read_job,
-    read_machine,
-    read_pod,
+from runai.hub_service.clusters.kubernetes.asking import asking
+from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
+from runai.hub_service.clusters.kubernetes.jobs import Job, read_job, resumed, suspended
+from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest, surroundings
+from runai.hub_service.clusters.kubernetes.objects import Pod
+from runai.hub_service.clusters.kubernetes.scheduling import Scheduling
+from runai.hub_service.clusters.kubernetes.showing import Known, records
+from runai.hub_service.clusters.kubernetes.telling import pod_path, tell_event
+from runai.hub_service.clusters.progress import Progress
+from runai.hub_service.clusters.project_tree import check_deletion, check_parent
+from runai.hub_service.clusters.records import (
+    Allocation,
+    HistoryEvent,
+    Process,
+    ProjectRecord,
+    ProjectSpec,
+    WorkerEnvironment,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
 )
-from runai.hub_service.clusters.kubernetes.picture import Promise, World, snapshot
-from runai.hub_service.clusters.kubernetes.slots import Slots
-from runai.hub_service.clusters.kubernetes.telling import pod_path
-from runai.hub_service.clusters.kubernetes.watching import Mirror
-from runai.hub_service.clusters.records import ProjectRecord, WorkloadId
-from runai.hub_service.errors import Conflict, NotFound, Unavailable
-from runai.hub_service.scheduler.model import (
-    Decision,
-    Move,
-    Plan,
-    Reserve,
-    Resize,
-    Snapshot,
-    Start,
-    Stop,
-    Unreserve,
-    Wait,
-)
-from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.errors import Conflict, NotFound
 
 __all__ = ["KubernetesCluster"]
 
-LEAVES_WITHIN_S = 30.0
-TRIES_AGAIN_IN_S = 1.0
 
-
-@dataclass(slots=True)
-class _OurDoing:
-    """What we did and the watches have not shown yet, by the pod's UID."""
-
-    bound: dict[str, tuple[str, float]] = field(default_factory=dict)
-    evicted: dict[str, float] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
-    doubtful: dict[str, Pod] = field(default_factory=dict)
-
-    def applied_to(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Return pods as they are by now; forget what the watches have caught up with."""
-        here = {pod.uid: pod for pod in pods}
-        self.bound = {u: at for u, at in self.bound.items() if u in here and not here[u].node}
-        self.evicted = {
-            u: at for u, at in self.evicted.items() if u in here and here[u].deleted is None
-        }
-        self.told = {u: text for u, text in self.told.items() if u in here and not here[u].node}
-        if not (self.bound or self.evicted or self.told):
-            return list(pods)
-        return [self._applied(pod) for pod in pods]
-
-    def _applied(self, pod: Pod) -> Pod:
-        if (bound := self.bound.get(pod.uid)) is not None:
-            pod = replace(pod, node=bound[0], bound=bound[1])
-        if (evicted := self.evicted.get(pod.uid)) is not None:
-            pod = replace(pod, deleted=evicted + LEAVES_WITHIN_S)
-        if (told := self.told.get(pod.uid)) is not None:
-            pod = replace(pod, sentence=told)
-        return pod
-
-
-class KubernetesCluster:
-    """One scheduler of one Kubernetes cluster: that of the pods that name it."""
+class KubernetesCluster(Scheduling):
+    """All that the contract asks of a cluster, but for what a pod of JupyterHub's does itself."""
 
     def __init__(
-        self, api: Api, *, default_project: str = "default", clock: Callable[[], float] = time.time
+        self,
+        api: Api,
+        *,
+        namespace: str = "default",
+        image: str = "",
+        api_url: str = "",
+        default_project: str = "default",
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """Look at nothing yet: `run` does. `default_project` owns what names no project."""
-        self._api = api
-        self._default_project = default_project
-        self._clock = clock
-        self._change = asyncio.Event()
-        notice = self._change.set
-        self._pods: Mirror[Pod] = Mirror(api, "/api/v1/pods", read_pod, notice)
-        self._machines: Mirror[Machine] = Mirror(api, "/api/v1/nodes", read_machine, notice)
-        self._jobs: Mirror[Job] = Mirror(api, "/apis/batch/v1/jobs", read_job, notice)
-        self._namespaces: Mirror[str] = Mirror(api, "/api/v1/namespaces", _project_of, notice)
-        self._projects: Mirror[ProjectRecord] = Mirror(
-            api, project_objects.PROJECTS, project_objects.read_project, notice
-        )
-        self._mirrors: tuple[Mirror[Any], ...] = (
-            self._pods,
-            self._machines,
-            self._jobs,
-            self._namespaces,
-            self._projects,
-        )
-        self._doing = _OurDoing()
-        self._slots = Slots()
-        self._promises: dict[str, Promise] = {}
-        self._broken_since: dict[WorkloadId, float] = {}
-        self._statuses: dict[str, Mapping[str, Any]] = {}
-        self._groups: dict[WorkloadId, Group] = {}
-        """What the last snapshot was drawn from."""
+        """Make jobs in `namespace`, where the notebooks are.
 
-    async def run(self) -> NoReturn:
-        """Follow the API server until cancelled; call once."""
-        async with asyncio.TaskGroup() as following:
-            for mirror in self._mirrors:
-                following.create_task(mirror.run())
-        raise AssertionError("mirrors run for ever")
-
-    async def changed(self) -> None:
-        """Return when anything that a snapshot shows has changed since the last `observe`."""
-        await self._change.wait()
-
-    async def observe(self) -> Snapshot:
-        """Return everything the core needs.
-
-        Raises:
-            Unavailable: the API server must be asked what became of an earlier decision, and does
-                not answer.
+        A job runs in the image of its user's notebook; `image` is for those who have none. Jobs
+        find the service at `api_url`.
         """
-        for mirror in self._mirrors:
-            await mirror.listed()
-        await self._resolve_doubts()
-        self._change.clear()
-        now = self._clock()
-        pods = self._doing.applied_to(list(self._pods.objects.values()))
-        found = groups(
-            pods,
-            {job.uid: job for job in self._jobs.objects.values()},
-            self._namespaces.objects,
-            self._default_project,
-        )
-        self._groups = {group.name: group for group in found}
-        waiting = {pod.uid for group in found for pod in group.pods if not pod.node}
-        self._promises = {u: p for u, p in self._promises.items() if u in waiting}
-        self._note_broken(now)
-        records = list(self._projects.objects.values())
-        return snapshot(
-            now,
-            World(
-                machines=list(self._machines.objects.values()),
-                pods=pods,
-                groups=found,
-                projects=project_objects.for_core(records, project_objects.misplaced(records)),
-                devices=self._slots.held(pods),
-                promises=self._promises,
-                broken_since=self._broken_since,
-            ),
-        )
+        super().__init__(api, default_project=default_project, clock=clock)
+        self._namespace = namespace
+        self._image = image
+        self._api_url = api_url
 
-    async def apply(self, plan: Plan) -> Sequence[Refused]:
-        """Carry out the decisions in the plan's order; a refused one costs only itself."""
-        acting = Acting(self._api)
-        by_name = {pod.key: pod for group in self._groups.values() for pod in group.pods}
-        calls: list[Callable[[], Any]] = []
-        for decision in plan.decisions:
-            calls += self._calls(decision, by_name, acting)
-        for group in self._groups.values():
-            if group.refusal:
-                calls += [
-                    partial(acting.refuse, pod, group.refusal) for pod in group.pods if not pod.node
-                ]
-        await at_once(calls)
-        now = self._clock()
-        for uid, start in acting.bound.items():
-            self._doing.bound[uid] = (start.node, now)
-            self._promises.pop(uid, None)
-            self._slots.hold(uid, start.node, tuple(share.device for share in start.devices))
-        self._doing.evicted.update(dict.fromkeys(acting.evicted, now))
-        self._doing.told.update(acting.told)
-        self._doing.doubtful.update(acting.doubtful)
-        await self._write_statuses(plan)
-        if acting.refused:
-            # No watch may ever tell that it would be possible now.
-            asyncio.get_running_loop().call_later(TRIES_AGAIN_IN_S, self._change.set)
-        return acting.refused
+    # -- workloads ---------------------------------------------------------------------------------
 
-    async def suspend(self, workload: WorkloadId) -> None:
-        """Take a Job out of the queue, and stop it if it runs; a repeat changes nothing.
+    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
+        """Make a Job of each, all or none."""
+        known = await self._records()
+        seen: set[WorkloadId] = set()
+        for spec in specs:
+            if spec.id in known or spec.id in seen:
+                raise _taken(spec, f" ({known[spec.id].state})" if spec.id in known else "")
+            seen.add(spec.id)
+        around = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
+        bodies = [manifest(spec, around[spec.user], api_url=self._api_url) for spec in specs]
+        made: list[Job] = []
+        try:
+            for spec, body in zip(specs, bodies, strict=True):
+                made.append(await self._make(spec, body))
+        except BaseException:
+            # Shielded by nobody: if we die here, the first few of an array are left, held.
+            for job in made:
+                await self._delete_job(job, has_pods=False)
+            raise
+        return [(await self._records())[spec.id] for spec in specs]
 
-        Raises:
-            NotFound: there is no such Job.
-            Conflict: it is a bare pod, which is stopped by deleting it.
-        """
-        await self._suspend(workload, is_suspended=True)
+    async def workloads(self) -> Sequence[WorkloadRecord]:
+        """Return all workloads, oldest first."""
+        return list((await self._records()).values())
 
-    async def resume(self, workload: WorkloadId) -> None:
-        """Put a suspended Job back into the queue, in its old place; a repeat changes nothing."""
-        await self._suspend(workload, is_suspended=False)
+    async def workload(self, workload: WorkloadId) -> WorkloadRecord:
+        """Return one workload."""
+        found = (await self._records()).get(workload)
+        if found is None:
+            raise NotFound(
+                f"There is no workload {workload}.", hint="runai list names those there are."
+            )
+        return found
+
+    async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
+        """Return what the API server still remembers of it: Events are kept for an hour."""
+        record = await self.workload(workload)
+        subject = await self._subject(workload)
+        return await histories.read(self._api, record, subject)
+
+    async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Take a Job out of the queue and stop it if it runs."""
+        job = await self._job(workload, "suspended")
+        if job.is_suspended and not job.is_held:
+            return await self.workload(workload)
+        self._forget_promises(job.uid)
+        return await self._change_job(job, suspended(by), "Suspended", f"suspended by {by}")
+
+    async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Put a suspended Job back into the queue, in its old place."""
+        job = await self._job(workload, "resumed")
+        if not job.is_suspended or job.is_held:
+            return await self.workload(workload)
+        return await self._change_job(job, resumed(job), "Queued", f"resumed by {by}")
+
+    async def delete(self, workload: WorkloadId, *, by: str) -> None:
+        """Delete its Job or its pod; a Job that runs stays until its pods are gone."""
+        await self.workload(workload)
+        subject = await self._subject(workload)
+        if subject.deleted is not None:
+            return
+        await self._tell(subject, "Deleted", f"deleted by {by}")
+        if isinstance(subject, Job):
+            has_pods = any(pod.holds for pod in await self._pods_of(workload))
+            await self._delete_job(subject, has_pods=has_pods)
+            return
+        with asking():
+            await self._api.delete(pod_path(subject), {"preconditions": {"uid": subject.uid}})
+
+    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+        """Refuse, always: the session is its pod."""
+        raise await self._is_a_pod(workload, f"process {process.pid} cannot be attached to it")
+
+    async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
+        """Refuse, always: a pod keeps what it was given."""
+        del why
+        raise await self._is_a_pod(workload, "it keeps its GPUs until it ends")
+
+    async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Refuse, always: nothing was released."""
+        del by
+        raise await self._is_a_pod(workload, "it has lost none of its GPUs")
+
+    async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
+        """Return the workload as soon as it differs from `seen`."""
+        while True:
+            change = self._next_change
+            if (record := await self.workload(workload)) != seen:
+                return record
+            await change.wait()
+
+    async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
+        """Refuse, always: its pod has its environment from its Job."""
+        raise await self._is_a_pod(workload, f"worker {worker} has its environment by itself")
+
+    async def logs(
+        self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
+    ) -> AsyncIterator[LogChunk]:
+        """Yield what its pods wrote; those of earlier attempts are gone with their pods."""
+        await self.workload(workload)
+
+        async def look() -> logs.Look:
+            change = self._next_change
+            record = await self.workload(workload)
+            pods = await self._pods_of(workload)
+            return logs.Look(pods, max(1, record.attempts), record.state.finished, change)
+
+        if follow:
+            chunks = logs.follow(self._api, look, worker=worker, tail=tail)
+        else:
+            chunks = logs.read(self._api, await look(), worker=worker, tail=tail)
+        async with contextlib.aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+
+    async def progress(self) -> Mapping[WorkloadId, Progress]:
+        """Return nothing: reports go to files, which are in the pods."""
+        return {}
+
+    # -- nodes and projects ------------------------------------------------------------------------
+
+    async def devices(self) -> dict[str, Sequence[Device]]:
+        """Return the devices of each node; they have numbers only, as the kubelet counts them."""
+        await self._machines.listed()
+        return {
+            machine.name: [
+                Device(
+                    number,
+                    f"{machine.name}/{number}",
+                    machine.gpu_type or "GPU",
+                    machine.gpu_memory_mib,
+                    simulated=False,
+                )
+                for number in range(machine.gpus)
+            ]
+            for machine in sorted(self._machines.objects.values(), key=lambda m: m.name)
+        }
+
+    async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
+        """Do nothing: the device plugin takes broken devices out of what its node has."""
+
+    async def allocations(self, node: str) -> Sequence[Allocation]:
+        """Return nothing: there is no agent on the nodes yet, who would ask."""
+        del node
+        return []
+
+    async def note(self, workload: WorkloadId, text: str) -> None:
+        """Write a warning about it, as an Event."""
+        await self.workload(workload)
+        await self._tell(await self._subject(workload), "Warning", text, bad=True)
+
+    async def projects(self) -> Sequence[ProjectRecord]:
+        """Return all projects, oldest first."""
+        await self._projects.listed()
+        found = self._projects.objects.values()
+        return sorted(found, key=lambda record: (record.created, record.spec.name))
+
+    async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
+        """Create or change a project; the next cycle uses it."""
+        check_parent(spec, [record.spec for record in await self.projects()])
+        body = project_objects.manifest(spec)
+        path = f"{project_objects.PROJECTS}/{spec.name}"
+        with asking():
+            try:
+                found = await self._api.create(project_objects.PROJECTS, body)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                found = await self._api.patch(path, project_objects.change(spec))
+        self._projects.take(found)
+        return project_objects.read_project(found)
+
+    async def delete_project(self, name: str) -> None:
+        """Forget a project that has neither children nor unfinished workloads."""
+        specs = [record.spec for record in await self.projects()]
+        if name not in {spec.name for spec in specs}:
+            raise NotFound(
+                f"There is no project {name}.", hint="runai list projects names those there are."
+            )
+        unfinished = [
+            record.id
+            for record in await self.workloads()
+            if record.spec.project == name and not record.state.finished
+        ]
+        check_deletion(name, specs, unfinished)
+        with asking():
+            found = await self._api.delete(f"{project_objects.PROJECTS}/{name}")
+        self._projects.drop(name, found["details"]["uid"])
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _calls(
-        self, decision: Decision, by_name: Mapping[str, Pod], acting: Acting
-    ) -> list[Callable[[], Any]]:
-        """Return the calls that carry out a decision; none where it is true already."""
-        if isinstance(decision, Wait):
-            group = self._groups.get(decision.workload)
-            pods = group.pods if group is not None else ()
-            return [partial(acting.wait, decision, pod) for pod in pods if not pod.node]
-        pod = by_name.get(decision.worker)
-        if pod is None:
-            text = f"there is no pod {decision.worker}"
-            acting.refused.append(Refused(decision.workload, decision.worker, text))
-            return []
-        match decision:
-            case Start() if not pod.node:
-                return [partial(acting.start, decision, pod)]
-            case Stop() | Move() | Resize() if pod.node and pod.deleted is None:
-                return [partial(acting.stop, decision, pod)]
-            case Reserve() if not pod.node:
-                devices = tuple(share.device for share in decision.devices)
-                self._promises[pod.uid] = Promise(decision.node, devices)
-                return [partial(acting.promise, decision, pod)]
-            case Unreserve():
-                self._promises.pop(pod.uid, None)
-        return []
+    async def _records(self) -> dict[WorkloadId, WorkloadRecord]:
+        for mirror in self._mirrors:
+            await mirror.listed()
+        pods = self._doing.applied_to(list(self._pods.objects.values()))
+        return records(
+            Known(
+                pods,
+                self._known_jobs(),
+                self._namespaces.objects,
+                self._default_project,
+                self._slots.held(pods),
+                self._promises,
+                self._waits,
+                self._stops,
+            )
+        )
 
-    async def _resolve_doubts(self) -> None:
-        for uid, pod in list(self._doing.doubtful.items()):
+    async def _subject(self, workload: WorkloadId) -> Job | Pod:
+        """Return what the API server has of a workload: its Job, or its pod.
+
+        Raises:
+            NotFound: there is neither.
+        """
+        jobs = self._known_jobs()
+        everything: list[Job | Pod] = [*jobs.values(), *self._pods.objects.values()]
+        for found in everything:
+            if self._id(found) == workload:
+                return found
+        raise NotFound(f"There is no workload {workload}.")
+
+    def _id(self, found: Job | Pod) -> WorkloadId:
+        pod = found.template if isinstance(found, Job) else found
+        project = project_of(pod, self._namespaces.objects, self._default_project)
+        return f"{project}/{name_of(found)}"
+
+    async def _job(self, workload: WorkloadId, verb: str) -> Job:
+        record = await self.workload(workload)
+        subject = await self._subject(workload)
+        if not isinstance(subject, Job):
+            raise Conflict(
+                f"{workload} is a session and cannot be {verb}.",
+                hint="Stop it, or delete it.",
+                code="is_a_session",
+            )
+        if record.state.finished:
+            raise Conflict(
+                f"{workload} is finished ({record.state}) and cannot be {verb}.",
+                hint="Delete it and submit it again.",
+                code="finished",
+            )
+        if subject.deleted is not None:
+            raise Conflict(
+                f"{workload} is being deleted and cannot be {verb}.",
+                hint="Submit it again when it is gone.",
+                code="being_deleted",
+            )
+        return subject
+
+    async def _pods_of(self, workload: WorkloadId) -> list[Pod]:
+        subject = await self._subject(workload)
+        if isinstance(subject, Pod):
+            return [subject]
+        return [
+            pod
+            for pod in self._pods.objects.values()
+            if pod.owner is not None and pod.owner.uid == subject.uid
+        ]
+
+    async def _make(self, spec: WorkloadSpec, body: Object) -> Job:
+        path = f"/apis/batch/v1/namespaces/{self._namespace}/jobs"
+        try:
+            with asking():
+                found = await self._api.create(path, body)
+        except Conflict:
+            raise _taken(spec, "") from None
+        self._jobs.take(found)
+        return read_job(found)
+
+    async def _change_job(
+        self, job: Job, change: Object, word: str, sentence: str
+    ) -> WorkloadRecord:
+        with asking():
+            found = await self._api.patch(job.path, change)
+        self._jobs.take(found)
+        changed = await self.workload(self._id(job))
+        await self._tell(job, word, sentence)
+        return changed
+
+    async def _delete_job(self, job: Job, *, has_pods: bool) -> None:
+        policy = "Foreground" if has_pods else "Background"
+        body = {"propagationPolicy": policy, "preconditions": {"uid": job.uid}}
+        with asking():
             try:
-                found = read_pod(await self._api.get(pod_path(pod)))
+                found = await self._api.delete(job.path, body)
             except ApiError as error:
-                if error.is_unanswered:
-                    raise Unavailable(
-                        f"Kubernetes does not say what became of pod {pod.key}: {error.message}.",
-                        hint="It is asked again in a moment.",
-                    ) from error
-            else:
-                if found.uid == uid and found.node:
-                    self._doing.bound[uid] = (found.node, found.bound or self._clock())
-                if found.uid == uid and found.deleted is not None:
-                    self._doing.evicted[uid] = self._clock()
-            del self._doing.doubtful[uid]
+                if error.status not in (404, 409):  # it is gone, or another one of its name
+                    raise
+                return
+        if has_pods:
+            self._jobs.take(found)
+        else:
+            self._jobs.drop(f"{job.namespace}/{job.name}", job.uid)
 
-    def _note_broken(self, now: float) -> None:
-        """Remember since when gangs that run lack workers (R11)."""
-        broken = {}
-        for name, group in self._groups.items():
-            up = sum(1 for pod in group.pods if pod.node and pod.deleted is None)
-            if 0 < up < group.minimum:
-                broken[name] = self._broken_since.get(name, now)
-        self._broken_since = broken
+    async def _tell(self, subject: Job | Pod, word: str, text: str, *, bad: bool = False) -> None:
+        with asking():
+            await tell_event(self._api, subject, word, text, bad=bad)
 
-    async def _write_statuses(self, plan: Plan) -> None:
-        pending: Counter[str] = Counter()
-        for group in self._groups.values():
-            pending[group.project] += sum(
-                pod.gpus * WHOLE_GPU for pod in group.pods if not pod.node
-            )
-        records = self._projects.objects
-        wrong = project_objects.misplaced(records.values())
-        for name in records:
-            status = project_objects.status(
-                plan.projects.get(name), pending[name], wrong.get(name, "")
-            )
-            if self._statuses.get(name) != status:
-                try:
-                    path = f"{project_objects.PROJECTS}/{name}/status"
-                    await self._api.patch(path, {"status": status})
-                except ApiError:
-                    continue  # with the next cycle
-                self._statuses[name] = status
-        self._statuses = {name: self._statuses[name] for name in self._statuses if name in records}
+    async def _surroundings(self, user: str) -> Surroundings:
+        """Return what the user's notebook has; that of the default server, if there are several."""
+        servers = [
+            pod
+            for pod in self._pods.objects.values()
+            if pod.user == user and pod.namespace == self._namespace and pod.is_up
+        ]
+        if not servers:
+            return Surroundings(self._image)
+        first = min(servers, key=lambda pod: (pod.server != "", pod.name))
+        with asking():
+            return surroundings(await self._api.get(pod_path(first)))
 
-    async def _suspend(self, workload: WorkloadId, *, is_suspended: bool) -> None:
-        namespace, _, name = workload.partition("/")[2].partition(".")
-        job = self._jobs.objects.get(f"{namespace}/{name}")
-        if job is None:
-            if f"{namespace}/{name}" in self._pods.objects:
-                raise Conflict(f"{workload} is a pod of its own.", hint="Delete it instead.")
-            raise NotFound(f"There is no Job {name} in namespace {namespace}.")
-        path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}"
-        await self._api.patch(path, {"spec": {"suspend": is_suspended}})
+    async def _is_a_pod(self, workload: WorkloadId, text: str) -> Conflict:
+        await self.workload(workload)
+        return Conflict(
+            f"{workload} is a pod of Kubernetes: {text}.",
+            hint="JupyterHub or its Job starts and stops it.",
+            code="is_a_pod",
+        )
 
 
-def _project_of(namespace: Object) -> str:
-    return project_label(namespace["metadata"].get("labels", {}))
+def _taken(spec: WorkloadSpec, state: str) -> Conflict:
+    return Conflict(
+        f"{spec.project} already has a workload named {spec.name}{state}.",
+        hint=f"Choose another name, or delete it: runai delete {spec.name} -p {spec.project}",
+        code="name_taken",
+    )

@@ -46,6 +46,8 @@ class Leadership:
         self._lease: Object | None = None
         self._seen_at = 0.0
         """When the Lease was first seen as it is."""
+        self.works = False
+        """Whether the work goes on now."""
 
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
         """Do the work whenever this is the leader; it is cancelled when it is no longer.
@@ -57,6 +59,7 @@ class Leadership:
             LOG.info("%s leads", self._identity)
             renewing = asyncio.create_task(self._renew())
             working = asyncio.create_task(work())
+            self.works = True
             try:
                 await asyncio.wait({renewing, working}, return_when=asyncio.FIRST_COMPLETED)
                 if working.done():
@@ -65,6 +68,7 @@ class Leadership:
                 for task in (working, renewing):
                     task.cancel()
                 await asyncio.gather(working, renewing, return_exceptions=True)
+                self.works = False
             LOG.warning("%s leads no longer", self._identity)
 
     async def resign(self) -> None:

@@ -1,8 +1,8 @@
-"""Pods, Jobs, nodes and namespaces, as far as scheduling needs to know them.
+"""Pods, nodes and namespaces, as far as scheduling needs to know them.
 
 Parses what the API server sends into frozen data that compares by value, so that a heartbeat or an
 image pull is no change. Pure; called by the mirrors for each object that arrives. What the objects
-come to together is `grouping`'s.
+come to together is `grouping`'s; Jobs are in `jobs`.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,14 @@ from runai.hub_service.clusters.kubernetes.placement import (
 
 __all__ = [
     "GPU_RESOURCE",
+    "HELD",
+    "INDEX",
+    "PRIORITY",
     "SCHEDULER",
-    "Job",
     "Machine",
     "Owner",
     "Pod",
     "project_label",
-    "read_job",
     "read_machine",
     "read_pod",
 ]
@@ -38,6 +39,13 @@ GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB, by NVIDIA's feature discovery
 PROJECT_LABELS = ("runai/project", "project", "runai/queue", "kai.scheduler/queue")
 KIND_LABEL = "runai/kind"
 GANG_LABEL = "runai/gang"
+INDEX = "batch.kubernetes.io/job-completion-index"
+HELD = "runai/held"
+"""Annotation: the scheduler keeps the Job suspended, and why it waits."""
+PRIORITY = "runai/priority"
+# KubeSpawner's, unescaped.
+USER = "hub.jupyter.org/username"
+SERVER = "hub.jupyter.org/servername"
 _FINISHED = frozenset({"Succeeded", "Failed"})
 _FRACTIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
 _PRIORITIES = {"train": 50, "build": 100, "inference": 125}
@@ -83,6 +91,20 @@ class Pod:
     """Why it waits, as we told it last."""
     unsupported: str = ""
     """What it asks for that this scheduler cannot do, as a sentence."""
+    is_up: bool = False
+    """Its containers run."""
+    exit_code: int | None = None
+    user: str = ""
+    """Whose notebook server it is."""
+    server: str = ""
+    index: int | None = None
+    """Which worker of an Indexed Job it is."""
+    worker: str = ""
+    """What the core calls it; "" is `key`."""
+    seat: str = ""
+    """Whose place it takes: another pod of the same worker takes the same. "" is its own."""
+    is_made: bool = True
+    """False: a worker of which its Job has not made the pod yet."""
 
     @property
     def key(self) -> str:
@@ -90,29 +112,19 @@ class Pod:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def called(self) -> str:
+        """Return the worker's name to the core."""
+        return self.worker or self.key
+
+    @property
+    def place(self) -> str:
+        """Return what a promise of devices is kept for."""
+        return self.seat or self.uid
+
+    @property
     def holds(self) -> bool:
         """Tell whether it takes room on a node."""
         return bool(self.node) and not self.is_finished
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a batch Job asks for and has come to."""
-
-    uid: str
-    namespace: str
-    name: str
-    created: float
-    completions: int
-    parallelism: int
-    is_indexed: bool
-    is_suspended: bool
-    succeeded: int
-
-    @property
-    def runs_at_once(self) -> bool:
-        """Tell whether it is an Indexed Job of several workers that are all up together."""
-        return self.is_indexed and self.parallelism >= self.completions > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +160,7 @@ def read_pod(found: Object) -> Pod:
         scheduler=spec.get("schedulerName", ""),
         project=project_label(labels),
         kind=kind,
-        priority=_priority(spec, kind),
+        priority=_priority(spec, annotations, kind),
         gpus=_requested(spec, GPU_RESOURCE, whole),
         cpu_milli=_requested(spec, "cpu", cpu_milli),
         memory_mib=_requested(spec, "memory", memory_mib),
@@ -162,23 +174,11 @@ def read_pod(found: Object) -> Pod:
         bound=when(scheduled["lastTransitionTime"]) if is_bound else None,
         sentence="" if is_bound else scheduled.get("message", ""),
         unsupported=_unsupported(spec, annotations, kind, owner),
-    )
-
-
-def read_job(found: Object) -> Job:
-    """Parse a Job."""
-    metadata, spec = found["metadata"], found["spec"]
-    parallelism = spec.get("parallelism", 1)
-    return Job(
-        uid=metadata["uid"],
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        created=when(metadata["creationTimestamp"]),
-        completions=spec.get("completions", parallelism),
-        parallelism=parallelism,
-        is_indexed=spec.get("completionMode") == "Indexed",
-        is_suspended=bool(spec.get("suspend")),
-        succeeded=found.get("status", {}).get("succeeded", 0),
+        is_up=status.get("phase") == "Running",
+        exit_code=_exit_code(status),
+        user=annotations.get(USER, ""),
+        server=annotations.get(SERVER, ""),
+        index=int(index) if (index := annotations.get(INDEX, "")).isdecimal() else None,
     )
 
 
@@ -222,10 +222,22 @@ def _kind(labels: Mapping[str, str], spec: Object, owner: Owner | None) -> PodKi
     return "train" if owner is not None and owner.kind == "Job" else "build"
 
 
-def _priority(spec: Object, kind: PodKind) -> int:
-    """Take its PriorityClass's number, where it has one of its own."""
+def _priority(spec: Object, annotations: Mapping[str, str], kind: PodKind) -> int:
+    """Take what its annotation says, else its PriorityClass's number, where it has one."""
+    if (said := annotations.get(PRIORITY, "")).isdecimal():
+        return int(said)
     own: int = spec.get("priority") or _PRIORITIES[kind]
     return own
+
+
+def _exit_code(status: Object) -> int | None:
+    """Return how its containers ended: the first that did not end well stands for all."""
+    ended = [
+        state["terminated"]["exitCode"]
+        for container in status.get("containerStatuses", ())
+        if "terminated" in (state := container.get("state", {}))
+    ]
+    return next((code for code in ended if code), 0 if ended else None)
 
 
 def _condition(status: Object, kind: str) -> Object:
@@ -254,7 +266,9 @@ def _requested(spec: Object, resource: str, read: Any) -> int:  # noqa: ANN401  
 
 
 def _of(container: Object, resource: str, read: Any) -> int:  # noqa: ANN401  str -> int
-    text = container.get("resources", {}).get("requests", {}).get(resource)
+    resources = container.get("resources", {})
+    # The API server writes limits into the requests of pods, not of the templates of Jobs.
+    text = resources.get("requests", {}).get(resource, resources.get("limits", {}).get(resource))
     amount: int = read(text) if text else 0
     return amount
 

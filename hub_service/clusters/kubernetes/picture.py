@@ -110,16 +110,18 @@ def _workload(group: Group, world: World, eligible: "_Eligible") -> Workload:
         name=group.name,
         project=group.project,
         kind="job" if first.kind == "train" else "session",
+        user=first.user if group.job is None or group.job.spec is None else group.job.spec.user,
         priority=first.priority if first.kind == "train" else None,
         submitted=int(group.submitted),
         workers=tuple(_worker(pod, world, eligible) for pod in group.pods),
         min_workers=min(group.minimum, len(group.pods)),
+        pauses=() if group.job is None else tuple(map(int, group.job.pauses)),
         below_min_since=None if since is None else int(since),
     )
 
 
 def _worker(pod: Pod, world: World, eligible: "_Eligible") -> Worker:
-    promise = None if pod.node else world.promises.get(pod.uid)
+    promise = None if pod.node else world.promises.get(pod.place)
     state, node = WorkerState.PENDING, None
     devices: tuple[int, ...] = ()
     if pod.node:
@@ -128,7 +130,7 @@ def _worker(pod: Pod, world: World, eligible: "_Eligible") -> Worker:
     elif promise is not None:
         state, node, devices = WorkerState.RESERVED, promise.node, promise.devices
     return Worker(
-        name=pod.key,
+        name=pod.called,
         gpus=MilliGpu(pod.gpus * WHOLE_GPU),
         state=state,
         node=node,

@@ -16,7 +16,7 @@ from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
 from runai.hub_service.scheduler.model import Project, ProjectShare
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = ["PROJECTS", "for_core", "manifest", "misplaced", "read_project", "status"]
+__all__ = ["PROJECTS", "change", "for_core", "manifest", "misplaced", "read_project", "status"]
 
 PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
 
@@ -49,8 +49,22 @@ def read_project(found: Object) -> ProjectRecord:
 
 def manifest(spec: ProjectSpec) -> dict[str, Any]:
     """Write a project as the API server takes it; what is as by default is left out."""
+    return {
+        "apiVersion": "jupyter-runai.dev/v1alpha1",
+        "kind": "Project",
+        "metadata": {"name": spec.name},
+        "spec": {key: value for key, value in _fields(spec).items() if value is not None},
+    }
+
+
+def change(spec: ProjectSpec) -> dict[str, Any]:
+    """Write the change that makes a project what is said; what is not said goes."""
+    return {"spec": _fields(spec)}
+
+
+def _fields(spec: ProjectSpec) -> dict[str, Any]:
     types = {"build": spec.node_types_build, "train": spec.node_types_train}
-    fields: dict[str, Any] = {
+    return {
         "parent": spec.parent,
         "quota": gpus_text(spec.quota),
         "buildQuota": None if spec.build_quota is None else gpus_text(spec.build_quota),
@@ -64,12 +78,6 @@ def manifest(spec: ProjectSpec) -> dict[str, Any]:
         "groups": list(spec.groups) or None,
         "admins": list(spec.admins) or None,
         "adminGroups": list(spec.admin_groups) or None,
-    }
-    return {
-        "apiVersion": "jupyter-runai.dev/v1alpha1",
-        "kind": "Project",
-        "metadata": {"name": spec.name},
-        "spec": {key: value for key, value in fields.items() if value is not None},
     }
 
 

@@ -9,6 +9,7 @@ import datetime as dt
 import time
 
 from runai.hub_service.clusters.kubernetes.api import Api
+from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.scheduler.model import Reason
 
@@ -40,17 +41,19 @@ async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str) -> None:
     await tell_event(api, pod, "Waiting", sentence)
 
 
-async def tell_event(api: Api, pod: Pod, word: str, sentence: str, *, bad: bool = False) -> None:
-    """Write an Event about a pod."""
+async def tell_event(
+    api: Api, of: Pod | Job, word: str, sentence: str, *, bad: bool = False
+) -> None:
+    """Write an Event about a pod or a Job."""
     now = _now()
     event = {
-        "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+        "metadata": {"generateName": f"{of.name}.", "namespace": of.namespace},
         "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
+            "apiVersion": "batch/v1" if isinstance(of, Job) else "v1",
+            "kind": "Job" if isinstance(of, Job) else "Pod",
+            "namespace": of.namespace,
+            "name": of.name,
+            "uid": of.uid,
         },
         "type": "Warning" if bad else "Normal",
         "reason": word,
@@ -60,7 +63,7 @@ async def tell_event(api: Api, pod: Pod, word: str, sentence: str, *, bad: bool 
         "lastTimestamp": now,
         "count": 1,
     }
-    await api.create(f"/api/v1/namespaces/{pod.namespace}/events", event)
+    await api.create(f"/api/v1/namespaces/{of.namespace}/events", event)
 
 
 def why(reason: Reason) -> str:

@@ -45,6 +45,10 @@ class Mirror(Generic[T]):
         self._known: dict[str, T] = {}
         self._seen = ""
         """The resourceVersion of the last change; "" before the first list."""
+        self._ahead: dict[str, int] = {}
+        """Versions that answers have shown and the watch has not, by key (they grow: KEP-5504)."""
+        self._dropped: set[str] = set()
+        """UIDs of what is gone, though the watch has not said so."""
         self._listed = asyncio.Event()
         self.lists = 0
         """How often the whole list was read."""
@@ -57,6 +61,25 @@ class Mirror(Generic[T]):
     async def listed(self) -> None:
         """Return when the first list has been read."""
         await self._listed.wait()
+
+    def take(self, found: Object, *, quietly: bool = False) -> None:
+        """Note an object as an answer shows it, before the watch does; older news are skipped.
+
+        Not `quietly`: it is a change that somebody else asked for.
+        """
+        key = key_of(found)
+        self._ahead[key] = int(found["metadata"]["resourceVersion"])
+        if (parsed := self._parsed(key, found)) is not None:
+            is_new = self._known.get(key) != parsed
+            self._known[key] = parsed
+            if is_new and not quietly:
+                self._on_change()
+
+    def drop(self, key: str, uid: str) -> None:
+        """Note that an object is gone, before the watch does."""
+        self._dropped.add(uid)
+        if self._known.pop(key, None) is not None:
+            self._on_change()
 
     async def run(self) -> NoReturn:
         """Follow the API server until cancelled, however often it goes away."""
@@ -91,6 +114,8 @@ class Mirror(Generic[T]):
             if not query["continue"]:
                 break
         self.lists += 1
+        self._ahead.clear()
+        self._dropped.clear()
         self._seen = page["metadata"]["resourceVersion"]
         is_new = found != self._known or not self._listed.is_set()
         self._known = found
@@ -120,6 +145,8 @@ class Mirror(Generic[T]):
 
     def _take(self, kind: str, subject: Object) -> None:
         key = key_of(subject)
+        if self._is_old(kind, key, subject["metadata"]):
+            return
         parsed = None if kind == "DELETED" else self._parsed(key, subject)
         if parsed is None:
             is_new = self._known.pop(key, None) is not None
@@ -128,6 +155,19 @@ class Mirror(Generic[T]):
             self._known[key] = parsed
         if is_new:
             self._on_change()
+
+    def _is_old(self, kind: str, key: str, metadata: Object) -> bool:
+        """Tell whether an answer has shown more than this change does."""
+        if metadata["uid"] in self._dropped:
+            if kind == "DELETED":
+                self._dropped.discard(metadata["uid"])
+            return True
+        if key not in self._ahead:
+            return False
+        if int(metadata["resourceVersion"]) <= self._ahead[key] and kind != "DELETED":
+            return True
+        del self._ahead[key]
+        return False
 
     def _parsed(self, key: str, subject: Object) -> T | None:
         try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusters.kubernetes.worlds import a_job, a_pod
 from runai.hub_service.clusters.kubernetes.grouping import Group, groups
 
 
-def grouped(*pods, jobs=(), namespaces=None) -> list[Group]:
-    return groups(pods, {job.uid: job for job in jobs}, namespaces or {}, "default")
+def grouped(*pods, jobs=(), namespaces=None, awaited=()) -> list[Group]:
+    return groups(pods, {job.uid: job for job in jobs}, namespaces or {}, "default", awaited)
 
 
 def names(found: list[Group]) -> dict[str, list[str]]:
@@ -131,3 +133,53 @@ def test_a_pod_that_is_called_like_a_job_is_another_workload():
     found = grouped(a_pod("train-0", of=train), a_pod("train"), jobs=[train])
 
     assert names(found) == {"vision/lab.train": ["train-0"], "vision/lab.train~": ["train"]}
+
+
+def test_the_workers_of_a_held_job_wait_although_they_have_no_pods():
+    gang = a_job("train", workers=3, is_suspended=True, is_held=True, completed=frozenset({1}))
+
+    (found,) = grouped(jobs=[replace(gang, succeeded=1)])
+
+    assert [(p.worker, p.is_made) for p in found.pods] == [
+        ("vision/lab.train-0", False),
+        ("vision/lab.train-2", False),
+    ]
+    assert (found.submitted, found.minimum) == (50.0, 2)
+
+
+def test_a_held_job_whose_pods_still_stop_has_no_worker_twice():
+    gang = a_job("train", workers=2, is_suspended=True, is_held=True)
+
+    (found,) = grouped(a_pod("train-0", of=gang, node="gpu-0", deleted=130.0), jobs=[gang])
+
+    assert [(p.worker, p.is_made) for p in found.pods] == [
+        ("vision/lab.train-0", True),
+        ("vision/lab.train-1", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "awaited", "workers"),
+    [
+        pytest.param({"is_suspended": True}, False, 0, id="suspended by somebody else"),
+        pytest.param({"outcome": "Failed"}, True, 0, id="finished"),
+        pytest.param({}, False, 0, id="whose pods are not ours to wait for"),
+        pytest.param({}, True, 1, id="that was let go just now"),
+    ],
+)
+def test_a_job_without_pods(fields, awaited, workers):
+    train = a_job("train", **fields)
+
+    found = grouped(jobs=[train], awaited={train.uid} if awaited else ())
+
+    assert sum(len(group.pods) for group in found) == workers
+
+
+def test_a_pod_has_the_name_of_the_worker_that_it_is():
+    train = a_job("train", is_suspended=True, is_held=True)
+    (waits,) = grouped(jobs=[train])
+    let_go = replace(train, is_suspended=False, is_held=False)
+
+    (runs,) = grouped(a_pod("train-x7k2p", of=let_go), jobs=[let_go])
+
+    assert [(p.called, p.place) for p in runs.pods] == [(p.called, p.place) for p in waits.pods]

@@ -108,7 +108,10 @@ def test_a_gang_is_not_shown_before_it_is_whole():
     first, second = a_pod("train-0", of=gang), a_pod("train-1", of=gang)
 
     assert drawn(first, jobs=[gang]).workloads == ()
-    assert sorted(started(drawn(first, second, jobs=[gang]))) == ["lab/train-0", "lab/train-1"]
+    assert sorted(started(drawn(first, second, jobs=[gang]))) == [
+        "vision/lab.train-0",
+        "vision/lab.train-1",
+    ]
 
 
 def test_a_gang_that_lacks_a_worker_is_shown_while_others_run():

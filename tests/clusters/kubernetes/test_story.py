@@ -34,20 +34,16 @@ def test_bob_lends_to_patty_and_gets_back_what_is_his(lab, rights, eventually):
         work.create(job(name, project="patty"))
 
     with Scheduler(rights):
-        eventually(lambda: all(p["spec"].get("nodeName") for p in work.pods()), what="both run")
+        eventually(lambda: sum("nodeName" in p["spec"] for p in work.pods()) == 2, what="both run")
         before = {p["metadata"]["uid"] for p in work.pods()}
         work.create(pod("bobs-notebook", project="bob"))
         eventually(lambda: work.node_of("bobs-notebook"), what="bob has his GPU")
-        waiting = eventually(
-            lambda: [p for p in work.pods() if "nodeName" not in p["spec"]],
-            what="one job was made again and waits",
+        held = eventually(
+            lambda: next((j for j in ("first", "second") if work.job(j)["spec"]["suspend"]), ""),
+            what="one of the jobs is held",
         )
         described = eventually(
-            lambda: (
-                text
-                if "Waiting" in (text := _described(lab, waiting[0]["metadata"]["name"]))
-                else None
-            ),
+            lambda: text if "Waiting" in (text := _described(lab, held)) else None,
             what="it says why",
         )
 
@@ -58,8 +54,8 @@ def test_bob_lends_to_patty_and_gets_back_what_is_his(lab, rights, eventually):
     assert len([p for p in bound if p["metadata"]["uid"] in before]) == 1
 
 
-def _described(lab, name: str) -> str:
-    text: str = lab.plane.kubectl("describe", "pod", "-n", lab.namespace.name, name)
+def _described(lab, job: str) -> str:
+    text: str = lab.plane.kubectl("describe", "job", "-n", lab.namespace.name, job)
     return text
 
 

@@ -7,13 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from runai.hub_service.clusters.kubernetes.objects import (
-    SCHEDULER,
-    Job,
-    Machine,
-    Owner,
-    Pod,
-)
+from runai.hub_service.clusters.kubernetes.jobs import Job
+from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Machine, Owner, Pod
 from runai.hub_service.clusters.kubernetes.placement import Demands
 
 __all__ = ["a_job", "a_machine", "a_pod"]
@@ -35,6 +30,7 @@ def a_pod(name: str, *, of: Job | None = None, **fields: Any) -> Pod:
         "memory_mib": 0,
         "demands": Demands(),
         "owner": owner,
+        "index": int(name[-1]) if of is not None and of.runs_at_once else None,
     }
     return Pod(name=name, **(known | fields))
 
@@ -51,6 +47,9 @@ def a_job(name: str, workers: int = 1, **fields: Any) -> Job:
         "is_suspended": False,
         "succeeded": 0,
     }
+    known["template"] = a_pod(
+        name, uid=known["uid"], created=known["created"], kind="train", priority=50
+    )
     return Job(name=name, **(known | fields))
 
 

@@ -1,0 +1,228 @@
+"""From what was submitted to the Job that runs it, and back.
+
+The Job is the only place that keeps a submitted workload: all of its specification stands in an
+annotation of it, and its pods get what the notebook's pod has, so that code and data are where they
+were. It is made held: it has no pods before the scheduler lets it go. Pure; called by `cluster`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from decimal import Decimal
+from typing import Any
+
+from runai.hub_service.clusters.kubernetes.api import Object
+from runai.hub_service.clusters.kubernetes.objects import (
+    GPU_RESOURCE,
+    HELD,
+    INDEX,
+    PRIORITY,
+    SCHEDULER,
+)
+from runai.hub_service.clusters.records import SOURCE_PLACEHOLDER, WorkloadSpec
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler.kinds import NODE_TYPE_LABEL
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+
+__all__ = ["Surroundings", "job_name", "manifest", "read_spec", "surroundings"]
+
+SPEC = "runai/spec"
+"""Annotation of a Job that was submitted: the specification, as JSON."""
+SOURCE_FILE = "/run/runai/source.py"
+MOST_SPEC_BYTES = 100_000
+"""The API server takes 256 KiB of annotations; the source stands in two of them."""
+_CONTAINER = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a job's pod gets besides its program: as the notebook's pod has it, or by default."""
+
+    image: str = ""
+    pod: Mapping[str, Any] | None = None
+    """Fields of the pod's spec: volumes, accounts, tolerations and what else belongs to a node."""
+    container: Mapping[str, Any] | None = None
+    """Fields of its container: mounts, security, working directory."""
+
+
+_OF_POD = (
+    "imagePullSecrets",
+    "nodeSelector",
+    "runtimeClassName",
+    "securityContext",
+    "serviceAccountName",
+    "tolerations",
+)
+_OF_CONTAINER = ("envFrom", "imagePullPolicy", "securityContext", "workingDir")
+_OF_ONE_POD = "kube-api-access-"
+"""Begins the name of the volume that the API server adds to each pod for itself."""
+
+
+def surroundings(notebook: Object) -> Surroundings:
+    """Take over what a notebook's pod has, but for what is that one pod's own."""
+    spec = notebook["spec"]
+    main = next((c for c in spec["containers"] if c["name"] == "notebook"), spec["containers"][0])
+    mounts = [m for m in main.get("volumeMounts", ()) if not m["name"].startswith(_OF_ONE_POD)]
+    names = {mount["name"] for mount in mounts}
+    volumes = [volume for volume in spec.get("volumes", ()) if volume["name"] in names]
+    of_pod = {name: spec[name] for name in _OF_POD if name in spec}
+    of_container = {name: main[name] for name in _OF_CONTAINER if name in main}
+    if volumes:
+        of_pod["volumes"], of_container["volumeMounts"] = volumes, mounts
+    return Surroundings(main["image"], of_pod, of_container)
+
+
+def job_name(spec: WorkloadSpec) -> str:
+    """Return what its Job is called."""
+    return f"{spec.project}-{spec.name}"
+
+
+def manifest(spec: WorkloadSpec, around: Surroundings, *, api_url: str = "") -> dict[str, Any]:
+    """Return the Job that runs a workload.
+
+    Raises:
+        InvalidRequest: it cannot be had on Kubernetes.
+    """
+    _check(spec, around)
+    kept = json.dumps(asdict(spec), separators=(",", ":"))
+    if len(kept.encode()) > MOST_SPEC_BYTES:
+        raise InvalidRequest(
+            f"{spec.id} is too long: {len(kept.encode())} bytes of program and environment.",
+            hint=f"At most {MOST_SPEC_BYTES}: put the program into a file of your home directory.",
+        )
+    labels = {"runai/project": spec.project, "runai/workload": spec.name}
+    template = {
+        "metadata": {
+            "labels": {**labels, "runai/kind": "train" if spec.preemptible else "build"},
+            "annotations": {
+                PRIORITY: str(spec.priority),
+                **({"runai/source": spec.source} if spec.source else {}),
+            },
+        },
+        "spec": _pod(spec, around, api_url),
+    }
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": job_name(spec),
+            "labels": labels,
+            "annotations": {SPEC: kept, HELD: "submitted"},
+        },
+        "spec": {
+            "suspend": True,
+            "completionMode": "Indexed",
+            "completions": spec.workers,
+            "parallelism": spec.workers,
+            "backoffLimit": spec.backoff_limit,
+            # A pause is no failure, and nothing starts before what it replaces is gone.
+            "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [disrupted]}]},
+            "podReplacementPolicy": "Failed",
+            "template": template,
+        },
+    }
+
+
+def read_spec(annotations: Mapping[str, str]) -> WorkloadSpec | None:
+    """Return what was submitted, from its Job's annotations; None: it is not of our making."""
+    try:
+        kept = json.loads(annotations[SPEC])
+        known = {field.name for field in fields(WorkloadSpec)}
+        kept = {name: value for name, value in kept.items() if name in known}
+        return WorkloadSpec(**{**kept, "command": tuple(kept["command"])})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _check(spec: WorkloadSpec, around: Surroundings) -> None:
+    if spec.kind == "session" or spec.command is None:
+        raise InvalidRequest(
+            "On Kubernetes JupyterHub starts sessions.", hint="Submit a job, or start a server."
+        )
+    if spec.elastic:
+        raise InvalidRequest(
+            "Elastic jobs cannot be had on Kubernetes yet.", hint="Submit it without --elastic."
+        )
+    if spec.gpu_memory_mib or spec.gpus % WHOLE_GPU:
+        raise InvalidRequest(
+            "Parts of GPUs cannot be had on Kubernetes yet.", hint="Ask for whole ones."
+        )
+    if not around.image:
+        raise InvalidRequest(
+            f"It is not known which image {spec.id} is to run in.",
+            hint="Start your notebook server first: its image and volumes are used.",
+            code="no_image",
+        )
+
+
+def _pod(spec: WorkloadSpec, around: Surroundings, api_url: str) -> dict[str, Any]:
+    gpus = spec.gpus // WHOLE_GPU
+    container: dict[str, Any] = {
+        "name": _CONTAINER,
+        **(around.container or {}),
+        "image": around.image,
+        "command": [_argument(part) for part in spec.command or ()],
+        "env": _environment(spec, api_url),
+        "resources": {"limits": {GPU_RESOURCE: str(gpus)}} if gpus else {},
+    }
+    if spec.workdir:
+        container["workingDir"] = spec.workdir
+    pod: dict[str, Any] = {
+        "enableServiceLinks": False,
+        **(around.pod or {}),
+        "schedulerName": SCHEDULER,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": spec.grace_seconds,
+        "containers": [container],
+    }
+    if spec.source:
+        source = {"fieldRef": {"fieldPath": "metadata.annotations['runai/source']"}}
+        item = {"path": SOURCE_FILE.rpartition("/")[2], **source}
+        volume = {"name": "runai-source", "downwardAPI": {"items": [item]}}
+        mount = {"name": "runai-source", "mountPath": SOURCE_FILE.rpartition("/")[0]}
+        pod["volumes"] = [*pod.get("volumes", ()), volume]
+        container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
+    if spec.node_type:
+        pod["nodeSelector"] = {**pod.get("nodeSelector", {}), NODE_TYPE_LABEL: spec.node_type}
+    return pod
+
+
+def _argument(text: str) -> str:
+    """Write an argument so that Kubernetes leaves `$(NAME)` in it alone."""
+    return SOURCE_FILE if text == SOURCE_PLACEHOLDER else _literal(text)
+
+
+def _literal(text: str) -> str:
+    """Keep Kubernetes from putting in variables.
+
+    >>> _literal("echo $(HOME) $$")
+    'echo $$(HOME) $$$$'
+    """
+    return text.replace("$", "$$")
+
+
+def _environment(spec: WorkloadSpec, api_url: str) -> Sequence[Mapping[str, Any]]:
+    """Tell a worker who it is; what its user adds wins over conveniences, never over identity."""
+    index = {"fieldPath": f"metadata.annotations['{INDEX}']"}
+    fixed = {
+        "RUNAI_WORKLOAD": spec.id,
+        "RUNAI_PROJECT": spec.project,
+        "RUNAI_KIND": spec.kind,
+        "RUNAI_GPU_FRACTION": str(Decimal(min(spec.gpus, WHOLE_GPU)) / WHOLE_GPU),
+        **({"RUNAI_API_URL": api_url} if api_url else {}),
+        **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
+    }
+    # An image built for GPUs shows all of the node's to whoever asked for none.
+    fixed |= {} if spec.gpus else {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
+    if spec.workers > 1:
+        fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0"}
+    own = {"PYTHONUNBUFFERED": "1", **spec.env}
+    place = ["RUNAI_INDEX", *(["RANK"] if spec.workers > 1 else [])]
+    reserved = {*fixed, *place, "RUNAI_WORKER", "NVIDIA_VISIBLE_DEVICES"}
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": index}} for name in place),
+        {"name": "RUNAI_WORKER", "value": f"{spec.id}-$(RUNAI_INDEX)"},
+        *({"name": n, "value": _literal(v)} for n, v in own.items() if n not in reserved),
+        *({"name": n, "value": _literal(v)} for n, v in fixed.items()),
+    ]

@@ -1,0 +1,260 @@
+"""What the API server knows of workloads, as records for people: states, workers, outcomes.
+
+Draws what was submitted to us and what others made for our scheduler alike. Pure; called by
+`cluster`, which knows what else was decided about them.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
+from runai.hub_service.clusters.kubernetes.jobs import Job
+from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.picture import Promise
+from runai.hub_service.clusters.records import (
+    StateReason,
+    WorkerRecord,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.scheduler.model import DeviceShare, Move, Reason, Stop, Wait
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
+
+__all__ = ["Known", "records"]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything that records are drawn from."""
+
+    pods: Collection[Pod]
+    jobs: Mapping[str, Job]
+    """By UID."""
+    namespaces: Mapping[str, str]
+    default_project: str
+    devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """What pods hold, by UID."""
+    promises: Mapping[str, Promise] = field(default_factory=dict)
+    waits: Mapping[WorkloadId, Wait] = field(default_factory=dict)
+    """Why workloads wait, by the last plan."""
+    stops: Mapping[WorkloadId, Stop | Move] = field(default_factory=dict)
+    """Why they were stopped last."""
+
+
+def records(known: Known) -> dict[WorkloadId, WorkloadRecord]:
+    """Return all workloads for our scheduler, finished ones included, oldest first."""
+    pods: dict[str, list[Pod]] = {}
+    alone: list[Pod] = []
+    for pod in known.pods:
+        if pod.scheduler != SCHEDULER:
+            continue
+        job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
+        if job is None or not job.is_whole:
+            alone.append(pod)
+        else:
+            pods.setdefault(job.uid, []).append(pod)
+    drawn = [_of_pod(pod, known) for pod in alone]
+    drawn += [
+        _of_job(job, pods.get(job.uid, ()), known)
+        for job in known.jobs.values()
+        if job.template.scheduler == SCHEDULER and job.is_whole
+    ]
+    return {record.id: record for record in sorted(drawn, key=lambda r: (r.submitted, r.id))}
+
+
+def _of_job(job: Job, pods: Sequence[Pod], known: Known) -> WorkloadRecord:
+    project = project_of(job.template, known.namespaces, known.default_project)
+    spec = job.spec or _spec_of(job.template, project, name_of(job), job)
+    workers = tuple(_workers(job, pods, spec, known))
+    state = _state_of_job(job, workers)
+    starts = job.starts or tuple(sorted(p.bound for p in pods if p.bound is not None))[:1]
+    wait = known.waits.get(spec.id) if state in _WAITS else None
+    codes = [w.exit_code for w in workers if w.exit_code is not None]
+    return WorkloadRecord(
+        spec,
+        state,
+        job.created,
+        workers,
+        reason=_outcome(job, workers)
+        if job.is_finished
+        else _reason(job, state, wait, known.stops.get(spec.id)),
+        position=None if wait is None else wait.position,
+        started=starts[0] if starts else None,
+        finished=job.finished,
+        attempts=len(starts),
+        pauses=job.pauses,
+        failures=_failures(job),
+        exit_code=_exit_code(codes) if job.is_finished else None,
+    )
+
+
+_WAITS = (WorkloadState.QUEUED, WorkloadState.PAUSED)
+_STOPPED = (137, 143)
+"""Exit codes of those that were killed, or told to stop."""
+
+
+def _state_of_job(job: Job, workers: Sequence[WorkerRecord]) -> WorkloadState:
+    active = {worker.state for worker in workers} & {"starting", "running", "stopping"}
+    if active:
+        is_leaving = job.deleted is not None or job.is_suspended or active == {"stopping"}
+        up = WorkloadState.RUNNING if "running" in active else WorkloadState.STARTING
+        return WorkloadState.STOPPING if is_leaving else up
+    if job.outcome:
+        return WorkloadState.SUCCEEDED if job.outcome == "Complete" else WorkloadState.FAILED
+    if job.is_suspended and not job.is_held:
+        return WorkloadState.SUSPENDED
+    if job.failed and not job.is_held:
+        return WorkloadState.RETRYING
+    return WorkloadState.PAUSED if job.starts or job.pauses else WorkloadState.QUEUED
+
+
+def _reason(
+    job: Job, state: WorkloadState, wait: Wait | None, stop: Stop | Move | None
+) -> StateReason | None:
+    if wait is not None:
+        return _said(wait.reason)
+    if state is WorkloadState.SUSPENDED:
+        return StateReason("suspended", f"suspended by {job.suspended_by or 'somebody'}")
+    if stop is not None and state in (WorkloadState.STOPPING, WorkloadState.PAUSED):
+        return _said(stop.reason)
+    if job.is_held and state in (*_WAITS, WorkloadState.STOPPING) and job.starts:
+        return StateReason("held", job.template.sentence)
+    return None
+
+
+def _failures(job: Job) -> int:
+    """Count failures: Kubernetes counts pods, those too that it stops when one has failed."""
+    failed = max(job.failed, job.outcome == "Failed")
+    return failed if job.spec is None else min(failed, job.spec.backoff_limit + 1)
+
+
+def _outcome(job: Job, workers: Sequence[WorkerRecord]) -> StateReason:
+    if job.outcome == "Complete":
+        return StateReason("succeeded", "finished with exit code 0")
+    # The others were stopped when the first had failed.
+    ended = sorted((w for w in workers if w.exit_code), key=lambda w: w.exit_code in _STOPPED)
+    if not ended:
+        return StateReason("failed", job.why)
+    who = f"worker {ended[0].index} " if len(workers) > 1 else ""
+    return StateReason("exit_code", f"{who}ended with exit code {ended[0].exit_code}")
+
+
+def _said(why: Reason) -> StateReason:
+    return StateReason(why.code, why.text, why.rule, why.for_ or "")
+
+
+def _workers(
+    job: Job, pods: Iterable[Pod], spec: WorkloadSpec, known: Known
+) -> Iterable[WorkerRecord]:
+    ordered = sorted(pods, key=lambda pod: (pod.created, pod.name))
+    latest: dict[int, Pod] = {}
+    if job.is_suspended and not job.is_finished:
+        ordered = [p for p in ordered if not p.is_finished or p.index in job.completed]
+    for position, pod in enumerate(ordered):
+        index = pod.index if job.runs_at_once and pod.index is not None else None
+        if index is None:
+            index = 0 if job.parallelism <= 1 else position
+        before = latest.get(index)
+        if before is None or before.is_finished or not before.node:
+            latest[index] = pod
+    for index in range(max(spec.workers, 1)):
+        name = f"{spec.id}-{index}"
+        here = latest.get(index)
+        if here is None:
+            promise = known.promises.get(f"{job.uid}/{index}")
+            done = job.is_finished or index in job.completed
+            yield WorkerRecord(
+                name,
+                index,
+                "finished" if done else "pending" if promise is None else "reserved",
+                node="" if promise is None else promise.node,
+                devices=() if promise is None else _shares(promise.devices),
+                attempt=len(job.starts),
+                exit_code=0 if index in job.completed else None,
+            )
+        else:
+            yield _worker(here, name, index, known, attempt=max(1, len(job.starts)))
+
+
+def _worker(pod: Pod, name: str, index: int, known: Known, *, attempt: int) -> WorkerRecord:
+    devices = known.devices.get(pod.uid, ())
+    node = pod.node
+    if pod.is_finished:
+        return WorkerRecord(
+            name, index, "finished", started=pod.bound, attempt=attempt, exit_code=pod.exit_code
+        )
+    promise = known.promises.get(pod.place)
+    if not pod.node and promise is not None:
+        devices, node = promise.devices, promise.node
+    if not pod.node:
+        state = "pending" if promise is None else "reserved"
+    elif pod.deleted is not None:
+        state = "stopping"
+    else:
+        state = "running" if pod.is_up else "starting"
+    return WorkerRecord(
+        name,
+        index,
+        state,  # type: ignore[arg-type]
+        node=node,
+        devices=_shares(devices),
+        started=pod.bound,
+        attempt=attempt,
+    )
+
+
+def _shares(devices: Iterable[int]) -> tuple[DeviceShare, ...]:
+    return tuple(DeviceShare(device, MilliGpu(WHOLE_GPU)) for device in devices)
+
+
+def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
+    """Draw a pod that is a workload of its own, such as a notebook server."""
+    project = project_of(pod, known.namespaces, known.default_project)
+    spec = _spec_of(pod, project, name_of(pod), None)
+    worker = _worker(pod, f"{spec.id}-0", 0, known, attempt=1 if pod.node else 0)
+    states = {
+        "pending": WorkloadState.QUEUED,
+        "reserved": WorkloadState.QUEUED,
+        "starting": WorkloadState.STARTING,
+        "running": WorkloadState.RUNNING,
+        "stopping": WorkloadState.STOPPING,
+    }
+    state = states.get(worker.state, WorkloadState.ENDED)
+    if worker.state == "finished" and spec.kind == "job":
+        state = WorkloadState.FAILED if pod.exit_code else WorkloadState.SUCCEEDED
+    wait = known.waits.get(spec.id) if state in _WAITS else None
+    return WorkloadRecord(
+        spec,
+        state,
+        pod.created,
+        (worker,),
+        reason=None if wait is None else _said(wait.reason),
+        position=None if wait is None else wait.position,
+        started=pod.bound,
+        attempts=1 if pod.node else 0,
+        exit_code=pod.exit_code,
+    )
+
+
+def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec:
+    """Describe what others made in our own words."""
+    workers = 1 if job is None else max(1, job.parallelism)
+    return WorkloadSpec(
+        project=project,
+        name=name,
+        user=pod.user,
+        kind="job" if pod.kind == "train" else "session",
+        command=None,
+        gpus=MilliGpu(pod.gpus * WHOLE_GPU),
+        workers=workers,
+        min_workers=workers if job is None else min(job.minimum, workers),
+        preemptible=pod.kind == "train",
+        priority=pod.priority,
+        server=pod.server,
+    )
+
+
+def _exit_code(codes: Sequence[int]) -> int | None:
+    return next((code for code in codes if code), 0 if codes else None)

@@ -1,0 +1,158 @@
+"""The composition root over a Kubernetes cluster: of several services one leads, and answers.
+
+`RUNAI_CLUSTER=kubernetes python -m runai.hub_service`. Whoever does not lead listens nowhere, so
+that no request reaches it; when it leads, it looks at everything anew. Called by `__main__`.
+"""
+
+import asyncio
+import logging
+import secrets
+import socket
+from importlib.metadata import version
+
+from kubernetes_asyncio.config import ConfigException
+
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.auth import SharedTokens
+from runai.hub_service.api.hub_auth import HubAuthenticator
+from runai.hub_service.api.platform import Platform
+from runai.hub_service.bookkeeping import Bookkeeping
+from runai.hub_service.clusters.base import Cluster
+from runai.hub_service.clusters.kubernetes.api import Api
+from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.leading import Leadership
+from runai.hub_service.config import Config, KubernetesConfig
+from runai.hub_service.controller import Controller
+from runai.hub_service.errors import Unavailable
+from runai.hub_service.idle.watch import IdleWatch
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.metrics import Metrics
+from runai.hub_service.policy_file import read_policy
+from runai.hub_service.projects_file import read_projects
+from runai.hub_service.running import (
+    Work,
+    hub_users,
+    no_opinion,
+    on_signal,
+    run_until,
+    url_of,
+)
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.model import Policy
+from runai.hub_service.serving import Server, listen
+from runai.hub_service.usage_history import UsageHistory
+
+__all__ = ["serve_kubernetes"]
+
+LOG = logging.getLogger("runai.service")
+
+
+async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
+    """Run the service over a Kubernetes cluster, while it leads; until then it waits unseen.
+
+    Raises:
+        RunaiError: it cannot start; the sentence says why.
+    """
+    config.data_dir.mkdir(parents=True, exist_ok=True)
+    stopped, ended = asyncio.Event(), asyncio.Event()
+    on_signal(stopped.set)
+    policy = None if config.policy_file is None else read_policy(config.policy_file)
+    identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    async with await connected() as api, hub_users(config) as users:
+
+        async def work() -> None:
+            try:
+                await lead(config, where, api, users, policy, stopped)
+            finally:
+                ended.set()
+
+        leadership = Leadership(api, namespace=where.own_namespace, identity=identity)
+        LOG.info("%s waits until it leads", identity)
+        leading = asyncio.create_task(leadership.lead(work))
+        stopping = asyncio.create_task(stopped.wait())
+        await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not leading.done() and leadership.works:
+            await ended.wait()  # what leads ends in good order by itself
+        for task in (leading, stopping):
+            task.cancel()
+        failed, _stopped = await asyncio.gather(leading, stopping, return_exceptions=True)
+        await leadership.resign()
+        if isinstance(failed, Exception):
+            raise failed
+    LOG.info("stopped; jobs go on")
+
+
+async def connected() -> Api:
+    """Connect to the API server that kubectl would use here, or this pod's own.
+
+    Raises:
+        Unavailable: nothing says which one that is.
+    """
+    try:
+        return await Api.connect()
+    except ConfigException as error:
+        raise Unavailable(
+            f"There is no Kubernetes cluster to be found: {error}.",
+            hint="Set KUBECONFIG, or run it in a pod with a service account.",
+        ) from error
+
+
+async def lead(
+    config: Config,
+    where: KubernetesConfig,
+    api: Api,
+    users: HubAuthenticator | None,
+    policy: Policy | None,
+    stopped: asyncio.Event,
+) -> None:
+    """Schedule and answer until stopped; everything is looked at anew."""
+    cluster = KubernetesCluster(
+        api,
+        namespace=where.namespace,
+        image=where.image,
+        api_url=config.api_url,
+        default_project=where.default_project,
+    )
+    metrics = Metrics()
+    ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
+    past = UsageHistory(cluster, ledger)
+    platform = Platform(
+        cluster=cluster,
+        controller=Controller(
+            cluster, decide, policy=policy, history=past.told, on_cycle=metrics.count
+        ),
+        ledger=ledger,
+        idle=IdleWatch(cluster, ledger),
+        # There are no agents yet, so no node has a token.
+        authenticator=SharedTokens(config.hub_token, {}, users),
+        prefix=config.prefix,
+        version=version("jupyter-runai"),
+        workdir_exists=no_opinion,
+    )
+    work: list[Work] = [
+        cluster.run(),
+        platform.controller.run(),
+        Bookkeeping(cluster, ledger, platform.controller.changes).run(),
+        ledger.run(),
+        apply_projects(cluster, config),
+    ]
+    if policy is not None and policy.history_weight:
+        await past.read()  # before anything is decided
+        work.append(past.run())
+    if users is not None:
+        work.append(users.warm())
+    listening = await listen(config.host, config.port)
+    server = Server(create_app(platform, metrics=metrics, login=users))
+    LOG.info("leads; listening at %s", url_of(config, listening))
+    try:
+        await run_until(stopped, platform, server, listening, work)
+    finally:
+        listening.close()
+        ledger.close()
+
+
+async def apply_projects(cluster: Cluster, config: Config) -> None:
+    """Bring the projects to what the file says, if there is one."""
+    if config.projects_file is not None:
+        for spec in read_projects(config.projects_file):
+            await cluster.put_project(spec)

@@ -1,0 +1,89 @@
+"""What running the service takes on every cluster: signals, listening, the work in the background.
+
+Used by the composition roots, `__main__` (this machine) and `kubernetes_service`.
+"""
+
+import asyncio
+import faulthandler
+import signal
+import socket
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from runai.hub_service.api.hub_auth import HubAuthenticator
+from runai.hub_service.api.platform import Platform
+from runai.hub_service.config import Config
+from runai.hub_service.serving import Server
+
+__all__ = ["Work", "hub_users", "no_opinion", "on_signal", "run_until", "url_of"]
+
+LEAVE_WITHIN_S = 10.0
+"""Long enough for streams to end and the ledger to be written; the next start waits for us."""
+
+Work = Coroutine[Any, Any, object]
+
+
+@asynccontextmanager
+async def hub_users(config: Config) -> AsyncGenerator[HubAuthenticator | None]:
+    """Open the connection to JupyterHub, where there is one."""
+    if config.hub is None:
+        yield None
+        return
+    users = HubAuthenticator(config.hub, prefix=config.prefix, secret=config.hub_token)
+    try:
+        yield users
+    finally:
+        await users.close()
+
+
+def on_signal(act: Callable[[], object]) -> None:
+    """Do this, and nothing else, when somebody wants the service to end.
+
+    A service that cannot end in good order ends without: the next one waits for its lock, and
+    nothing is lost by a crash. It says where it hung.
+    """
+
+    def leave() -> None:
+        faulthandler.dump_traceback_later(LEAVE_WITHIN_S, exit=True)
+        act()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, leave)
+
+
+async def run_until(
+    stopped: asyncio.Event,
+    platform: Platform,
+    server: Server,
+    listening: socket.socket,
+    work: Sequence[Work],
+) -> None:
+    """Own all background work; whatever fails ends everything, and JupyterHub starts us anew."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(coroutine) for coroutine in work]
+        serving = tasks.create_task(server.serve(sockets=[listening]))
+        await stopped.wait()
+        platform.leaving.set()
+        server.stop()
+        await serving
+        for task in running:
+            task.cancel()
+
+
+def url_of(config: Config, listening: socket.socket | None) -> str:
+    """Return the service's root as processes of this machine reach it; "" before it listens."""
+    if listening is None:
+        return ""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared, not bound
+    return (
+        f"http://[{host}]:{port}{config.prefix}"
+        if ":" in host
+        else f"http://{host}:{port}{config.prefix}"
+    )
+
+
+def no_opinion(_path: str) -> bool:
+    """Leave it to the start of the job: only its own account can tell what it may read."""
+    return True

@@ -1,0 +1,88 @@
+"""What a submitted job writes is read from the kubelets, also while it is paused and resumed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from control_plane.kubelet import Kubelet
+from kubernetes_lab import kubernetes_lab
+from labs import plan, start, stop
+from waiting import eventually_async
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture
+def kubelet():
+    with Kubelet() as started:
+        yield started
+
+
+@pytest.fixture
+async def lab(plane, kubelet):
+    async with kubernetes_lab(plane, kubelet) as made:
+        yield made
+
+
+def pod_of(lab, worker: int = 0) -> str:
+    found = [p["metadata"]["name"] for p in lab.around.namespace.pods("vision-exp")]
+    return str(next(name for name in found if f"-exp-{worker}-" in name))
+
+
+async def read(lab, **how) -> list[tuple[int, int, bytes]]:
+    how = {"worker": None, "tail": None, "follow": False} | how
+    chunks = [c async for c in lab.cluster.logs("vision/exp", **how)]
+    return [(c.worker, c.attempt, c.lines) for c in chunks]
+
+
+async def test_what_is_there_is_read(lab, kubelet):
+    await lab.started(lab.job(workers=2))
+    for worker in (0, 1):
+        kubelet.write(pod_of(lab, worker), f"{worker} one", f"{worker} two")
+
+    async def both() -> bool:
+        return await read(lab) == [(0, 1, b"0 one\n0 two\n"), (1, 1, b"1 one\n1 two\n")]
+
+    await eventually_async(both)
+    assert await read(lab, worker=1, tail=1) == [(1, 1, b"1 two\n")]
+
+
+async def test_a_job_that_waits_has_written_nothing(lab):
+    await lab.cluster.submit([lab.job()])
+
+    assert await read(lab) == []
+
+
+async def test_who_follows_reads_on_over_a_pause_until_the_end(lab, kubelet):
+    spec = lab.job()
+    await lab.started(spec)
+    first = pod_of(lab)
+    kubelet.write(first, "epoch 1")
+    lines: list[tuple[int, bytes]] = []
+
+    async def follow() -> None:
+        chunks = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True)
+        async for chunk in chunks:
+            lines.append((chunk.attempt, chunk.lines))  # noqa: PERF401  as they come
+
+    following = asyncio.create_task(follow())
+    await eventually_async(lambda: lines == [(1, b"epoch 1\n")])
+    kubelet.write(first, "epoch 2")
+    await eventually_async(lambda: len(lines) == 2)
+    await lab.cluster.apply(plan(stop(spec.id)))
+    kubelet.close(first)
+    await lab.until(spec.id, "paused")
+    await lab.cluster.apply(plan(start(spec.id, 1)))
+    await lab.until(spec.id, "running")
+    second = pod_of(lab)
+    kubelet.write(second, "epoch 3")
+    await eventually_async(lambda: len(lines) == 3)
+    kubelet.close(second)
+    await lab.end(spec, 0)
+    await lab.until(spec.id, "succeeded")
+    async with asyncio.timeout(30):
+        await following
+
+    assert lines == [(1, b"epoch 1\n"), (1, b"epoch 2\n"), (2, b"epoch 3\n")]

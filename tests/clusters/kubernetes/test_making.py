@@ -1,0 +1,134 @@
+"""What the Job of a submitted workload looks like, and that nothing submitted is lost in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runai.hub_service.clusters.kubernetes.jobs import read_job
+from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest, surroundings
+from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+PLAIN = Surroundings("example/train")
+SPEC = WorkloadSpec(
+    "vision",
+    "exp",
+    "ana",
+    "job",
+    ("python", "train.py", "--cost=$(LR)"),
+    env={"LR": "0.1$", "RANK": "9", "RUNAI_PROJECT": "other"},
+    gpus=MilliGpu(2000),
+    priority=75,
+    backoff_limit=2,
+    source="print(1)",
+)
+NOTEBOOK = {
+    "spec": {
+        "nodeName": "gpu-0",
+        "hostname": "jupyter-ana",
+        "serviceAccountName": "users",
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "volumes": [
+            {"name": "home", "persistentVolumeClaim": {"claimName": "claim-ana"}},
+            {"name": "kube-api-access-x1", "projected": {}},
+            {"name": "unused", "emptyDir": {}},
+        ],
+        "containers": [
+            {"name": "sidecar", "image": "example/sidecar"},
+            {
+                "name": "notebook",
+                "image": "example/notebook:3",
+                "env": [{"name": "JUPYTERHUB_API_TOKEN", "value": "secret"}],
+                "workingDir": "/home/jovyan",
+                "volumeMounts": [
+                    {"name": "home", "mountPath": "/home/jovyan"},
+                    {"name": "kube-api-access-x1", "mountPath": "/var/run/secrets"},
+                ],
+            },
+        ],
+    }
+}
+
+
+def pod_of(job):
+    return job["spec"]["template"]["spec"]
+
+
+def environment(job) -> dict[str, str]:
+    return {e["name"]: e.get("value", "") for e in pod_of(job)["containers"][0]["env"]}
+
+
+def kept(job):
+    """Read a Job as the API server would give it back."""
+    named = {"uid": "1", "namespace": "lab", "creationTimestamp": "2026-11-22T00:00:00Z"}
+    return read_job({**job, "metadata": {**job["metadata"], **named, "resourceVersion": "1"}})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SPEC,
+        replace(SPEC, workers=3, min_workers=3, array_index=4, expected_runtime=60),
+        replace(SPEC, gpus=MilliGpu(0), env={}, source="", node_type="a100", grace_seconds=5),
+    ],
+    ids=["one worker", "gang", "without GPUs"],
+)
+def test_what_was_submitted_is_read_from_its_job(spec):
+    read = kept(manifest(spec, PLAIN))
+
+    assert read.spec == spec
+    assert (read.is_held, read.is_whole, read.may_be_held) == (True, True, True)
+    assert (read.template.gpus, read.template.priority) == (spec.gpus // 1000, spec.priority)
+    assert (read.template.project, read.template.kind) == ("vision", "train")
+
+
+def test_a_job_has_what_the_notebook_has_and_nothing_of_its_own():
+    job = manifest(SPEC, surroundings(NOTEBOOK))
+    pod, container = pod_of(job), pod_of(job)["containers"][0]
+
+    assert (container["image"], container["workingDir"]) == ("example/notebook:3", "/home/jovyan")
+    assert [v["name"] for v in pod["volumes"]] == ["home", "runai-source"]
+    assert [m["name"] for m in container["volumeMounts"]] == ["home", "runai-source"]
+    assert (pod["serviceAccountName"], len(pod["tolerations"])) == ("users", 1)
+    assert {"nodeName", "hostname"}.isdisjoint(pod)
+    assert "secret" not in str(job)
+
+
+def test_users_win_over_conveniences_and_never_over_identity():
+    variables = environment(manifest(replace(SPEC, workers=2, min_workers=2), PLAIN))
+
+    assert (variables["LR"], variables["RUNAI_PROJECT"]) == ("0.1$$", "vision")
+    assert (variables["RANK"], variables["WORLD_SIZE"]) == ("", "2")  # the rank is the pod's own
+    assert "--cost=$$(LR)" in pod_of(manifest(SPEC, PLAIN))["containers"][0]["command"]
+
+
+def test_who_asks_for_no_gpu_sees_none():
+    variables = environment(manifest(replace(SPEC, gpus=MilliGpu(0)), PLAIN))
+
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_nobody_names_devices_himself():
+    spec = replace(SPEC, env={"NVIDIA_VISIBLE_DEVICES": "all"})
+
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment(manifest(spec, PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("spec", "around", "text"),
+    [
+        (replace(SPEC, gpus=MilliGpu(500)), PLAIN, "Parts of GPUs"),
+        (replace(SPEC, gpu_memory_mib=100), PLAIN, "Parts of GPUs"),
+        (replace(SPEC, elastic=True), PLAIN, "Elastic jobs"),
+        (replace(SPEC, kind="session"), PLAIN, "JupyterHub starts sessions"),
+        (SPEC, Surroundings(), "which image"),
+        (replace(SPEC, source="#" * 200_000), PLAIN, "is too long"),
+    ],
+    ids=["fraction", "memory", "elastic", "session", "no image", "too long"],
+)
+def test_what_cannot_be_had_is_refused(spec, around, text):
+    with pytest.raises(InvalidRequest, match=text):
+        manifest(spec, around)

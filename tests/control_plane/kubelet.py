@@ -1,0 +1,120 @@
+"""The logs of a node's pods, served as its kubelet does: the API server asks here for `pods/log`.
+
+    with Kubelet() as kubelet:
+        add_node(plane, "gpu-0", gpus=1, status=kubelet.status)
+        kubelet.write("train-0", "epoch 1")
+        kubelet.close("train-0")              # its container has ended
+
+Nothing else of a kubelet is here: kwok plays the rest. Serves TLS, in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+from aiohttp import web
+
+from control_plane.certificates import Authority
+from control_plane.sockets import all_closed
+
+__all__ = ["Kubelet"]
+
+WITHIN_S = 30
+
+
+class Kubelet:
+    """See the module."""
+
+    def __init__(self) -> None:
+        """Serve nothing before `with`."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._begun = threading.Event()
+        self._stop = asyncio.Event()
+        self._written: dict[str, list[bytes]] = {}
+        self._closed: set[str] = set()
+        self._change = asyncio.Event()
+        self._port = 0
+        self.asked: list[str] = []
+        """What was asked so far: paths with their queries."""
+
+    def __enter__(self) -> Self:
+        """Start to listen."""
+        self._thread.start()
+        assert self._begun.wait(WITHIN_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop; whoever follows a log is cut off."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Return what a node's status says of where its kubelet listens."""
+        return {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
+        }
+
+    def write(self, pod: str, *lines: str) -> None:
+        """Let a pod's container write lines."""
+        self._do(lambda: self._written.setdefault(pod, []).extend(f"{x}\n".encode() for x in lines))
+
+    def close(self, pod: str) -> None:
+        """Let a pod's container write no more."""
+        self._do(lambda: self._closed.add(pod))
+
+    def _do(self, change: Any) -> None:
+        def then() -> None:
+            change()
+            self._change.set()
+            self._change = asyncio.Event()
+
+        self._loop.call_soon_threadsafe(then)
+
+    def _run(self) -> None:
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._serve())
+            self._loop.run_until_complete(all_closed())
+
+    async def _serve(self) -> None:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        with tempfile.TemporaryDirectory() as folder:
+            Authority().server(["localhost"], ["127.0.0.1"]).write(Path(folder), "kubelet")
+            tls.load_cert_chain(f"{folder}/kubelet.crt", f"{folder}/kubelet.key")
+        app = web.Application()
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._log)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+        await site.start()
+        self._port = runner.addresses[0][1]
+        self._begun.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    async def _log(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.path_qs)
+        pod = request.match_info["pod"]
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        tail = request.query.get("tailLines")
+        begun = self._written.get(pod, [])
+        sent = 0 if tail is None else max(0, len(begun) - int(tail))
+        while True:
+            change = self._change
+            lines = self._written.get(pod, [])
+            for line in lines[sent:]:
+                await answer.write(line)
+            sent = len(lines)
+            if pod in self._closed or request.query.get("follow") != "true":
+                return answer
+            await change.wait()

@@ -1,0 +1,121 @@
+"""A control plane with what the chart installs, and a namespace for one test in it.
+
+Leaves nothing behind that the next test's scheduler would see. Called by fixtures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from control_plane.objects import Namespace, add_node, add_project, job
+from control_plane.plane import ApiRefused, ControlPlane
+from waiting import eventually
+
+__all__ = ["ClusterLab", "allow_jobs", "installed"]
+
+HELM = Path(__file__).parents[2] / "helm"
+PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
+NUMBERS = itertools.count(1)
+
+
+class ClusterLab:
+    """A namespace, with nodes and projects, for one test."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        self.number = next(NUMBERS)
+        self.namespace = self.another_namespace()
+        self._namespaces = [self.namespace]
+        self._nodes: list[str] = []
+        self._projects: list[str] = []
+
+    def another_namespace(self, project: str = "") -> Namespace:
+        name = f"lab-{self.number}" + (f"-{project}" if project else "")
+        made = Namespace(self.plane, name, project)
+        if project:
+            self._namespaces.append(made)
+        return made
+
+    def node(self, name: str, gpus: int = 0, **how: Any) -> None:
+        self._nodes.append(name)
+        add_node(self.plane, name, gpus, **how)
+
+    def project(self, name: str, **spec: Any) -> None:
+        self._projects.append(name)
+        add_project(self.plane, name, **spec)
+
+    def forget_projects(self) -> None:
+        """Remove all projects, whoever made them."""
+        for project in self.plane.request("GET", PROJECTS)["items"]:
+            self.forget(f"{PROJECTS}/{project['metadata']['name']}")
+
+    def remove(self) -> None:
+        """Leave nothing behind that the next test's scheduler would see."""
+        for namespace in self._namespaces:
+            path = f"/apis/batch/v1/namespaces/{namespace.name}/jobs"
+            self.plane.request("DELETE", path, {"propagationPolicy": "Background"})
+            pods = f"/api/v1/namespaces/{namespace.name}/pods"
+
+            def empty(namespace: Namespace = namespace, pods: str = pods) -> bool:
+                self.plane.request("DELETE", pods, {"gracePeriodSeconds": 0})
+                return not namespace.pods()
+
+            eventually(empty, what=f"{namespace.name} is empty")
+            self.plane.request("DELETE", f"/api/v1/namespaces/{namespace.name}")
+        for name in self._nodes:
+            self.forget(f"/api/v1/nodes/{name}")
+        for name in self._projects:
+            self.forget(f"{PROJECTS}/{name}")
+
+    def forget(self, path: str) -> None:
+        """Remove an object, if it is there."""
+        try:
+            self.plane.request("DELETE", path)
+        except ApiRefused as refused:
+            if refused.status != 404:
+                raise
+
+
+def allow_jobs(plane: ControlPlane, namespace: str) -> None:
+    """Let the service make jobs in a namespace, as the chart does in that of the notebooks."""
+    binding = {
+        "metadata": {"name": "runai-jobs"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "runai-jobs",
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": "runai-scheduler", "namespace": "runai"}],
+    }
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
+    plane.request("POST", path, binding)
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[ControlPlane]:
+    """Start a control plane and apply what the chart brings."""
+    with ControlPlane() as started:
+        for file in sorted([*HELM.glob("crds/*.yaml"), *HELM.glob("templates/*/*.yaml")]):
+            started.kubectl("apply", "-f", str(file))
+
+        def served() -> bool:
+            try:
+                started.request("GET", PROJECTS)
+            except ApiRefused:  # 404, then 429 for a moment
+                return False
+            return True
+
+        eventually(served, what="projects are served")
+
+        def admits() -> bool:
+            plain = job("plain")
+            del plain["spec"]["podFailurePolicy"]
+            path = "/apis/batch/v1/namespaces/default/jobs?dryRun=All"
+            return "podFailurePolicy" in started.request("POST", path, plain)["spec"]
+
+        eventually(admits, what="the admission policy is in force")
+        yield started

@@ -1,0 +1,153 @@
+"""The contract suite's lab on a real Kubernetes control plane, with the chart's own rights.
+
+Nodes are played by kwok, so what a test ends is a pod that only claims to run. The suite's plans
+are carried out as a controller would: again in each cycle until they are true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+from control_plane.kubelet import Kubelet
+from control_plane.lab import ClusterLab, allow_jobs
+from control_plane.plane import ControlPlane
+from labs import NODE, Clock, Lab, running
+from runai.hub_service.clusters.base import Refused
+from runai.hub_service.clusters.kubernetes.api import Api
+from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
+from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.scheduler.model import Plan, Start
+from waiting import eventually_async
+
+__all__ = ["kubernetes_lab"]
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class Insisting(KubernetesCluster):
+    """Remembers what is to start: pods come when their Job was let go, and are bound then."""
+
+    to_start: dict[str, Start]
+
+    async def apply(self, plan: Plan) -> Sequence[Refused]:
+        """Carry out, and remember."""
+        await self.observe()
+        refused = await super().apply(plan)
+        named = {r.worker for r in refused}
+        for decision in plan.decisions:
+            if isinstance(decision, Start) and decision.worker not in named:
+                self.to_start[decision.worker] = decision
+            elif hasattr(decision, "worker"):
+                self.to_start.pop(decision.worker, None)
+        return refused
+
+    async def insist(self) -> None:
+        """Start what was to start and could not yet, as the next cycle does."""
+        drawn = (await self.observe()).workloads
+        waiting = {w.name for found in drawn for w in found.workers if w.state == "reserved"}
+        due = [start for name, start in self.to_start.items() if name in waiting]
+        if due:
+            await super().apply(Plan(decisions=tuple(due)))
+
+
+class RealTime(Clock):
+    """The time of the API server's machine."""
+
+    def __call__(self) -> float:
+        return time.time()
+
+
+class KubernetesLab(Lab):
+    """Jobs and pods of a real API server."""
+
+    kind = "kubernetes"
+    cluster: Insisting  # type: ignore[assignment]
+
+    def __init__(self, cluster: Insisting, around: ClusterLab) -> None:
+        super().__init__(cluster, RealTime())  # type: ignore[arg-type]
+        self.around = around
+        self._on_term: dict[str, int | str | None] = {}
+
+    def made(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
+        self._on_term[spec.id] = on_term
+
+    async def ready(self, spec: WorkloadSpec) -> None:
+        async def all_run() -> bool:
+            await self.nudge()
+            workers = (await self.cluster.workload(spec.id)).workers
+            return all(worker.state == "running" for worker in workers)
+
+        await eventually_async(all_run, what=f"all of {spec.id} runs")
+        answer = self._on_term[spec.id]
+        # Long enough to be seen stopping.
+        seconds = spec.grace_seconds if answer == "ignore" else 1
+        notes = {"test/stops-in": f"{seconds}s"}
+        if isinstance(answer, int):
+            notes["test/stops-with"] = str(answer)
+        for pod in self.around.namespace.pods(f"{spec.project}-{spec.name}"):
+            self.around.namespace.annotate(pod["metadata"]["name"], notes)
+
+    def command(self, on_term: int | str | None) -> tuple[str, ...]:
+        return ("train", str(on_term))
+
+    async def until(self, workload: str, *states: str) -> WorkloadRecord:
+        record: WorkloadRecord
+
+        async def there() -> bool:
+            nonlocal record
+            await self.nudge()
+            record = await self.cluster.workload(workload)
+            return record.state in states
+
+        await eventually_async(there, what=f"{workload} is {' or '.join(states)}")
+        return record
+
+    async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
+        found: list[str] = []
+
+        def runs() -> bool:
+            found[:] = [
+                pod["metadata"]["name"]
+                for pod in self.around.namespace.pods(f"{spec.project}-{spec.name}")
+                if pod["metadata"]["annotations"][INDEX] == str(worker)
+                and pod["status"]["phase"] == "Running"
+            ]
+            return bool(found)
+
+        await eventually_async(runs, what=f"worker {worker} of {spec.id} runs")
+        self.around.namespace.finish(found[0], exit_code)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Do nothing: the API server's clock is the real one."""
+
+    async def nudge(self) -> None:
+        await self.cluster.insist()
+
+
+@contextlib.asynccontextmanager
+async def kubernetes_lab(
+    plane: ControlPlane, kubelet: Kubelet | None = None
+) -> AsyncGenerator[KubernetesLab]:
+    """Open a cluster in a namespace of its own; nothing of it is left at the end.
+
+    Its node's logs are what `kubelet` has, if there is one.
+    """
+    around = ClusterLab(plane)
+    allow_jobs(plane, around.namespace.name)
+    has_logs = {} if kubelet is None else {"status": kubelet.status}
+    around.node(NODE, gpus=4, labels={"nvidia.com/gpu.memory": "16000"}, **has_logs)
+    rights: Path = plane.service_account("runai", "runai-scheduler")
+    try:
+        async with await Api.connect(str(rights)) as api:
+            cluster = Insisting(api, namespace=around.namespace.name, image="example/train")
+            cluster.to_start = {}
+            async with running(cluster):  # type: ignore[arg-type]
+                await cluster.observe()
+                yield KubernetesLab(cluster, around)
+    finally:
+        around.forget_projects()
+        await asyncio.to_thread(around.remove)
