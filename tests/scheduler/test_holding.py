@@ -14,15 +14,15 @@ def holdings(world: Snapshot, name: str) -> Holdings:
     return Holdings(world, Plan(decisions=(), projects={}), workload)
 
 
-def held_by_b(**fields: int) -> Snapshot:
+def held_by_b() -> Snapshot:
     """Three devices, held by x and z, of one age, and by y, the oldest."""
     return snapshot(
         "1x3",
         [project("a", 3), project("b", 0)],
         [
-            job("x", 1, "b", on="n1:0", submitted=20, **fields),
-            job("z", 1, "b", on="n1:1", submitted=20, **fields),
-            job("y", 1, "b", on="n1:2", submitted=10, **fields),
+            job("x", 1, "b", on="n1:0", submitted=20),
+            job("z", 1, "b", on="n1:1", submitted=20),
+            job("y", 1, "b", on="n1:2", submitted=10),
             job("new", 2, "a"),
         ],
     )
