@@ -126,7 +126,7 @@ def test_its_token_reports_of_its_node_and_can_do_nothing_else(machine):
 
         def asked(method: str, path: str) -> int:
             below = path.removeprefix("/services/runai/")
-            named = below.format(project="vision", name="busy", node=machine.node)
+            named = below.format(project="vision", name="busy", node=machine.node, kind="user")
             return http.request(method, named, json={}).status_code
 
         answers = {
