@@ -33,7 +33,7 @@ BAR_CELLS: Final = 10
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _EMPTY: Final = {
     "nodes": "There are no GPUs to show.",
-    "jobs": "There are no workloads. `runai submit` makes one.",
+    "jobs": "Nothing holds GPUs or waits for any. `runai submit` submits a job.",
     "projects": "There are no projects to show.",
 }
 
