@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
+import overviews
 from runai.hub_service.api.idle_schemas import IdleView
 from runai.hub_service.api.schemas import (
     DeviceView,
@@ -14,29 +15,17 @@ from runai.hub_service.api.schemas import (
     ProjectView,
     ReasonView,
     WorkerView,
-    WorkloadView,
 )
 from runai.hub_service.cli.top_views import Asked, headline, see
 from runai.hub_service.errors import InvalidRequest
 
-NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+NOW = overviews.NOON
 
 
-def workload(name, state="running", allocated=1.0, project="vision", minutes=5, **fields):
-    described = {
-        "id": f"{project}/{name}",
-        "project": project,
-        "name": name,
-        "user": "bob",
-        "kind": "job",
-        "state": state,
-        "preemptible": True,
-        "priority": 50,
-        "gpus": 1,
-        "allocated": allocated,
-        "submitted": NOW - timedelta(minutes=minutes),
-    }
-    return WorkloadView(**(described | fields))
+def workload(name, state="running", allocated=1.0, minutes=5, **fields):
+    """Make a job that came so long ago."""
+    since = NOW - timedelta(minutes=minutes)
+    return overviews.workload(name, state, allocated=allocated, submitted=since, **fields)
 
 
 def waits(name, place, **fields):
