@@ -253,7 +253,7 @@ async function drawAllSums() {
     const reply = await fetch(`${prefix}api/v1/usage/by/${kind}?since=${since}`, { credentials: "same-origin" });
     return reply.ok ? drawSums(title, await reply.json()) : "";
   }));
-  byId("sums").replaceChildren(...tables);
+  byId("sums").replaceChildren(...tables.filter((table) => table !== ""));
   byId("sums-legend").hidden = !byId("sums").hasChildNodes();
 }
 
