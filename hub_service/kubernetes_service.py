@@ -134,7 +134,6 @@ async def lead(
         platform.controller.run(),
         Bookkeeping(cluster, ledger, platform.controller.changes).run(),
         ledger.run(),
-        apply_projects(cluster, config),
     ]
     if policy is not None and policy.history_weight:
         await past.read()  # before anything is decided
@@ -145,7 +144,8 @@ async def lead(
     server = Server(create_app(platform, metrics=metrics, login=users))
     LOG.info("leads; listening at %s", url_of(config, listening))
     try:
-        await run_until(stopped, platform, server, listening, work)
+        projects = apply_projects(cluster, config)  # before anybody is told that they are in none
+        await run_until(stopped, platform, server, listening, work, first=projects)
     finally:
         listening.close()
         ledger.close()

@@ -58,16 +58,29 @@ async def run_until(
     server: Server,
     listening: socket.socket,
     work: Sequence[Work],
+    *,
+    first: Work | None = None,
 ) -> None:
-    """Own all background work; whatever fails ends everything, and JupyterHub starts us anew."""
+    """Own all background work; whatever fails ends everything, and JupyterHub starts us anew.
+
+    Requests are answered when `first`, for which the work goes on already, is done; until then
+    they wait.
+    """
+
+    async def serve() -> None:
+        if first is not None:
+            await first
+        await server.serve(sockets=[listening])
+
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(coroutine) for coroutine in work]
-        serving = tasks.create_task(server.serve(sockets=[listening]))
+        serving = tasks.create_task(serve())
         await stopped.wait()
         platform.leaving.set()
-        server.stop()
-        await serving
-        for task in running:
+        if server.started:
+            server.stop()
+            await serving
+        for task in (serving, *running):
             task.cancel()
 
 

@@ -21,8 +21,9 @@ SEED = 1
 BOBS_JOBS = [f"exp-{i}" for i in range(6)]
 PATTYS_JOBS = ["talk-0", "talk-1"]
 
-# A training that can be paused: half-way it waits until it is let go on, so that the story needs
-# no clock. Its result depends on every step having been made exactly once.
+# A training that can be paused: half-way it waits until it is let go on, also where it was resumed
+# there, so that the story needs no clock. Its result depends on every step having been made
+# exactly once.
 TRAINING = f"""
 import json, os, pathlib, signal, sys, time
 
@@ -40,11 +41,11 @@ signal.signal(signal.SIGTERM, pause)
 resumed = os.environ["RUNAI_RESUMED"] == "1"
 print("resumed" if resumed else "begun", "at step", state[0], flush=True)
 while state[0] < {STEPS}:
-    state = [state[0] + 1, step(state[1])]
     if state[0] == {STEPS} // 2:
         print("half", flush=True)
-    while state[0] == {STEPS} // 2 and not pathlib.Path(sys.argv[1]).exists():
-        time.sleep(0.02)
+        while not pathlib.Path(sys.argv[1]).exists():
+            time.sleep(0.02)
+    state = [state[0] + 1, step(state[1])]
 print("result", state[1], flush=True)
 """
 

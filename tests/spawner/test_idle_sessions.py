@@ -29,11 +29,15 @@ file, call, code = sys.argv[1:]
 client = BlockingKernelClient(connection_file=file)
 client.load_connection_file()
 client.start_channels()
+client.wait_for_ready(timeout=30)
 if call == "execute_interactive":
-    client.wait_for_ready(timeout=30)
     client.execute_interactive(code, timeout=30)
 else:
-    client.execute(code)
+    # Channels are closed without lingering: what the kernel has not taken by then is lost.
+    told = client.execute(code)
+    while (message := client.get_iopub_msg(timeout=30))["msg_type"] != "execute_input":
+        pass
+    assert message["parent_header"]["msg_id"] == told
 client.stop_channels()
 """
 CULLER = """
