@@ -72,19 +72,32 @@ class Integration:
         """By node."""
         self._ask_again = False
         self.at: float | None = None
-        """Until when allocation has been summed up."""
+        """Until when it was watched."""
         self.closed_until = 0
         """Seconds before this one are written; what belongs to them counts for this one."""
         self.spans: list[Span] = []
-        self.changed: set[Series] = set()
+        self._changed: set[Series] = set()
 
     @property
     def held(self) -> Mapping[tuple[str, str], int]:
         """What is held now: milli-GPU by workload and device."""
         return self._segments[-1].held if self._segments else {}
 
+    @property
+    def changed(self) -> set[Series]:
+        """Those that have other totals than when they were written, as all have that hold."""
+        return self._changed.union(self._segments[-1].series if self._segments else ())
+
+    def touch(self, series: Series) -> None:
+        """Note that a series is to be written."""
+        self._changed.add(series)
+
+    def is_written(self, series: Series) -> None:
+        """Note that a series was written as it is."""
+        self._changed.discard(series)
+
     def advance(self, at: float) -> None:
-        """Sum up what was held until `at`; an earlier time changes nothing."""
+        """Note that it was watched until `at`; an earlier time changes nothing."""
         if self.at is None:
             self.at = at
             self.spans.append(Span(at, at))
@@ -98,13 +111,11 @@ class Integration:
             self.spans.append(Span(at, at))
             self._segments.append(_Segment(since, {}, {}, {}, {}, (), witnessed=False))
             self._segments.append(replace(last, start=at))
+            for series in last.series:
+                series.hold(since, 0.0)
+                series.hold(at, last.milli[series.id] / 1000)
         else:
             self.spans[-1].ended = at
-            for second, share in _seconds(since, at):
-                for series in last.series:
-                    self._add(series, second, Field.HELD, share)
-                    gpus = last.milli[series.id] / 1000
-                    self._add(series, second, Field.ALLOCATED, share * gpus)
         while len(self._segments) > 1 and self._segments[1].start < at - REMEMBER_S:
             self._segments.popleft()
 
@@ -114,11 +125,19 @@ class Integration:
         return span is not None and at <= span.ended + and_for
 
     def hold(self, at: float, held: Sequence[Held]) -> None:
-        """Note that from `at` on exactly this is held; sums up first."""
+        """Note that from `at` on exactly this is held."""
         self.advance(at)
-        if self._ask_again or _by_workload_and_device(held) != self._segments[-1].held:
+        last = self._segments[-1]
+        if self._ask_again or _by_workload_and_device(held) != last.held:
             assert self.at is not None
-            self._segments.append(self._segment(self.at, held))
+            next_ = self._segment(self.at, held)
+            for series in last.series:
+                if series.id not in next_.milli:
+                    series.hold(self.at, 0.0)
+                    self._changed.add(series)
+            for series in next_.series:
+                series.hold(self.at, next_.milli[series.id] / 1000)
+            self._segments.append(next_)
             self._ask_again = False
 
     def ask_again(self) -> None:
@@ -192,7 +211,7 @@ class Integration:
 
     def _add(self, series: Series, second: int, field: Field, amount: float) -> None:
         series.add(max(second, self.closed_until), field, amount)
-        self.changed.add(series)
+        self._changed.add(series)
 
     def _between(self, start: float, end: float) -> Iterator[tuple[_Segment, float, float]]:
         until = self.at or 0.0

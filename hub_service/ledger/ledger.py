@@ -61,7 +61,7 @@ class Ledger:
         self._latest: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
         self._devices: dict[str, tuple[float, float | None, int | None]] = {}
         self._active: dict[str, float] = {}
-        self._before = {scope: series.now() for scope, series in self._by_scope.items()}
+        self._before = {scope: series.now(self._opened) for scope, series in self._by_scope.items()}
         self._batch = Batch()
         self._span_written_until = self._sums.closed_until
         self._retained_at = 0.0
@@ -120,7 +120,9 @@ class Ledger:
 
     def reclaimed(self) -> float:
         """Return the GPU-seconds that were reclaimed ever."""
-        return sum(s.now().idle_s for s in self._by_scope.values() if s.scope.kind == "reclaimed")
+        return sum(
+            self._now(s).idle_s for s in self._by_scope.values() if s.scope.kind == "reclaimed"
+        )
 
     def forget(self, workload: str) -> None:
         """Note that a workload was deleted: a later one of its name starts from zero."""
@@ -130,7 +132,7 @@ class Ledger:
             self._before.pop(series.scope, None)
             series.closed = True
             self._batch.closed[series.id] = self._clock()
-            self._sums.changed.add(series)
+            self._sums.touch(series)
             self._sums.ask_again()
 
     # -- what can be asked -----------------------------------------------------------------------
@@ -155,7 +157,7 @@ class Ledger:
     def totals(self, workload: str) -> Totals:
         """Return a workload's running totals: counters for /metrics."""
         series = self._by_workload.get(workload)
-        return Totals() if series is None else series.now()
+        return Totals() if series is None else self._now(series)
 
     def counted(
         self, kind: Literal["project", "node", "workload", "reclaimed"]
@@ -167,7 +169,7 @@ class Ledger:
         """
         self._sums.advance(self._clock())
         return {
-            getattr(scope, "project" if kind == "reclaimed" else kind): series.now().minus(
+            getattr(scope, "project" if kind == "reclaimed" else kind): self._now(series).minus(
                 self._before.get(scope, Totals())
             )
             for scope, series in self._by_scope.items()
@@ -208,7 +210,7 @@ class Ledger:
         found = query.choose_range(since, until, step_s, now=now, memory_since=memory_since)
         instants = (found.since, *found.ends)
         recent = [t for t in instants if t >= memory_since]
-        in_memory = {s.id: s.at(recent) for s in self._remembered(who.scope)}
+        in_memory = {s.id: self._at(s, recent) for s in self._remembered(who.scope)}
         spans = self._spans()
         totals, stored_spans = await asyncio.to_thread(
             self._read, who.scope, found, len(instants) - len(recent), in_memory
@@ -227,7 +229,7 @@ class Ledger:
         lately = list(self._batch.events)
         changed = self._sums.changed
         lives = [s for s in {*self._by_scope.values(), *changed} if s.scope.kind == "workload"]
-        recent = [(s, s.now()) for s in lives if s in changed or s.opened >= since]
+        recent = [(s, self._now(s)) for s in lives if s in changed or s.opened >= since]
         found = await asyncio.to_thread(self._store.past_workloads, since)
         for series, totals in recent:
             known = found.get(series.id)
@@ -326,12 +328,13 @@ class Ledger:
         now = self._clock()
         self._sums.advance(now)
         for at in range(self._sums.closed_until + WRITE_S, until + 1, WRITE_S):
-            if not self._sums.changed:
+            changed = self._sums.changed
+            if not changed:
                 break
             if not self._sums.is_watched(at, and_for=LEVELS_S[-1] + WRITE_S):
                 continue  # a machine that slept for a week: nothing can have changed
             level = max(level for level in LEVELS_S if at % level == 0)
-            for series in sorted(self._sums.changed, key=lambda one: one.id):
+            for series in sorted(changed, key=lambda one: one.id):
                 self._collect_row(series, at, level)
         self._sums.closed_until = max(self._sums.closed_until, until)
         if self._batch or until - self._span_written_until >= IDLE_WRITE_S or until >= now:
@@ -344,7 +347,7 @@ class Ledger:
         self._latest = {k: v for k, v in self._latest.items() if v[0] > now - RECENT_S}
 
     def _collect_row(self, series: Series, at: int, level: int) -> None:
-        (totals,) = series.at([at])
+        (totals,) = self._at(series, [at])
         due = [grid for grid in LEVELS_S if grid <= level and series.written[grid] != totals]
         if series.closed:
             due = list(LEVELS_S)
@@ -353,8 +356,15 @@ class Ledger:
             for grid in LEVELS_S:
                 if grid <= due[-1]:
                     series.written[grid] = totals
-        if all(series.written[grid] == series.now() for grid in LEVELS_S):
-            self._sums.changed.discard(series)
+        now = self._now(series)
+        if all(series.written[grid] == now for grid in LEVELS_S):
+            self._sums.is_written(series)
+
+    def _now(self, series: Series) -> Totals:
+        return series.now(self._sums.at or 0.0)
+
+    def _at(self, series: Series, instants: Sequence[int]) -> list[Totals]:
+        return series.at(instants, self._sums.at or 0.0)
 
     def _drop_old(self) -> None:
         try:

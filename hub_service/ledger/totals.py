@@ -1,10 +1,12 @@
-"""Running totals of one series, and the last 15 minutes of it second by second.
+"""Running totals of one series, and the last 15 minutes of it: what it held, what was measured.
 
-Pure arithmetic without a clock: what is added says to which second it belongs. Totals only grow,
-so that an average over any range is a difference of two of them. Used by the rest of the ledger.
+Pure arithmetic without a clock. What is held is kept as steps, and costs nothing while it stays the
+same; what was measured is kept by the second. Totals only grow, so that an average over any range
+is a difference of two of them. Used by the rest of the ledger.
 """
 
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Literal, NamedTuple
@@ -45,13 +47,11 @@ ZERO = Totals()
 
 
 class Field(IntEnum):
-    """Position of each figure in `Totals`."""
+    """Position of each measured figure in a second's cell."""
 
-    HELD = 0
-    MEASURED = 1
-    ALLOCATED = 2
-    USED = 3
-    IDLE = 4
+    MEASURED = 0
+    USED = 1
+    IDLE = 2
 
 
 class Scope(NamedTuple):
@@ -70,10 +70,13 @@ class Series:
     """One scope's totals. Not thread-safe."""
 
     __slots__ = (
+        "_allocated_s",
         "_cells",
+        "_held_s",
+        "_measured",
         "_newest",
         "_seconds",
-        "_totals",
+        "_steps",
         "closed",
         "id",
         "opened",
@@ -90,17 +93,33 @@ class Series:
         self.opened = opened
         self.closed = False
         """Whether its workload was deleted: its next row is its last."""
-        self._totals = list(totals)
         self.written: dict[int, Totals | None] = {
             level: totals if level <= level_s or totals == ZERO else None for level in LEVELS_S
         }
         """The totals of the last row on each grid; None where that is not known."""
+        self._held_s = totals.held_s
+        self._allocated_s = totals.allocated_s
+        self._steps: deque[tuple[float, float]] = deque([(opened, 0.0)])
+        """The GPUs held, each from an instant on; the totals are those of the newest step."""
+        self._measured = [totals.measured_s, totals.used_s, totals.idle_s]
         self._cells: array[float] | None = None
         self._seconds: array[int] | None = None
         self._newest = 0
 
+    def hold(self, at: float, gpus: float) -> None:
+        """Note that it holds so many GPUs from `at` on, which is never before an earlier one."""
+        since, before = self._steps[-1]
+        if gpus == before:
+            return
+        if before:
+            self._held_s += at - since
+            self._allocated_s += (at - since) * before
+        self._steps.append((at, gpus))
+        while len(self._steps) > 1 and self._steps[1][0] < at - MEMORY_S:
+            self._steps.popleft()
+
     def add(self, second: int, field: Field, amount: float) -> None:
-        """Count `amount` as of the second that begins at `second`."""
+        """Count `amount` as measured in the second that begins at `second`."""
         if self._cells is None or self._seconds is None:
             self._cells = array("d", bytes(8 * len(Field) * MEMORY_S))
             self._seconds = array("q", bytes(8 * MEMORY_S))
@@ -113,27 +132,42 @@ class Series:
                 self._cells[cell + offset] = 0.0
         self._newest = max(self._newest, second)
         self._cells[cell + field] += amount
-        self._totals[field] += amount
+        self._measured[field] += amount
 
-    def now(self) -> Totals:
-        """Return the totals with everything that was added."""
-        return Totals(*self._totals)
+    def now(self, until: float) -> Totals:
+        """Return the totals of everything before `until`, which no step comes after."""
+        since, gpus = self._steps[-1]
+        lasts = max(0.0, until - since) if gpus else 0.0
+        measured, used, idle = self._measured
+        allocated = self._allocated_s + lasts * gpus
+        return Totals(self._held_s + lasts, measured, allocated, used, idle)
 
-    def at(self, instants: Sequence[int]) -> list[Totals]:
+    def at(self, instants: Sequence[int], until: float) -> list[Totals]:
         """Return the totals at whole seconds, given and returned oldest first.
 
-        None of them may be more than `MEMORY_S` before the newest second.
+        None of them may be more than `MEMORY_S` before `until`, which no step comes after.
         """
         found: list[Totals] = []
-        totals = self._totals.copy()
-        second = self._newest
+        now = self.now(until)
+        held, allocated, measured = now.held_s, now.allocated_s, self._measured.copy()
+        second, step = self._newest, len(self._steps) - 1
         for instant in reversed(instants):
             # No further than memory reaches: what lies before it was added before.
             while second >= instant and second > self._newest - MEMORY_S:
                 for offset, amount in enumerate(self._cell(second)):
-                    totals[offset] -= amount
+                    measured[offset] -= amount
                 second -= 1
-            found.append(Totals(*totals))
+            while until > instant and step >= 0:
+                since, gpus = self._steps[step]
+                from_ = max(since, instant)
+                if gpus and from_ < until:
+                    held -= until - from_
+                    allocated -= (until - from_) * gpus
+                until = min(until, from_)
+                if since > instant:
+                    step -= 1
+            of_it, used, idle = measured
+            found.append(Totals(held, of_it, allocated, used, idle))
         found.reverse()
         return found
 
