@@ -13,7 +13,13 @@ from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.grouping import Group
 from runai.hub_service.clusters.kubernetes.jobs import Job, Steps, held, let_go, told
 from runai.hub_service.clusters.kubernetes.objects import Pod
-from runai.hub_service.clusters.kubernetes.telling import pod_path, tell_event, tell_waiting, why
+from runai.hub_service.clusters.kubernetes.telling import (
+    News,
+    pod_path,
+    tell_event,
+    tell_waiting,
+    why,
+)
 from runai.hub_service.scheduler.model import Move, Reserve, Resize, Start, Stop, Wait
 
 __all__ = ["Acting", "at_once", "promised"]
@@ -24,9 +30,10 @@ CALLS_AT_ONCE = 16
 class Acting:
     """What came of the decisions of one plan."""
 
-    def __init__(self, api: Api) -> None:
-        """Begin with nothing done."""
+    def __init__(self, api: Api, news: News) -> None:
+        """Begin with nothing done; `news` is what nobody has to wait for."""
         self._api = api
+        self._news = news
         self.refused: list[Refused] = []
         self.bound: dict[str, Start] = {}
         """Starts that were carried out, by the pod's UID."""
@@ -57,7 +64,7 @@ class Acting:
             self._refuse(decision, pod, error)
             return
         self.bound[pod.uid] = decision
-        await self._tell(tell_event(self._api, pod, "Scheduled", f"Runs on {decision.node}."))
+        self._news.tell(pod, "Scheduled", f"Runs on {decision.node}.")
 
     async def stop(self, decision: Stop | Move | Resize, pod: Pod) -> None:
         """Evict a pod, which its Job makes again; first it is told why."""

@@ -28,7 +28,7 @@ from runai.hub_service.clusters.kubernetes.objects import (
 from runai.hub_service.clusters.kubernetes.picture import Promise, World, snapshot
 from runai.hub_service.clusters.kubernetes.plans import PlanCalls, Room
 from runai.hub_service.clusters.kubernetes.slots import Slots
-from runai.hub_service.clusters.kubernetes.telling import pod_path
+from runai.hub_service.clusters.kubernetes.telling import News, pod_path
 from runai.hub_service.clusters.kubernetes.watching import Mirror
 from runai.hub_service.clusters.records import ProjectRecord, WorkloadId
 from runai.hub_service.errors import Unavailable
@@ -67,6 +67,7 @@ class Scheduling:
             self._namespaces,
             self._projects,
         )
+        self._news = News(api)
         self._doing = OurDoing()
         self._slots = Slots()
         self._promises: dict[str, Promise] = {}
@@ -84,6 +85,7 @@ class Scheduling:
         async with asyncio.TaskGroup() as following:
             for mirror in self._mirrors:
                 following.create_task(mirror.run())
+            following.create_task(self._news.run())
         raise AssertionError("mirrors run for ever")
 
     async def changed(self) -> None:
@@ -132,7 +134,7 @@ class Scheduling:
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
-        acting = Acting(self._api)
+        acting = Acting(self._api, self._news)
         calls = PlanCalls(
             self._groups,
             self._promises,
