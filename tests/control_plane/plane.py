@@ -145,6 +145,10 @@ class ControlPlane:
         token = self.request("POST", path, asked)["status"]["token"]
         return self._write_kubeconfig(f"{namespace}-{name}", {"token": token})
 
+    def user(self, name: str) -> Path:
+        """Return a kubeconfig of a user by certificate, who may do what RBAC gives that name."""
+        return self._write_kubeconfig(name, _as_user(self._authority.user(name)))
+
     # -- inside ------------------------------------------------------------------------------------
 
     def _start(self) -> None:
@@ -173,8 +177,7 @@ class ControlPlane:
         self._run("etcd", self._etcd_flags(client, peer))
         self._run("kube-apiserver", self._api_server_flags(api, client))
         self._until_ready("kube-apiserver", "/readyz")
-        manages = self._authority.user("system:kube-controller-manager")
-        self._run("kube-controller-manager", self._manager_flags(manager, manages))
+        self._run("kube-controller-manager", self._manager_flags(manager))
         self._run(
             "kwok",
             {
@@ -219,9 +222,9 @@ class ControlPlane:
             "shutdown-delay-duration": "0s",
         }
 
-    def _manager_flags(self, port: int, certificate: Certificate) -> dict[str, str]:
+    def _manager_flags(self, port: int) -> dict[str, str]:
         return {
-            "kubeconfig": str(self._write_kubeconfig("controller-manager", _as_user(certificate))),
+            "kubeconfig": str(self.user("system:kube-controller-manager")),
             "bind-address": "127.0.0.1",
             "secure-port": str(port),
             "cert-dir": str(self.folder / "controller-manager"),

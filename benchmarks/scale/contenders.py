@@ -1,0 +1,102 @@
+"""The two schedulers that are measured: ours, and Kubernetes' own, each a process of its own.
+
+Both may ask the API server as often as they like, at the same priority level; what they ask is
+counted by the API server, by a FlowSchema each.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from control_plane.plane import ControlPlane
+from control_plane.programs import find_program
+
+OURS = "runai-scheduler"
+THEIRS = "kube-scheduler"
+FLOW_SCHEMAS = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
+UNTHROTTLED = 5000
+
+
+@contextmanager
+def running(name: str, plane: ControlPlane, place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one of them, until the `with` ends."""
+    place.mkdir()
+    command, environment = (_ours if name == OURS else _theirs)(plane, place)
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env={**_plain(), **environment}, stdout=log, stderr=log, cwd=place
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def requests(plane: ControlPlane, name: str) -> int:
+    """Return how many requests of it the API server has begun to answer, watches included."""
+    metrics = plane.request("GET", "/metrics")
+    counted = rf'apiserver_flowcontrol_dispatched_requests_total\{{flow_schema="{name}".*\}} (\S+)'
+    return int(sum(float(value) for value in re.findall(counted, metrics)))
+
+
+def _ours(plane: ControlPlane, place: Path) -> tuple[list[str], dict[str, str]]:
+    plane.request("POST", FLOW_SCHEMAS, _flow_schema())
+    environment = {
+        "KUBECONFIG": str(plane.service_account("runai", OURS)),
+        "RUNAI_CLUSTER": "kubernetes",
+        "RUNAI_DATA_DIR": str(place / "data"),
+        "RUNAI_HUB_TOKEN": "of-nobody",
+        "JUPYTERHUB_SERVICE_URL": "http://127.0.0.1:0",
+    }
+    return [sys.executable, "-P", "-m", "runai.hub_service"], environment
+
+
+def _theirs(plane: ControlPlane, place: Path) -> tuple[list[str], dict[str, str]]:
+    program = find_program(THEIRS)
+    if program is None:
+        sys.exit(f"There is no {THEIRS}: tests/control_plane/build {THEIRS} makes it.")
+    settings = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {
+            "kubeconfig": str(plane.user("system:kube-scheduler")),
+            "qps": UNTHROTTLED,
+            "burst": UNTHROTTLED,
+        },
+        "leaderElection": {"leaderElect": False},
+        "profiles": [{"schedulerName": THEIRS}],
+    }
+    config = place / "config.json"
+    config.write_text(json.dumps(settings))
+    return [str(program), f"--config={config}", "--secure-port=0"], {}
+
+
+def _plain() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))}
+
+
+def _flow_schema() -> dict[str, Any]:
+    """Count our requests apart, at the level that kube-scheduler's have by default."""
+    everything = {
+        "verbs": ["*"],
+        "apiGroups": ["*"],
+        "resources": ["*"],
+        "namespaces": ["*"],
+        "clusterScope": True,
+    }
+    us = {"kind": "ServiceAccount", "serviceAccount": {"namespace": "runai", "name": OURS}}
+    return {
+        "metadata": {"name": OURS},
+        "spec": {
+            "matchingPrecedence": 700,
+            "priorityLevelConfiguration": {"name": "workload-high"},
+            "rules": [{"subjects": [us], "resourceRules": [everything]}],
+        },
+    }
