@@ -12,10 +12,11 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
+from control_plane.device_plugin import DevicePlugin
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.plane import ControlPlane
-from labs import NODE, Clock, Lab, running
+from labs import DEVICES, NODE, Clock, Lab, running
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
@@ -70,6 +71,7 @@ class KubernetesLab(Lab):
     def __init__(self, cluster: Insisting, around: ClusterLab) -> None:
         super().__init__(cluster, RealTime())  # type: ignore[arg-type]
         self.around = around
+        self._plugin = DevicePlugin(around.plane, {NODE: [d.uuid for d in DEVICES]})
         self._on_term: dict[str, int | str | None] = {}
 
     def made(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
@@ -125,6 +127,7 @@ class KubernetesLab(Lab):
         """Do nothing: the API server's clock is the real one."""
 
     async def nudge(self) -> None:
+        self._plugin.look()
         await self.cluster.insist()
 
 

@@ -25,7 +25,7 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.scheduler.model import Plan, Snapshot
 
-__all__ = ["Cluster", "Driven", "LogChunk", "Refused"]
+__all__ = ["Cluster", "Driven", "LogChunk", "Refused", "Seen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,17 @@ class LogChunk:
     worker: int
     attempt: int
     lines: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a node's agent has seen: which devices there are, and which pods have them."""
+
+    at: float
+    """When, in Unix seconds by our clock."""
+    pods: Mapping[str, tuple[str, ...]]
+    """UUIDs by `namespace/name`."""
+    devices: tuple[Device, ...] = ()
 
 
 class Driven(Protocol):
@@ -175,6 +186,12 @@ class Cluster(Driven, Protocol):
 
         Nothing new is placed on a broken device; whoever holds it goes on and reads of it in its
         history. Devices that are not named stay as they are; a repeat changes nothing.
+        """
+
+    async def note_holders(self, node: str, seen: Seen) -> None:
+        """Take note of a node's devices and of which pods have them.
+
+        Who gives out devices itself learns nothing by it.
         """
 
     async def allocations(self, node: str) -> Sequence[Allocation]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, wishes
-from runai.hub_service.clusters.base import Refused
+from runai.hub_service.clusters.base import Refused, Seen
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import allocation, worker_environment
 from runai.hub_service.clusters.faults import told, with_faults
@@ -275,6 +275,9 @@ class RecordedCluster:
             self._nodes[node] = after
             self._keep(told(node, before, after, self._rows.values()))
             self._announce()
+
+    async def note_holders(self, node: str, seen: Seen) -> None:
+        """Do nothing: devices are given out here."""
 
     async def projects(self) -> Sequence[ProjectRecord]:
         """Return all projects, oldest first."""

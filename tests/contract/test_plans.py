@@ -56,7 +56,6 @@ async def test_a_device_is_never_given_twice(lab):
     assert (await lab.cluster.workload(second.id)).state == "queued"
 
 
-@pytest.mark.not_on_kubernetes("fractions are not there yet")
 async def test_two_halves_share_a_device_and_a_third_does_not_fit(lab):
     halves = [lab.job(f"half-{i}", gpus=0.5) for i in range(3)]
     await lab.cluster.submit(halves)
@@ -68,7 +67,6 @@ async def test_two_halves_share_a_device_and_a_third_does_not_fit(lab):
     await lab.until("vision/half-1", "running")
 
 
-@pytest.mark.not_on_kubernetes("fractions are not there yet")
 async def test_memory_requests_fill_a_device_by_their_mebibytes(lab):
     # Three of 5,333 MiB are 15,999 of 16,000; each counts 334 milli-GPU, rounded up (P3).
     thirds = [

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from control_plane.objects import Namespace, add_node, add_project, job
+from control_plane.objects import Namespace, add_node, add_project, job, pod
 from control_plane.plane import ApiRefused, ControlPlane
 from waiting import eventually
 
@@ -55,6 +55,8 @@ class ClusterLab:
 
     def remove(self) -> None:
         """Leave nothing behind that the next test's scheduler would see."""
+        reserved = "/api/v1/namespaces/runai-reservation/pods"
+        self.plane.request("DELETE", reserved, {"gracePeriodSeconds": 0})
         for namespace in self._namespaces:
             path = f"/apis/batch/v1/namespaces/{namespace.name}/jobs"
             self.plane.request("DELETE", path, {"propagationPolicy": "Background"})
@@ -118,4 +120,12 @@ def installed() -> Iterator[ControlPlane]:
             return "podFailurePolicy" in started.request("POST", path, plain)["spec"]
 
         eventually(admits, what="the admission policy is in force")
+
+        def shows_no_devices() -> bool:
+            made = started.request(
+                "POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("p", 0)
+            )
+            return "env" in made["spec"]["containers"][0]
+
+        eventually(shows_no_devices, what="the policy of visible devices is in force")
         yield started

@@ -10,11 +10,16 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
+from runai.hub_service.clusters.kubernetes.fractions import Grant
 from runai.hub_service.clusters.kubernetes.grouping import Group
 from runai.hub_service.clusters.kubernetes.jobs import Job, Steps, held, let_go, told
+from runai.hub_service.clusters.kubernetes.news import News
 from runai.hub_service.clusters.kubernetes.objects import Pod
+from runai.hub_service.clusters.kubernetes.reservations import Slot
+from runai.hub_service.clusters.kubernetes.sharing import Sharing
 from runai.hub_service.clusters.kubernetes.telling import (
-    News,
+    binding,
+    eviction,
     pod_path,
     tell_event,
     tell_waiting,
@@ -22,20 +27,23 @@ from runai.hub_service.clusters.kubernetes.telling import (
 )
 from runai.hub_service.scheduler.model import Move, Reserve, Resize, Start, Stop, Wait
 
-__all__ = ["Acting", "at_once", "promised"]
+__all__ = ["Acting", "Call", "at_once", "promised"]
 
 CALLS_AT_ONCE = 16
+
+Call = Callable[[], Awaitable[None]]
 
 
 class Acting:
     """What came of the decisions of one plan."""
 
-    def __init__(self, api: Api, news: News) -> None:
+    def __init__(self, api: Api, sharing: Sharing, news: News) -> None:
         """Begin with nothing done; `news` is what nobody has to wait for."""
         self._api = api
+        self._sharing = sharing
         self._news = news
         self.refused: list[Refused] = []
-        self.bound: dict[str, Start] = {}
+        self.bound: dict[str, tuple[Start, Grant | None]] = {}
         """Starts that were carried out, by the pod's UID."""
         self.evicted: set[str] = set()
         self.told: dict[str, str] = {}
@@ -49,35 +57,31 @@ class Acting:
         self.doubtful: dict[str, Pod] = {}
         """Pods of which nobody knows whether what we asked was done, by UID."""
 
-    async def start(self, decision: Start, pod: Pod) -> None:
-        """Bind a pod to the node that the plan gives it."""
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            # With the UID: a pod that was made again by the same name is another one.
-            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": decision.node},
-        }
+    async def start(self, decision: Start, pod: Pod, grant: Grant | None = None) -> None:
+        """Bind a pod to the node that the plan gives it, and to its parts of devices."""
+        notes = None if grant is None else grant.annotations
         try:
-            await self._api.create(pod_path(pod, "binding"), binding)
+            await self._api.create(pod_path(pod, "binding"), binding(pod, decision.node, notes))
         except ApiError as error:
             self._refuse(decision, pod, error)
             return
-        self.bound[pod.uid] = decision
+        self.bound[pod.uid] = decision, grant
         self._news.tell(pod, "Scheduled", f"Runs on {decision.node}.")
+
+    async def reserve(self, decision: Start, name: str, slot: Slot) -> None:
+        """Have a device kept for those who are to share it."""
+        try:
+            await self._sharing.reserve(name, slot)
+        except ApiError as error:
+            # Whatever became of it: made again, it is the same one.
+            self.refused.append(Refused(decision.workload, decision.worker, error.message))
 
     async def stop(self, decision: Stop | Move | Resize, pod: Pod) -> None:
         """Evict a pod, which its Job makes again; first it is told why."""
         await self._tell(tell_event(self._api, pod, "Preempted", why(decision.reason)))
-        eviction = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
-        }
         try:
             # A disruption budget that is used up answers like a throttled server.
-            await self._api.create(pod_path(pod, "eviction"), eviction, retry=False)
+            await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
         except ApiError as error:
             if error.status != 404:
                 self._refuse(decision, pod, error)
@@ -162,11 +166,11 @@ def promised(decision: Reserve) -> str:
     return f"its place on {decision.node} is kept until {leaving} left it (R7)"
 
 
-async def at_once(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+async def at_once(calls: Iterable[Call]) -> None:
     """Make calls, the first ones first, a bounded number at a time."""
     turns = asyncio.Semaphore(CALLS_AT_ONCE)
 
-    async def one(call: Callable[[], Awaitable[None]]) -> None:
+    async def one(call: Call) -> None:
         async with turns:
             await call()
 

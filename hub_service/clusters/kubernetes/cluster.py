@@ -10,15 +10,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.base import LogChunk, Seen
 from runai.hub_service.clusters.kubernetes import histories, logs
 from runai.hub_service.clusters.kubernetes import projects as project_objects
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.asking import asking
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
+from runai.hub_service.clusters.kubernetes.inventory import inventory, named
 from runai.hub_service.clusters.kubernetes.jobs import Job, read_job, resumed, suspended
 from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest, surroundings
 from runai.hub_service.clusters.kubernetes.objects import Pod
+from runai.hub_service.clusters.kubernetes.reservations import IMAGE
 from runai.hub_service.clusters.kubernetes.scheduling import Scheduling
 from runai.hub_service.clusters.kubernetes.showing import Known, records
 from runai.hub_service.clusters.kubernetes.telling import pod_path, tell_event
@@ -51,6 +53,7 @@ class KubernetesCluster(Scheduling):
         image: str = "",
         api_url: str = "",
         default_project: str = "default",
+        reservation_image: str = IMAGE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Make jobs in `namespace`, where the notebooks are.
@@ -58,7 +61,12 @@ class KubernetesCluster(Scheduling):
         A job runs in the image of its user's notebook; `image` is for those who have none. Jobs
         find the service at `api_url`.
         """
-        super().__init__(api, default_project=default_project, clock=clock)
+        super().__init__(
+            api,
+            default_project=default_project,
+            reservation_image=reservation_image,
+            clock=clock,
+        )
         self._namespace = namespace
         self._image = image
         self._api_url = api_url
@@ -187,21 +195,19 @@ class KubernetesCluster(Scheduling):
     # -- nodes and projects ------------------------------------------------------------------------
 
     async def devices(self) -> dict[str, Sequence[Device]]:
-        """Return the devices of each node; they have numbers only, as the kubelet counts them."""
+        """Return the devices of each node; those that nobody has told us of have numbers only."""
         await self._machines.listed()
+        pods = self._applied_pods()
+        known = named(pods, self._slots.held(pods), self._sharing.devices_of)
         return {
-            machine.name: [
-                Device(
-                    number,
-                    f"{machine.name}/{number}",
-                    machine.gpu_type or "GPU",
-                    machine.gpu_memory_mib,
-                    simulated=False,
-                )
-                for number in range(machine.gpus)
-            ]
-            for machine in sorted(self._machines.objects.values(), key=lambda m: m.name)
+            name: inventory(machine, known.get(name, {}), self._sharing.devices_on(name))
+            for name, machine in sorted(self._machines.objects.items())
         }
+
+    async def note_holders(self, node: str, seen: Seen) -> None:
+        """Take note of a node's devices and of who has them."""
+        if self._sharing.learn(node, seen):
+            self._notice()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Do nothing: the device plugin takes broken devices out of what its node has."""

@@ -6,23 +6,33 @@ server refuses what is done twice. Owned by `cluster`.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from runai.hub_service.clusters.kubernetes.fractions import Grant
 from runai.hub_service.clusters.kubernetes.grouping import Group
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import Pod
 
-__all__ = ["OurDoing"]
+__all__ = ["Bound", "OurDoing"]
 
 LEAVES_WITHIN_S = 30.0
 MAKES_PODS_WITHIN_S = 30.0
 """How long devices are kept for the pods of a Job that was let go."""
 
 
+class Bound(NamedTuple):
+    """Where a pod was bound, when, and to which parts of devices."""
+
+    node: str
+    at: float
+    grant: Grant | None = None
+
+
 @dataclass(slots=True)
 class OurDoing:
     """What we did and the watches have not shown yet, by the pod's UID."""
 
-    bound: dict[str, tuple[str, float]] = field(default_factory=dict)
+    bound: dict[str, Bound] = field(default_factory=dict)
     evicted: dict[str, float] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
     doubtful: dict[str, Pod] = field(default_factory=dict)
@@ -58,7 +68,7 @@ class OurDoing:
 
     def _applied(self, pod: Pod) -> Pod:
         if (bound := self.bound.get(pod.uid)) is not None:
-            pod = replace(pod, node=bound[0], bound=bound[1])
+            pod = replace(pod, node=bound.node, bound=bound.at, grant=bound.grant)
         if (evicted := self.evicted.get(pod.uid)) is not None:
             pod = replace(pod, deleted=evicted + LEAVES_WITHIN_S)
         if (told := self.told.get(pod.uid)) is not None:

@@ -47,7 +47,8 @@ class Group:
     @property
     def refusal(self) -> str:
         """Say what it asks for that cannot be had, or ""."""
-        return self.first.unsupported
+        first = self.first
+        return first.unsupported or (first.is_blind if first.is_made and not first.node else "")
 
 
 def groups(
@@ -67,7 +68,7 @@ def groups(
         uid: [] for uid, job in jobs.items() if _is_queued(job, uid in awaited)
     }
     for pod in pods:
-        if pod.scheduler == SCHEDULER and _counts(pod, jobs):
+        if pod.scheduler == SCHEDULER and not pod.is_reservation and _counts(pod, jobs):
             members.setdefault(_whole(pod, jobs), []).append(pod)
     drawn = [_draft(of, jobs.get(uid), jobs, uid in awaited) for uid, of in members.items()]
     taken: set[str] = set()

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from runai.hub_service.clusters.kubernetes.api import Object
+from runai.hub_service.clusters.kubernetes.fractions import Part, sees_its_share
 from runai.hub_service.clusters.kubernetes.objects import (
     GPU_RESOURCE,
     HELD,
@@ -96,6 +97,7 @@ def manifest(spec: WorkloadSpec, around: Surroundings, *, api_url: str = "") -> 
             "labels": {**labels, "runai/kind": "train" if spec.preemptible else "build"},
             "annotations": {
                 PRIORITY: str(spec.priority),
+                **({} if (part := _part(spec)) is None else part.annotations),
                 **({"runai/source": spec.source} if spec.source else {}),
             },
         },
@@ -144,16 +146,19 @@ def _check(spec: WorkloadSpec, around: Surroundings) -> None:
         raise InvalidRequest(
             "Elastic jobs cannot be had on Kubernetes yet.", hint="Submit it without --elastic."
         )
-    if spec.gpu_memory_mib or spec.gpus % WHOLE_GPU:
-        raise InvalidRequest(
-            "Parts of GPUs cannot be had on Kubernetes yet.", hint="Ask for whole ones."
-        )
     if not around.image:
         raise InvalidRequest(
             f"It is not known which image {spec.id} is to run in.",
             hint="Start your notebook server first: its image and volumes are used.",
             code="no_image",
         )
+
+
+def _part(spec: WorkloadSpec) -> Part | None:
+    """Return the part of a device that each of its workers asks for, if they do."""
+    if spec.gpu_memory_mib:
+        return Part(mib=spec.gpu_memory_mib)
+    return Part(milli=spec.gpus) if spec.gpus % WHOLE_GPU else None
 
 
 def _pod(spec: WorkloadSpec, around: Surroundings, api_url: str) -> dict[str, Any]:
@@ -213,8 +218,10 @@ def _environment(spec: WorkloadSpec, api_url: str) -> Sequence[Mapping[str, Any]
         **({"RUNAI_API_URL": api_url} if api_url else {}),
         **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
     }
+    part = _part(spec)
     # An image built for GPUs shows all of the node's to whoever asked for none.
-    fixed |= {} if spec.gpus else {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
+    if not spec.gpus and part is None:
+        fixed |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
     if spec.workers > 1:
         fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0"}
     own = {"PYTHONUNBUFFERED": "1", **spec.env}
@@ -222,6 +229,7 @@ def _environment(spec: WorkloadSpec, api_url: str) -> Sequence[Mapping[str, Any]
     reserved = {*fixed, *place, "RUNAI_WORKER", "NVIDIA_VISIBLE_DEVICES"}
     return [
         *({"name": name, "valueFrom": {"fieldRef": index}} for name in place),
+        *([] if part is None else [sees_its_share()]),
         {"name": "RUNAI_WORKER", "value": f"{spec.id}-$(RUNAI_INDEX)"},
         *({"name": n, "value": _literal(v)} for n, v in own.items() if n not in reserved),
         *({"name": n, "value": _literal(v)} for n, v in fixed.items()),

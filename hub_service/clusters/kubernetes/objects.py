@@ -11,18 +11,28 @@ from typing import Any, Literal
 
 from runai.hub_service.clusters.kubernetes.amounts import cpu_milli, memory_mib, when, whole
 from runai.hub_service.clusters.kubernetes.api import Object
+from runai.hub_service.clusters.kubernetes.fractions import (
+    Grant,
+    Part,
+    blindness,
+    read_grant,
+    read_part,
+)
 from runai.hub_service.clusters.kubernetes.placement import (
     Demands,
     Taint,
     read_demands,
     read_taints,
 )
+from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
 __all__ = [
     "GPU_RESOURCE",
     "HELD",
     "INDEX",
     "PRIORITY",
+    "RESERVATIONS",
+    "RESERVED_DEVICE",
     "SCHEDULER",
     "Machine",
     "Owner",
@@ -43,11 +53,14 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 HELD = "runai/held"
 """Annotation: the scheduler keeps the Job suspended, and why it waits."""
 PRIORITY = "runai/priority"
+RESERVATIONS = "runai-reservation"
+"""Namespace of the pods that hold shared devices; nobody else may make pods in it."""
+RESERVED_DEVICE = "run.ai/reserve_for_gpu_index"
+"""Annotation of a reservation pod: the UUID of its device (KAI's and fake-gpu-operator's name)."""
 # KubeSpawner's, unescaped.
 USER = "hub.jupyter.org/username"
 SERVER = "hub.jupyter.org/servername"
 _FINISHED = frozenset({"Succeeded", "Failed"})
-_FRACTIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
 _PRIORITIES = {"train": 50, "build": 100, "inference": 125}
 
 PodKind = Literal["train", "build", "inference"]
@@ -105,6 +118,16 @@ class Pod:
     """Whose place it takes: another pod of the same worker takes the same. "" is its own."""
     is_made: bool = True
     """False: a worker of which its Job has not made the pod yet."""
+    part: Part | None = None
+    """The part of a device that it asks for, instead of `gpus`."""
+    grant: Grant | None = None
+    """What it was bound to, if it asked for a part."""
+    is_blind: str = ""
+    """Why it would not see its part; of pods that are made alone: admission may mend it."""
+    device: str = ""
+    """The UUID of what a reservation pod holds; "" while nobody has said so."""
+    why: str = ""
+    """What its kubelet says of its end."""
 
     @property
     def key(self) -> str:
@@ -120,6 +143,17 @@ class Pod:
     def place(self) -> str:
         """Return what a promise of devices is kept for."""
         return self.seat or self.uid
+
+    @property
+    def is_reservation(self) -> bool:
+        """Tell whether it holds a device for others."""
+        return self.namespace == RESERVATIONS and self.scheduler == SCHEDULER
+
+    def milli_gpus(self, device_mib: int = 0) -> MilliGpu:
+        """Return all that it asks for, in milli-GPU of devices of that size."""
+        if self.part is not None:
+            return self.part.milli_of(device_mib)
+        return MilliGpu(self.gpus * WHOLE_GPU)
 
     @property
     def holds(self) -> bool:
@@ -152,6 +186,9 @@ def read_pod(found: Object) -> Pod:
     is_bound = scheduled.get("status") == "True"
     kind = _kind(labels, spec, owner)
     deleted = metadata.get("deletionTimestamp")
+    gpus = _requested(spec, GPU_RESOURCE, whole)
+    part, wrong = read_part(annotations, gpus)
+    node = spec.get("nodeName", "")
     return Pod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -161,24 +198,29 @@ def read_pod(found: Object) -> Pod:
         project=project_label(labels),
         kind=kind,
         priority=_priority(spec, annotations, kind),
-        gpus=_requested(spec, GPU_RESOURCE, whole),
+        gpus=gpus,
         cpu_milli=_requested(spec, "cpu", cpu_milli),
         memory_mib=_requested(spec, "memory", memory_mib),
         demands=read_demands(spec),
         owner=owner,
         is_gang=labels.get(GANG_LABEL) == "true",
-        node=spec.get("nodeName", ""),
+        node=node,
         is_finished=status.get("phase") in _FINISHED,
         is_gated=bool(spec.get("schedulingGates")),
         deleted=None if deleted is None else when(deleted),
         bound=when(scheduled["lastTransitionTime"]) if is_bound else None,
         sentence="" if is_bound else scheduled.get("message", ""),
-        unsupported=_unsupported(spec, annotations, kind, owner),
+        unsupported=_unsupported(spec, wrong, kind, owner),
         is_up=status.get("phase") == "Running",
         exit_code=_exit_code(status),
         user=annotations.get(USER, ""),
         server=annotations.get(SERVER, ""),
         index=int(index) if (index := annotations.get(INDEX, "")).isdecimal() else None,
+        part=part,
+        grant=read_grant(annotations) if node and part is not None else None,
+        is_blind="" if part is None else blindness(spec),
+        device=annotations.get(RESERVED_DEVICE, ""),
+        why=": ".join(filter(None, (status.get("reason", ""), status.get("message", "")))),
     )
 
 
@@ -273,12 +315,12 @@ def _of(container: Object, resource: str, read: Any) -> int:  # noqa: ANN401  st
     return amount
 
 
-def _unsupported(spec: Object, annotations: Object, kind: PodKind, owner: Owner | None) -> str:
+def _unsupported(spec: Object, wrong: str, kind: PodKind, owner: Owner | None) -> str:
     affinity = spec.get("affinity", {})
     if kind == "train" and owner is None:
         return "a training that is stopped must be made again: use a Job instead of a bare pod"
-    if fraction := next((name for name in _FRACTIONS if name in annotations), ""):
-        return f"fractions of GPUs ({fraction}) cannot be had on Kubernetes yet: ask for whole ones"
+    if wrong:
+        return wrong
     if any(
         rules.get("requiredDuringSchedulingIgnoredDuringExecution")
         for rules in (affinity.get("podAffinity", {}), affinity.get("podAntiAffinity", {}))

@@ -6,7 +6,7 @@ whole GPUs are `slots`: numbers that only count.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -32,6 +32,10 @@ class Promise:
 
     node: str
     devices: tuple[int, ...]
+    gpus: MilliGpu = WHOLE_GPU
+    """Of each of them."""
+    is_part: bool = False
+    """Whether others may share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class World:
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """What pods hold, by UID."""
     promises: Mapping[str, Promise] = field(default_factory=dict)
+    closed: Collection[str] = ()
+    """Nodes whose devices are given to nobody new."""
     broken_since: Mapping[str, float] = field(default_factory=dict)
     """Since when a gang runs with fewer workers than it needs, by workload."""
 
@@ -82,6 +88,7 @@ def _nodes(world: World) -> Iterable[Node]:
         held[pod.node].update(devices)
         if pod.scheduler != SCHEDULER:
             foreign[pod.node].update(devices)
+        if pod.scheduler != SCHEDULER or pod.is_reservation:
             cpu[pod.node] += pod.cpu_milli
             memory[pod.node] += pod.memory_mib
     for machine in sorted(world.machines, key=lambda m: m.name):
@@ -90,6 +97,7 @@ def _nodes(world: World) -> Iterable[Node]:
         # The kubelet counts: where a device is gone, as many of the free ones cannot be given.
         free = [number for number in range(count) if number not in held[name]]
         gone = free[len(free) - (count - machine.gpus) :] if count > machine.gpus else []
+        gone = list(range(count)) if name in world.closed else gone
         yield Node(
             name=name,
             devices=count,
@@ -131,7 +139,9 @@ def _worker(pod: Pod, world: World, eligible: "_Eligible") -> Worker:
         state, node, devices = WorkerState.RESERVED, promise.node, promise.devices
     return Worker(
         name=pod.called,
-        gpus=MilliGpu(pod.gpus * WHOLE_GPU),
+        gpus=MilliGpu(pod.gpus * WHOLE_GPU) if pod.part is None else pod.part.gpus,
+        gpu_memory_mib=None if pod.part is None else pod.part.memory_mib,
+        devices_wanted=1 if pod.part is None else pod.part.devices,
         state=state,
         node=node,
         devices=devices,

@@ -9,15 +9,17 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.kubernetes import projects as project_objects
 from runai.hub_service.clusters.kubernetes.acting import Acting, at_once
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
-from runai.hub_service.clusters.kubernetes.doing import OurDoing
+from runai.hub_service.clusters.kubernetes.doing import Bound, OurDoing
 from runai.hub_service.clusters.kubernetes.grouping import Group, groups, name_of, project_of
 from runai.hub_service.clusters.kubernetes.jobs import Job, read_job
+from runai.hub_service.clusters.kubernetes.news import News
 from runai.hub_service.clusters.kubernetes.objects import (
     Machine,
     Pod,
@@ -27,13 +29,14 @@ from runai.hub_service.clusters.kubernetes.objects import (
 )
 from runai.hub_service.clusters.kubernetes.picture import Promise, World, snapshot
 from runai.hub_service.clusters.kubernetes.plans import PlanCalls, Room
-from runai.hub_service.clusters.kubernetes.slots import Slots
-from runai.hub_service.clusters.kubernetes.telling import News, pod_path
+from runai.hub_service.clusters.kubernetes.reservations import IMAGE, guards
+from runai.hub_service.clusters.kubernetes.sharing import Sharing
+from runai.hub_service.clusters.kubernetes.slots import Slots, shares_of
+from runai.hub_service.clusters.kubernetes.telling import pod_path
 from runai.hub_service.clusters.kubernetes.watching import Mirror
 from runai.hub_service.clusters.records import ProjectRecord, WorkloadId
 from runai.hub_service.errors import Unavailable
 from runai.hub_service.scheduler.model import Move, Plan, Snapshot, Start, Stop, Wait
-from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
 __all__ = ["Scheduling"]
 
@@ -44,7 +47,12 @@ class Scheduling:
     """One scheduler of one Kubernetes cluster: that of the pods that name it."""
 
     def __init__(
-        self, api: Api, *, default_project: str = "default", clock: Callable[[], float] = time.time
+        self,
+        api: Api,
+        *,
+        default_project: str = "default",
+        reservation_image: str = IMAGE,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Look at nothing yet: `run` does. `default_project` owns what names no project."""
         self._api = api
@@ -70,6 +78,14 @@ class Scheduling:
         self._news = News(api)
         self._doing = OurDoing()
         self._slots = Slots()
+        self._sharing = Sharing(
+            api,
+            self._doing,
+            self._slots,
+            take=partial(self._pods.take, quietly=True),
+            clock=clock,
+            image=reservation_image,
+        )
         self._promises: dict[str, Promise] = {}
         self._broken_since: dict[WorkloadId, float] = {}
         self._statuses: dict[str, Mapping[str, Any]] = {}
@@ -104,19 +120,12 @@ class Scheduling:
         await self._resolve_doubts()
         self._change.clear()
         now = self._clock()
-        pods = self._doing.applied_to(list(self._pods.objects.values()))
-        jobs = self._known_jobs()
-        found = groups(
-            pods,
-            jobs,
-            self._namespaces.objects,
-            self._default_project,
-            self._doing.still_awaited(jobs, now),
-        )
+        pods, found = self._look(now)
+        if any(pod.is_reservation or pod.grant is not None for pod in pods):
+            await self._settle(pods, found)
+            pods, found = self._look(now)
         self._groups = {group.name: group for group in found}
         self._doing.seen(found)
-        waiting = {pod.place for group in found for pod in group.pods if not pod.node}
-        self._promises = {u: p for u, p in self._promises.items() if u in waiting}
         self._note_broken(now)
         records = list(self._projects.objects.values())
         return snapshot(
@@ -128,28 +137,33 @@ class Scheduling:
                 projects=project_objects.for_core(records, project_objects.misplaced(records)),
                 devices=self._slots.held(pods),
                 promises=self._promises,
+                closed=self._sharing.closed(pods),
                 broken_since=self._broken_since,
             ),
         )
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
-        acting = Acting(self._api, self._news)
+        acting = Acting(self._api, self._sharing, self._news)
+        pods = self._applied_pods()
+        held = self._slots.held(pods)
         calls = PlanCalls(
             self._groups,
             self._promises,
             acting,
             absent=self._absent,
-            room=self._room(),
+            room=self._room(pods, held),
+            guards=guards(pods, held),
             now=self._clock(),
         )
         await at_once(calls.of(plan))
         now = self._clock()
         by_uid = {pod.uid: pod for pod in calls.pods.values()}
-        for uid, start in acting.bound.items():
-            self._doing.bound[uid] = (start.node, now)
+        for uid, (start, grant) in acting.bound.items():
+            self._doing.bound[uid] = Bound(start.node, now, grant)
             self._promises.pop(by_uid[uid].place, None)
-            self._slots.hold(uid, start.node, tuple(share.device for share in start.devices))
+            if grant is None:  # else it has the numbers of its reservations
+                self._slots.hold(uid, start.node, tuple(share.device for share in start.devices))
         self._doing.evicted.update(dict.fromkeys(acting.evicted, now))
         for found in acting.changed_jobs:
             self._jobs.take(found, quietly=True)
@@ -169,10 +183,41 @@ class Scheduling:
         await self._write_statuses(plan)
         if acting.refused:
             # No watch may ever tell that it would be possible now.
-            asyncio.get_running_loop().call_later(TRIES_AGAIN_IN_S, self._change.set)
+            self._look_again()
         return acting.refused
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _applied_pods(self) -> list[Pod]:
+        """Return pods as they are by now, what the watches have not shown yet included."""
+        return self._doing.applied_to(list(self._pods.objects.values()))
+
+    def _look(self, now: float) -> tuple[list[Pod], list[Group]]:
+        """Return pods and workloads; forget promises to those who do not wait any more."""
+        pods, jobs = self._applied_pods(), self._known_jobs()
+        found = groups(
+            pods,
+            jobs,
+            self._namespaces.objects,
+            self._default_project,
+            self._doing.still_awaited(jobs, now),
+        )
+        waiting = {pod.place for group in found for pod in group.pods if not pod.node}
+        self._promises = {u: p for u, p in self._promises.items() if u in waiting}
+        return pods, found
+
+    async def _settle(self, pods: Sequence[Pod], found: Sequence[Group]) -> None:
+        """Bring the reservation pods to what is shared."""
+        waiting = {pod.place: pod for group in found for pod in group.pods if not pod.node}
+        nodes = {machine.name for machine in self._machines.objects.values()}
+        held = self._slots.held(pods)
+        await self._sharing.settle(pods, held, nodes, self._promises, waiting)
+        if self._sharing.failed:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Look in a moment, whether or not a watch says that anything has changed."""
+        asyncio.get_running_loop().call_later(TRIES_AGAIN_IN_S, self._change.set)
 
     def _forget_promises(self, job: str) -> None:
         """Keep no devices for the workers of a Job, by its UID."""
@@ -183,19 +228,18 @@ class Scheduling:
         """Return all Jobs, by UID."""
         return {job.uid: job for job in self._jobs.objects.values()}
 
-    def _room(self) -> Room:
+    def _room(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> Room:
         """Return whose the devices are; those that stop have theirs until they are gone."""
-        pods = self._doing.applied_to(list(self._pods.objects.values()))
-        held = self._slots.held(pods)
-        places = {p.uid: p.place for group in self._groups.values() for p in group.pods}
+        seated = {p.uid: p for group in self._groups.values() for p in group.pods}
         most = {machine.name: machine.gpus for machine in self._machines.objects.values()}
         for pod in pods:
             if pod.node in most:
                 most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))
-        room = Room(most)
+        room = Room(most, {m.name: m.gpu_memory_mib for m in self._machines.objects.values()})
         for pod in pods:
-            if pod.holds:
-                room.hold(places.get(pod.uid, pod.uid), pod.node, held.get(pod.uid, ()))
+            if pod.holds and not pod.is_reservation:
+                shares = shares_of(pod, held.get(pod.uid, ()))
+                room.hold(seated.get(pod.uid, pod), pod.node, shares)
         return room
 
     def _absent(self, workload: WorkloadId, worker: str) -> str:
@@ -229,7 +273,8 @@ class Scheduling:
                     ) from error
             else:
                 if found.uid == uid and found.node:
-                    self._doing.bound[uid] = (found.node, found.bound or self._clock())
+                    at = found.bound or self._clock()
+                    self._doing.bound[uid] = Bound(found.node, at, found.grant)
                 if found.uid == uid and found.deleted is not None:
                     self._doing.evicted[uid] = self._clock()
             del self._doing.doubtful[uid]
@@ -245,9 +290,10 @@ class Scheduling:
 
     async def _write_statuses(self, plan: Plan) -> None:
         pending: Counter[str] = Counter()
+        largest_mib = max((m.gpu_memory_mib for m in self._machines.objects.values()), default=0)
         for group in self._groups.values():
             pending[group.project] += sum(
-                pod.gpus * WHOLE_GPU for pod in group.pods if not pod.node
+                pod.milli_gpus(largest_mib) for pod in group.pods if not pod.node
             )
         records = self._projects.objects
         wrong = project_objects.misplaced(records.values())

@@ -11,6 +11,7 @@ from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
+from runai.hub_service.clusters.kubernetes.slots import shares_of
 from runai.hub_service.clusters.records import (
     StateReason,
     WorkerRecord,
@@ -48,7 +49,7 @@ def records(known: Known) -> dict[WorkloadId, WorkloadRecord]:
     pods: dict[str, list[Pod]] = {}
     alone: list[Pod] = []
     for pod in known.pods:
-        if pod.scheduler != SCHEDULER:
+        if pod.scheduler != SCHEDULER or pod.is_reservation:
             continue
         job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
         if job is None or not job.is_whole:
@@ -170,7 +171,7 @@ def _workers(
                 index,
                 "finished" if done else "pending" if promise is None else "reserved",
                 node="" if promise is None else promise.node,
-                devices=() if promise is None else _shares(promise.devices),
+                devices=() if promise is None else _shares(promise.devices, promise.gpus),
                 attempt=len(job.starts),
                 exit_code=0 if index in job.completed else None,
             )
@@ -179,7 +180,7 @@ def _workers(
 
 
 def _worker(pod: Pod, name: str, index: int, known: Known, *, attempt: int) -> WorkerRecord:
-    devices = known.devices.get(pod.uid, ())
+    devices = shares_of(pod, known.devices.get(pod.uid, ()))
     node = pod.node
     if pod.is_finished:
         return WorkerRecord(
@@ -187,7 +188,7 @@ def _worker(pod: Pod, name: str, index: int, known: Known, *, attempt: int) -> W
         )
     promise = known.promises.get(pod.place)
     if not pod.node and promise is not None:
-        devices, node = promise.devices, promise.node
+        devices, node = _shares(promise.devices, promise.gpus), promise.node
     if not pod.node:
         state = "pending" if promise is None else "reserved"
     elif pod.deleted is not None:
@@ -199,14 +200,14 @@ def _worker(pod: Pod, name: str, index: int, known: Known, *, attempt: int) -> W
         index,
         state,  # type: ignore[arg-type]
         node=node,
-        devices=_shares(devices),
+        devices=devices,
         started=pod.bound,
         attempt=attempt,
     )
 
 
-def _shares(devices: Iterable[int]) -> tuple[DeviceShare, ...]:
-    return tuple(DeviceShare(device, MilliGpu(WHOLE_GPU)) for device in devices)
+def _shares(devices: Iterable[int], gpus: MilliGpu) -> tuple[DeviceShare, ...]:
+    return tuple(DeviceShare(device, gpus) for device in devices)
 
 
 def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
@@ -247,7 +248,8 @@ def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec
         user=pod.user,
         kind="job" if pod.kind == "train" else "session",
         command=None,
-        gpus=MilliGpu(pod.gpus * WHOLE_GPU),
+        gpus=MilliGpu(pod.gpus * WHOLE_GPU) if pod.part is None else pod.part.gpus,
+        gpu_memory_mib=0 if pod.part is None else pod.part.mib,
         workers=workers,
         min_workers=workers if job is None else min(job.minimum, workers),
         preemptible=pod.kind == "train",

@@ -5,23 +5,17 @@ autoscalers read the condition `PodScheduled`. Knows how both are written. What 
 is `acting`'s business.
 """
 
-import asyncio
 import datetime as dt
-import logging
 import time
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any
 
-from runai.hub_service.clusters.kubernetes.api import Api, ApiError
+from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.scheduler.model import Reason
 
-__all__ = ["News", "pod_path", "tell_event", "tell_waiting", "why"]
-
-LOG = logging.getLogger("runai.kubernetes")
-
-TOLD_AT_ONCE = 4
-MOST_UNTOLD = 10_000
+__all__ = ["binding", "eviction", "pod_path", "tell_event", "tell_waiting", "why"]
 
 # More machines would help here, and only here: an autoscaler acts on this word.
 _UNSCHEDULABLE = frozenset({"no_room", "fragmented", "no_such_node"})
@@ -31,6 +25,32 @@ def pod_path(pod: Pod, part: str = "") -> str:
     """Return the path of a pod, or of a part of it such as `status`."""
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
     return f"{path}/{part}" if part else path
+
+
+def binding(pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the request that binds a pod to a node, and annotates it by the same stroke."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        # With the UID: a pod that was made again by the same name is another one.
+        "metadata": {
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+            "annotations": dict(annotations or {}),
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+def eviction(pod: Pod) -> dict[str, Any]:
+    """Return the request that evicts a pod."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": {"preconditions": {"uid": pod.uid}},
+    }
 
 
 async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str) -> None:
@@ -72,40 +92,6 @@ async def tell_event(
         "count": 1,
     }
     await api.create(f"/api/v1/namespaces/{of.namespace}/events", event)
-
-
-class News:
-    """Events that no decision waits for, told in the background, oldest first.
-
-    Kubernetes keeps Events for an hour, and promises nothing of them: too many are dropped.
-    """
-
-    def __init__(self, api: Api) -> None:
-        """Tell nothing yet: `run` does."""
-        self._api = api
-        self._untold: asyncio.Queue[tuple[Pod, str, str]] = asyncio.Queue(MOST_UNTOLD)
-
-    def tell(self, pod: Pod, word: str, sentence: str) -> None:
-        """Have an Event about a pod written soon."""
-        try:
-            self._untold.put_nowait((pod, word, sentence))
-        except asyncio.QueueFull:
-            LOG.warning("too many Events: not told of %s: %s", pod.key, sentence)
-
-    async def run(self) -> NoReturn:
-        """Tell for ever."""
-        async with asyncio.TaskGroup() as telling:
-            for _ in range(TOLD_AT_ONCE):
-                telling.create_task(self._tell())
-        raise AssertionError("it tells for ever")
-
-    async def _tell(self) -> NoReturn:
-        while True:
-            pod, word, sentence = await self._untold.get()
-            try:
-                await tell_event(self._api, pod, word, sentence)
-            except ApiError as error:
-                LOG.info("not told of %s: %s", pod.key, error.message)
 
 
 def why(reason: Reason) -> str:

@@ -12,6 +12,7 @@ from runai.hub_service.clusters.records import WorkloadSpec
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.quantity import MilliGpu
 
+MADE = {"uid": "u", "namespace": "lab", "creationTimestamp": "2026-01-01T00:00:00Z"}
 PLAIN = Surroundings("example/train")
 SPEC = WorkloadSpec(
     "vision",
@@ -111,6 +112,26 @@ def test_who_asks_for_no_gpu_sees_none():
     assert variables["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
+@pytest.mark.parametrize(
+    ("asks", "notes"),
+    [
+        ({"gpus": MilliGpu(350)}, {"gpu-fraction": "0.35"}),
+        ({"gpus": MilliGpu(0), "gpu_memory_mib": 8000}, {"gpu-memory": "8000"}),
+    ],
+    ids=["fraction", "memory"],
+)
+def test_parts_of_gpus_are_asked_for_by_annotations(asks, notes):
+    made = manifest(replace(SPEC, **asks), PLAIN)
+
+    assert notes.items() <= made["spec"]["template"]["metadata"]["annotations"].items()
+    (container,) = pod_of(made)["containers"]
+    assert container["resources"] == {}
+    (seen,) = [e for e in container["env"] if e["name"] == "NVIDIA_VISIBLE_DEVICES"]
+    field = seen["valueFrom"]["fieldRef"]["fieldPath"]
+    assert field == "metadata.annotations['runai/visible-devices']"
+    assert read_job({**made, "metadata": {**made["metadata"], **MADE}}).template.unsupported == ""
+
+
 def test_nobody_names_devices_himself():
     spec = replace(SPEC, env={"NVIDIA_VISIBLE_DEVICES": "all"})
 
@@ -120,14 +141,12 @@ def test_nobody_names_devices_himself():
 @pytest.mark.parametrize(
     ("spec", "around", "text"),
     [
-        (replace(SPEC, gpus=MilliGpu(500)), PLAIN, "Parts of GPUs"),
-        (replace(SPEC, gpu_memory_mib=100), PLAIN, "Parts of GPUs"),
         (replace(SPEC, elastic=True), PLAIN, "Elastic jobs"),
         (replace(SPEC, kind="session"), PLAIN, "JupyterHub starts sessions"),
         (SPEC, Surroundings(), "which image"),
         (replace(SPEC, source="#" * 200_000), PLAIN, "is too long"),
     ],
-    ids=["fraction", "memory", "elastic", "session", "no image", "too long"],
+    ids=["elastic", "session", "no image", "too long"],
 )
 def test_what_cannot_be_had_is_refused(spec, around, text):
     with pytest.raises(InvalidRequest, match=text):

@@ -1,0 +1,308 @@
+"""Keep the reservation pods: made when somebody is to share a device, gone when nobody does.
+
+Everything that may happen to them between two calls of the API is met here: they are lost, refused
+by a kubelet, given another device than before, or stay without one. Nothing here need be
+remembered: what pods say of themselves is enough. Owned by `scheduling`, which calls `settle`
+before each snapshot; `plans` asks for new ones.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.base import Seen
+from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
+from runai.hub_service.clusters.kubernetes.doing import Bound, OurDoing
+from runai.hub_service.clusters.kubernetes.objects import Pod, read_pod
+from runai.hub_service.clusters.kubernetes.picture import Promise
+from runai.hub_service.clusters.kubernetes.reservations import (
+    IMAGE,
+    PODS,
+    Slot,
+    device_note,
+    guards,
+    manifest,
+    unguarded,
+)
+from runai.hub_service.clusters.kubernetes.slots import Slots
+from runai.hub_service.clusters.kubernetes.telling import (
+    binding,
+    eviction,
+    pod_path,
+    tell_event,
+)
+
+__all__ = ["Sharing"]
+
+DEVICE_KNOWN_WITHIN_S = 60.0
+"""How long a reservation pod may be bound without anybody saying which device it has."""
+CLOSED_S, LONGEST_CLOSED_S = 5.0, 300.0
+"""How long a node's devices are left alone when it would not give one to a reservation."""
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """How often a node gave no device to a reservation, one after the other."""
+
+    times: int = 0
+    until: float = 0.0
+
+
+@dataclass(slots=True)
+class _World:
+    """What is settled: pods as they are, their devices, and who waits for some."""
+
+    pods: Sequence[Pod]
+    slots: Mapping[str, tuple[int, ...]]
+    nodes: Collection[str]
+    promises: dict[str, Promise]
+    waiting: Mapping[str, Pod]
+    reservations: Sequence[Pod] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reservations = [pod for pod in self.pods if pod.is_reservation]
+
+
+class Sharing:
+    """The reservation pods of one cluster."""
+
+    def __init__(
+        self,
+        api: Api,
+        doing: OurDoing,
+        slots: Slots,
+        *,
+        take: Callable[[Object], None],
+        clock: Callable[[], float],
+        image: str = IMAGE,
+    ) -> None:
+        """Begin with what the API server has; `take` is told what it answers."""
+        self._api = api
+        self._doing = doing
+        self._slots = slots
+        self._take = take
+        self._clock = clock
+        self._image = image
+        self._made: dict[str, Slot] = {}
+        """For which device reservations were made that may not be bound yet."""
+        self._first_seen: dict[str, float] = {}
+        """Since when we know reservation pods, by UID."""
+        self._agents: dict[str, Seen] = {}
+        self._refusals: dict[str, _Refusals] = {}
+        self._warned: set[str] = set()
+        self.failed = False
+        """Whether something is to be tried again."""
+
+    def learn(self, node: str, seen: Seen) -> bool:
+        """Take note of what a node's agent has seen; tell whether that is new."""
+        before = self._agents.get(node)
+        self._agents[node] = seen
+        return before is None or before.pods != seen.pods or self._awaits(node)
+
+    def devices_of(self, pod: Pod) -> tuple[str, ...]:
+        """Return the UUIDs of a pod's devices, as far as somebody knows them."""
+        if pod.is_reservation:
+            return (pod.device,) if pod.device else ()
+        if pod.grant is not None:
+            return pod.grant.devices
+        seen = self._agents.get(pod.node)
+        return () if seen is None else seen.pods.get(pod.key, ())
+
+    def devices_on(self, node: str) -> Sequence[Device]:
+        """Return the devices of a node, as its agent has counted them."""
+        seen = self._agents.get(node)
+        return () if seen is None else seen.devices
+
+    def closed(self, pods: Iterable[Pod]) -> set[str]:
+        """Return the nodes whose devices nobody new may have.
+
+        Where a reservation is lost, its device looks free to the kubelet and is not: whoever starts
+        there may be given it.
+        """
+        now = self._clock()
+        refusing = {node for node, refusals in self._refusals.items() if refusals.until > now}
+        return refusing | {pod.node for pod, _name, _device in unguarded(pods)}
+
+    async def reserve(self, name: str, slot: Slot) -> None:
+        """Make a reservation pod and bind it, if that is not done already.
+
+        Raises:
+            ApiError: it cannot be made now.
+        """
+        node = slot[0]
+        self._made[name] = slot
+        try:
+            found = await self._api.create(PODS, manifest(name, node, self._image))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            found = await self._api.get(f"{PODS}/{name}")
+        self._take(found)
+        pod = read_pod(found)
+        self._first_seen.setdefault(pod.uid, self._clock())
+        if pod.deleted is not None or pod.is_finished:
+            return
+        if not pod.node:
+            await self._api.create(pod_path(pod, "binding"), binding(pod, node))
+            self._doing.bound[pod.uid] = Bound(node, self._clock())
+        self._slots.hold(name, node, (slot[1],))
+
+    async def settle(
+        self,
+        pods: Sequence[Pod],
+        slots: Mapping[str, tuple[int, ...]],
+        nodes: Collection[str],
+        promises: dict[str, Promise],
+        waiting: Mapping[str, Pod],
+    ) -> None:
+        """Bring the reservation pods to what those who share need; `promises` may be given up.
+
+        `waiting` are the pods that have promises, by place. What cannot be done now is done later.
+        """
+        self.failed = False
+        world = _World(pods, slots, nodes, promises, waiting)
+        self._forget(world)
+        wanted = self._wanted(world)
+        for pod in world.reservations:
+            if pod.deleted is None:
+                await self._try(self._look_after(pod, world, is_wanted=pod.name in wanted))
+        for pod, name, device in unguarded(pods):
+            await self._try(self._mend(pod, name, device, world))
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _try(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except ApiError as error:
+            # Gone, or changed meanwhile: the watch says so. All else is asked again.
+            self.failed |= error.status not in (404, 409)
+
+    async def _look_after(self, pod: Pod, world: _World, *, is_wanted: bool) -> None:
+        if pod.is_finished:
+            await self._give_up(pod, pod.why or "it ended", world)
+        elif not is_wanted:
+            await self._delete(pod)
+        elif not pod.node or pod.device:
+            self._note_success(pod)
+        elif devices := self._told(pod):
+            if len(devices) > 1 or devices[0].startswith("MIG-"):
+                await self._give_up(pod, f"it was given {', '.join(devices)}", world)
+                return
+            note = device_note(pod, devices[0])
+            self._take(await self._api.patch(pod_path(pod), note))
+        elif self._clock() - (pod.bound or 0) > DEVICE_KNOWN_WITHIN_S:
+            seconds = f"{DEVICE_KNOWN_WITHIN_S:.0f} s"
+            await self._give_up(pod, f"nobody said which device it has within {seconds}", world)
+
+    async def _give_up(self, pod: Pod, why: str, world: _World) -> None:
+        """Delete a reservation that came to nothing, and leave its node alone for a while."""
+        await self._delete(pod)
+        refusals = self._refusals.setdefault(pod.node, _Refusals())
+        pause = min(CLOSED_S * 2**refusals.times, LONGEST_CLOSED_S)
+        refusals.times += 1
+        refusals.until = self._clock() + pause
+        number = world.slots[pod.uid][0] if pod.uid in world.slots else self._made_for(pod.name)
+        for place, promise in list(world.promises.items()):
+            if promise.is_part and promise.node == pod.node and number in promise.devices:
+                del world.promises[place]
+                if (waiter := world.waiting.get(place)) is not None and waiter.is_made:
+                    text = f"{pod.node} gave no device to share ({pod.name}): {why}"
+                    await tell_event(self._api, waiter, "NoDevice", text, bad=True)
+
+    async def _mend(self, pod: Pod, name: str, device: str, world: _World) -> None:
+        """Reserve again a device whose reservation was lost, or say that it is not to be had."""
+        kept = next((r for r in world.reservations if r.name == name), None)
+        taker = self._taker(pod, device, world)
+        if taker is not None:
+            text = f"its GPU {device} was given to {taker.key}, since reservation {name} was lost"
+            await tell_event(self._api, pod, "DeviceLost", text, bad=True)
+            await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
+            self._doing.evicted[pod.uid] = self._clock()
+        elif kept is None or not kept.node:
+            refusals = self._refusals.get(pod.node, _Refusals())
+            if pod.node in world.nodes and refusals.until <= self._clock():
+                assert pod.grant is not None
+                number = world.slots[pod.uid][pod.grant.reservations.index(name)]
+                await self.reserve(name, (pod.node, number))
+        elif kept.device and kept.deleted is None and pod.uid not in self._warned:
+            text = f"its GPU {device} is not reserved any more: {name} was given {kept.device}"
+            await tell_event(self._api, pod, "DeviceUnreserved", text, bad=True)
+            self._warned.add(pod.uid)
+
+    async def _delete(self, pod: Pod) -> None:
+        await self._api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
+        self._doing.evicted[pod.uid] = self._clock()
+
+    def _wanted(self, world: _World) -> set[str]:
+        """Return the names of reservations that somebody shares, or is about to."""
+        promised = {
+            (promise.node, number)
+            for promise in world.promises.values()
+            if promise.is_part
+            for number in promise.devices
+        }
+        kept = guards(world.pods, world.slots)
+        shared = {
+            name
+            for pod in world.pods
+            if pod.grant is not None and pod.holds
+            for name in pod.grant.reservations
+        }
+        awaited = {guard.name for slot, guard in kept.items() if slot in promised}
+        made = {name for name, slot in self._made.items() if slot in promised}
+        return shared | awaited | made
+
+    def _told(self, pod: Pod) -> tuple[str, ...]:
+        """Return what an agent says that a reservation pod has got.
+
+        Agents know pods by name: what was read before this pod was there, is of an earlier one.
+        """
+        seen = self._agents.get(pod.node)
+        if seen is None or seen.at <= self._first_seen[pod.uid]:
+            return ()
+        return seen.pods.get(pod.key, ())
+
+    def _taker(self, pod: Pod, device: str, world: _World) -> Pod | None:
+        """Return who was given a device for its own that somebody shares."""
+        return next(
+            (
+                other
+                for other in world.pods
+                if other.node == pod.node
+                and other.gpus
+                and not other.is_reservation
+                and other.holds
+                and device in self.devices_of(other)
+            ),
+            None,
+        )
+
+    def _awaits(self, node: str) -> bool:
+        return any(slot[0] == node for slot in self._made.values())
+
+    def _made_for(self, name: str) -> int:
+        return self._made.get(name, ("", -1))[1]
+
+    def _note_success(self, pod: Pod) -> None:
+        """Trust a node again whose reservation got its device after the last refusal."""
+        refusals = self._refusals.get(pod.node)
+        if refusals is not None and pod.device and (pod.bound or 0) > refusals.until:
+            del self._refusals[pod.node]
+
+    def _forget(self, world: _World) -> None:
+        now = self._clock()
+        uids = {pod.uid for pod in world.pods}
+        self._first_seen = {
+            pod.uid: self._first_seen.get(pod.uid, now) for pod in world.reservations
+        }
+        known = {pod.name for pod in world.reservations if pod.device}
+        promised = {(p.node, n) for p in world.promises.values() for n in p.devices}
+        self._made = {
+            name: slot
+            for name, slot in self._made.items()
+            if name not in known and slot in promised
+        }
+        self._warned &= uids
+        self._agents = {node: seen for node, seen in self._agents.items() if node in world.nodes}
+        self._refusals = {n: r for n, r in self._refusals.items() if n in world.nodes}

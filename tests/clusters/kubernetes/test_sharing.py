@@ -1,0 +1,235 @@
+"""Parts of GPUs: pods that share a device see the same one, and nobody else gets it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from control_plane.device_plugin import DevicePlugin
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+DEVICES = {"gpu-0": ["GPU-a", "GPU-b"]}
+
+
+def half(name: str, fraction: str = "0.5", **how):
+    return pod(name, 0, project="vision", annotations={"gpu-fraction": fraction}, **how)
+
+
+@pytest.fixture
+def ready(lab):
+    lab.node("gpu-0", gpus=2, labels={"nvidia.com/gpu.memory": "16000"})
+    lab.project("vision", quota=2)
+    return lab
+
+
+@pytest.fixture
+def plugin(ready):
+    return DevicePlugin(ready.plane, DEVICES)
+
+
+@pytest.fixture
+def until(eventually, plugin):
+    """Wait for something while the device plugin does its work."""
+
+    def wait(condition, what: str):
+        return eventually(lambda: (plugin.look(), condition())[1], what=what)
+
+    return wait
+
+
+def notes(found) -> dict[str, str]:
+    annotations: dict[str, str] = found["metadata"].get("annotations", {})
+    return annotations
+
+
+def visible(namespace) -> dict[str, str]:
+    """Return the devices that bound pods see, by name."""
+    return {
+        p["metadata"]["name"]: notes(p)["runai/visible-devices"]
+        for p in namespace.pods()
+        if "nodeName" in p["spec"]
+    }
+
+
+def sentence(found) -> str:
+    conditions = found["status"].get("conditions", [])
+    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
+
+
+def test_two_halves_share_a_device_and_a_third_goes_to_the_next(ready, rights, plugin, until):
+    work = ready.namespace
+    for name in ("one", "two", "three"):
+        work.create(half(name))
+
+    with Scheduler(rights) as scheduler:
+        until(lambda: len(visible(work)) == 3, what="all three are bound")
+
+    assert sorted(Counter(visible(work).values()).values()) == [1, 2]
+    assert len(plugin.reservations()) == 2
+    assert scheduler.refused == []
+    one = work.pod("one")
+    assert json.loads(notes(one)["runai/devices"]) == {visible(work)["one"]: 500}
+    (variable,) = one["spec"]["containers"][0]["env"]
+    field = variable["valueFrom"]["fieldRef"]["fieldPath"]
+    assert (variable["name"], field) == (
+        "NVIDIA_VISIBLE_DEVICES",
+        "metadata.annotations['runai/visible-devices']",
+    )
+
+
+def test_reservations_go_when_nobody_shares_any_more(ready, rights, plugin, until):
+    work = ready.namespace
+    for name in ("one", "two"):
+        work.create(half(name))
+
+    with Scheduler(rights):
+        until(lambda: len(visible(work)) == 2, what="both are bound")
+        work.delete("one")
+        until(lambda: len(work.pods()) == 1, what="one is gone")
+        work.create(half("three"))
+        until(lambda: len(visible(work)) == 2, what="the next one is bound")
+        assert len(plugin.reservations()) == 1
+        for name in ("two", "three"):
+            work.delete(name)
+        until(lambda: not plugin.reservations(), what="the reservation is gone")
+        work.create(pod("whole", 2, project="vision"))
+        until(lambda: work.node_of("whole"), what="whole devices are given again")
+
+
+def test_whoever_gets_a_whole_device_waits_until_its_reservation_is_gone(
+    ready, rights, plugin, until
+):
+    ready.project("other", quota=0)
+    work = ready.namespace
+    shares = job("shares", 0, project="other", annotations={"gpu-fraction": "0.5"})
+    work.create(shares)
+
+    with Scheduler(rights) as scheduler:
+        until(lambda: len(visible(work)) == 1, what="the job has its half")
+        work.create(pod("whole", 2, project="vision"))
+        until(lambda: work.node_of("whole"), what="its owner has got both devices")
+
+    assert plugin.reservations() == []
+    assert work.job("shares")["spec"]["suspend"]
+    assert all(p["status"]["phase"] != "Failed" for p in work.pods())
+    assert scheduler.refused == []
+
+
+def test_memory_is_booked_by_the_mebibyte(ready, rights, plugin, until, eventually):
+    work = ready.namespace
+    ready.project("memory", quota=2)
+    for index in range(7):
+        asks = {"gpu-memory": "5333"}
+        work.create(pod(f"third-{index}", 0, project="memory", annotations=asks))
+
+    with Scheduler(rights):
+        until(lambda: len(visible(work)) == 5, what="as many as the quota of 2 GPUs allows")
+        eventually(
+            lambda: sum(bool(sentence(p)) for p in work.pods() if "nodeName" not in p["spec"]) == 2,
+            what="the others say why they wait",
+        )
+
+    assert sorted(Counter(visible(work).values()).values()) == [2, 3]
+
+
+def test_a_pod_may_have_parts_of_several_devices(ready, rights, plugin, until):
+    work = ready.namespace
+    asks = {"gpu-fraction": "0.4", "gpu-fraction-num-devices": "2"}
+    work.create(pod("both", 0, project="vision", annotations=asks))
+
+    with Scheduler(rights):
+        until(lambda: visible(work), what="it is bound")
+
+    assert sorted(visible(work)["both"].split(",")) == ["GPU-a", "GPU-b"]
+    assert json.loads(notes(work.pod("both"))["runai/devices"]) == {"GPU-a": 400, "GPU-b": 400}
+
+
+def test_a_gang_of_parts_is_bound_together(ready, rights, plugin, until):
+    work = ready.namespace
+    gang = job(
+        "gang", 0, workers=3, gang=True, project="vision", annotations={"gpu-fraction": "0.6"}
+    )
+    work.create(gang)
+    ready.node("gpu-1", gpus=2)
+    plugin.nodes["gpu-1"] = ["GPU-c", "GPU-d"]
+    plugin.nodes.pop("gpu-0")
+
+    with Scheduler(rights):
+        until(plugin.reservations, what="devices are reserved")
+        assert visible(work) == {}
+        plugin.nodes["gpu-0"] = ["GPU-a", "GPU-b"]
+        until(lambda: len(visible(work)) == 3, what="all of it is bound")
+
+    assert len(set(visible(work).values())) == 3
+
+
+def test_everything_is_known_again_after_a_restart(ready, rights, plugin, until, eventually):
+    work = ready.namespace
+    for name, fraction in (("one", "0.5"), ("two", "0.3"), ("three", "0.9")):
+        work.create(half(name, fraction))
+    with Scheduler(rights):
+        until(lambda: len(visible(work)) == 3, what="all three are bound")
+    before = {p["metadata"]["uid"] for p in plugin.reservations()}
+
+    with Scheduler(rights):
+        work.create(half("small", "0.2"))
+        work.create(half("large", "0.3"))
+        until(lambda: "small" in visible(work), what="what fits beside the others is bound")
+        eventually(lambda: sentence(work.pod("large")), what="what does not fit waits")
+
+    assert visible(work)["small"] == visible(work)["one"] == visible(work)["two"]
+    assert {p["metadata"]["uid"] for p in plugin.reservations()} == before
+    assert work.node_of("large") == ""
+
+
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        ({"gpu-fraction": "1.5"}, "gpu-fraction must be a part of one GPU, such as 0.5"),
+        ({"gpu-fraction": "half"}, "gpu-fraction must be a part of one GPU, such as 0.5"),
+        ({"gpu-memory": "8GiB"}, "gpu-memory must be MiB of device memory, such as 8000"),
+        ({"gpu-fraction": "0.5", "gpu-memory": "1"}, "are both given"),
+        ({"gpu-fraction-num-devices": "2"}, "is said without gpu-fraction or gpu-memory"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_sentence(
+    ready, rights, eventually, annotations, says
+):
+    work = ready.namespace
+    work.create(pod("wrong", 0, project="vision", annotations=annotations))
+
+    with Scheduler(rights):
+        said = eventually(lambda: sentence(work.pod("wrong")), what="it is told")
+
+    assert says in said
+
+
+def test_a_container_that_names_its_own_devices_is_refused(ready, rights, eventually):
+    work = ready.namespace
+    greedy = half("greedy")
+    greedy["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    work.create(greedy)
+
+    with Scheduler(rights):
+        said = eventually(lambda: sentence(work.pod("greedy")), what="it is told")
+
+    assert "container main would not see its share: set its variable NVIDIA_VISIBLE_DEVICES" in said
+
+
+def test_who_asks_for_no_device_sees_none(ready):
+    work = ready.namespace
+    work.create(pod("plain", 0, project="vision"))
+    work.create(pod("whole", 1, project="vision"))
+    work.create(pod("foreign", 0, schedulerName="theirs"))
+
+    def variables(name: str) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = work.pod(name)["spec"]["containers"][0].get("env", [])
+        return found
+
+    assert variables("plain") == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    assert (variables("whole"), variables("foreign")) == ([], [])

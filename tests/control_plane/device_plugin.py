@@ -1,0 +1,135 @@
+"""What a node's device plugin, its kubelet and our agent do about GPUs, on nodes that kwok plays.
+
+    devices = DevicePlugin(lab.plane, {"gpu-0": ["GPU-a", "GPU-b"]})
+    devices.look()                 # whoever was bound has got its devices, or was turned away
+    scheduler.call(...)            # or `devices.tell(scheduler)`: as our agent would
+
+One look at a time, when the test says so: what happens between two calls of the API is up to it.
+Each look checks that no device carries more than it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.base import Seen
+
+__all__ = ["DevicePlugin"]
+
+RESERVATIONS = "runai-reservation"
+DEVICE = "run.ai/reserve_for_gpu_index"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class DevicePlugin:
+    """The devices of some nodes, and which pods have them."""
+
+    def __init__(self, plane: ControlPlane, nodes: Mapping[str, Sequence[str]]) -> None:
+        self.plane = plane
+        self.nodes = {name: list(devices) for name, devices in nodes.items()}
+        self.has: dict[str, tuple[str, list[str]]] = {}
+        """UUIDs by the pod's UID, with its `namespace/name`."""
+        self.annotates = True
+        """Whether a look writes down which device a reservation pod has."""
+        self.turns_away = 0
+        """So many of the next pods are turned away, as kubelets do that have lost a race."""
+        self.most: dict[str, int] = {}
+        """The most milli-GPU that were shared of each device at any look."""
+
+    def look(self) -> list[dict[str, Any]]:
+        """Give devices to pods that were bound since the last look; return all pods."""
+        pods: list[dict[str, Any]] = self.plane.request("GET", "/api/v1/pods")["items"]
+        running = [p for p in pods if _runs(p)]
+        here = {p["metadata"]["uid"] for p in running}
+        self.has = {uid: has for uid, has in self.has.items() if uid in here}
+        for pod in sorted(running, key=lambda p: p["metadata"]["resourceVersion"]):
+            uid, node = pod["metadata"]["uid"], pod["spec"]["nodeName"]
+            if wanted := _wanted(pod):
+                if uid not in self.has and node in self.nodes:
+                    self._give(pod, node, wanted)
+                self._annotate(pod)
+        self.check(running)
+        return pods
+
+    def tell(self, scheduler: Scheduler, *, age: float = 0.0) -> None:
+        """Report to the service, as the agents do; `age` seconds after it was so."""
+        for node in self.nodes:
+            pods = {key: tuple(has) for key, has in self.has.values() if has[0] in self.nodes[node]}
+            seen = Seen(time.time() - age, pods)
+            scheduler.call(scheduler.cluster.note_holders(node, seen))
+
+    def check(self, running: Sequence[Mapping[str, Any]]) -> None:
+        """Assert that no device is shared beyond what it has, or with whoever has all of it."""
+        shared: dict[str, int] = {}
+        for pod in running:
+            granted = pod["metadata"].get("annotations", {}).get("runai/devices", "{}")
+            for device, milli in json.loads(granted).items():
+                shared[device] = shared.get(device, 0) + milli
+        for device, milli in shared.items():
+            self.most[device] = max(milli, self.most.get(device, 0))
+            # Of three parts by memory each counts a third, rounded up.
+            assert milli <= 1002, f"{device} is shared by {milli} thousandths"
+            takers = [key for key, has in self.has.values() if device in has]
+            assert all(key.startswith(RESERVATIONS) for key in takers), (device, takers)
+
+    def reservations(self) -> list[dict[str, Any]]:
+        """Return the reservation pods that there are."""
+        path = f"/api/v1/namespaces/{RESERVATIONS}/pods"
+        found: list[dict[str, Any]] = self.plane.request("GET", path)["items"]
+        return found
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _give(self, pod: Mapping[str, Any], node: str, wanted: int) -> None:
+        taken = set(itertools.chain.from_iterable(has for _key, has in self.has.values()))
+        free = [device for device in self.nodes[node] if device not in taken]
+        if len(free) < wanted or self.turns_away:
+            self.turns_away = max(0, self.turns_away - 1)
+            self._fail(pod)
+            return
+        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        self.has[pod["metadata"]["uid"]] = (key, free[:wanted])
+
+    def _fail(self, pod: Mapping[str, Any]) -> None:
+        status = {
+            "phase": "Failed",
+            "reason": "UnexpectedAdmissionError",
+            "message": "Allocate failed due to requested number of devices unavailable",
+        }
+        self._patch(pod, "/status", {"status": status}, STRATEGIC)
+
+    def _annotate(self, pod: Mapping[str, Any]) -> None:
+        metadata = pod["metadata"]
+        is_one = metadata["namespace"] == RESERVATIONS and metadata["uid"] in self.has
+        if is_one and self.annotates and DEVICE not in metadata.get("annotations", {}):
+            (device,) = self.has[metadata["uid"]][1]
+            self._patch(pod, "", {"metadata": {"annotations": {DEVICE: device}}}, MERGE)
+
+    def _patch(
+        self, pod: Mapping[str, Any], part: str, change: dict[str, Any], content_type: str
+    ) -> None:
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}{part}"
+        change.setdefault("metadata", {})["uid"] = metadata["uid"]
+        try:
+            self.plane.request("PATCH", path, change, content_type=content_type)
+        except ApiRefused as refused:
+            if refused.status not in (404, 409):  # gone meanwhile
+                raise
+
+
+def _runs(pod: Mapping[str, Any]) -> bool:
+    is_over = pod["status"].get("phase") in ("Succeeded", "Failed")
+    return "nodeName" in pod["spec"] and not is_over
+
+
+def _wanted(pod: Mapping[str, Any]) -> int:
+    limits = (c.get("resources", {}).get("limits", {}) for c in pod["spec"]["containers"])
+    return sum(int(of.get("nvidia.com/gpu", 0)) for of in limits)
