@@ -13,7 +13,7 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import Conflict, NotFound, RunaiError, Unavailable
 from runai.spawner.refusal import SessionRefused
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "minutes"]
 
 T = TypeVar("T")
 
@@ -66,12 +66,23 @@ class Admission:
             raise SessionRefused.of(error) from error
         except TimeoutError as late:
             raise SessionRefused(
-                f"No GPU was granted within {_minutes(within_s)}"
+                f"No GPU was granted within {minutes(within_s)}"
                 f"{': ' + last_reason if last_reason else ''}. Ask for less, or try again later.",
                 reason="queue_timeout",
             ) from late
         self._say(_granted(detail))
         return detail
+
+    async def check(self, request: SubmitRequest) -> None:
+        """Ask whether it may be had at all, without submitting it.
+
+        Raises:
+            SessionRefused: it never could be, or the service does not answer.
+        """
+        try:
+            await self._patiently(lambda: self._client.submit(request, dry_run=True))
+        except RunaiError as error:
+            raise SessionRefused.of(error) from error
 
     async def environment(self) -> dict[str, str]:
         """Return the variables that hand the session its devices."""
@@ -178,6 +189,11 @@ def _why(detail: WorkloadDetail) -> str:
     return f": {detail.reason.text}" if detail.reason else ""
 
 
-def _minutes(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes} minutes" if minutes > 1 else f"{seconds:g} seconds"
+def minutes(seconds: float) -> str:
+    """Return a time for a sentence.
+
+    >>> minutes(600), minutes(45)
+    ('10 minutes', '45 seconds')
+    """
+    whole = round(seconds / 60)
+    return f"{whole} minutes" if whole > 1 else f"{seconds:g} seconds"

@@ -9,7 +9,7 @@ import asyncio
 import os
 import pwd
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,8 @@ from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Float, Unicode, default
 
 from runai.hub_service.api.schemas import ProcessReport
-from runai.hub_service.client import AsyncClient
-from runai.hub_service.errors import RunaiError
-from runai.spawner import form
 from runai.spawner.admission import Admission
+from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
 from runai.spawner.progress import Progress
 from runai.spawner.refusal import SessionRefused
 from runai.spawner.session import SessionRequest, folder_name, with_handed
@@ -29,29 +27,18 @@ from runai.spawner.session import SessionRequest, folder_name, with_handed
 __all__ = ["RunaiLocalSpawner"]
 
 USUAL_UMASK = 0o022  # the hub's own is stricter
-RELEASE_PATIENCE_SECONDS = 1.0  # a service that is away notices by itself that the process is gone
 NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-class RunaiLocalSpawner(LocalProcessSpawner):
+class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     """Start JupyterLab with a part of a GPU, once the scheduler grants it."""
 
-    service_url = Unicode(help="Root of the GPU service as this process reaches it.").tag(
-        config=True
-    )
-    service_token = Unicode(help="Secret shared with the service: who has it is the spawner.").tag(
-        config=True
-    )
-    api_url = Unicode(help="Root of the GPU service as sessions reach it.").tag(config=True)
     system_users = Bool(
         False, help="Run servers as the Unix accounts of their users (the hub must be root)."
     ).tag(config=True)
     users_directory = Unicode(help="Where homes are made without system_users.").tag(config=True)
     examples_directory = Unicode(
         help="Folder that a new home is given as `examples` (without system_users); empty: none."
-    ).tag(config=True)
-    queue_timeout = Float(
-        600, help="Seconds that a session may wait for its GPU before the start is given up."
     ).tag(config=True)
     launch_timeout = Float(
         60, help="Seconds that the process may take to start once its GPU is granted."
@@ -77,34 +64,9 @@ class RunaiLocalSpawner(LocalProcessSpawner):
     def _default_poll_interval(self) -> int:
         return 5  # a look at a process costs nothing
 
-    @default("options_form")
-    def _default_options_form(self) -> Callable[..., Any]:
-        return type(self)._form  # noqa: SLF001 - JupyterHub calls it with the spawner
-
     @default("options_from_form")
     def _default_options_from_form(self) -> Callable[..., Any]:
-        return _options_from_form
-
-    @default("apply_user_options")
-    def _default_apply_user_options(self) -> Callable[..., Any]:
-        return _leave_to_start
-
-    async def _form(self) -> str:
-        person = form.Person(
-            self.user.name, frozenset(group.name for group in self.user.groups), self.name
-        )
-        projects: Sequence[form.ProjectChoices] = ()
-        trouble = ""
-        try:
-            async with self._client(patience_s=0) as client:
-                projects = await form.form_choices(client, person)
-        except (RunaiError, TimeoutError) as away:
-            self.log.warning("The spawn form could not ask the service: %s", away)
-            trouble = (
-                "The GPU service does not answer at the moment: only a session without a GPU can"
-                " start. Load this page again in a few seconds for the others."
-            )
-        return form.render(projects, last=self.user_options or {}, trouble=trouble)
+        return options_from_form
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -114,7 +76,7 @@ class RunaiLocalSpawner(LocalProcessSpawner):
             self._progress = Progress()
         progress = self._progress
         try:
-            request = _request(self.user_options)
+            request = session_request(self.user_options or {})
             await asyncio.to_thread(self._prepare_home)
             async with self._client() as client:
                 admission = Admission(client, progress.say)
@@ -261,9 +223,6 @@ class RunaiLocalSpawner(LocalProcessSpawner):
                 ignore=shutil.ignore_patterns("__pycache__"),
             )
 
-    def _client(self, patience_s: float = RELEASE_PATIENCE_SECONDS) -> AsyncClient:
-        return AsyncClient(self.service_url, self.service_token, patience_s=patience_s)
-
     async def _admit(self, admission: Admission, request: SessionRequest) -> None:
         """Hold the allocation and its environment."""
         self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
@@ -304,22 +263,3 @@ class RunaiLocalSpawner(LocalProcessSpawner):
             return same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
-
-
-def _options_from_form(form_data: dict[str, list[str]]) -> dict[str, str]:
-    """Read the form; JupyterHub shows a refusal above it."""
-    try:
-        return form.options_of(form_data)
-    except RunaiError as error:
-        raise SessionRefused.of(error) from error
-
-
-def _leave_to_start(_spawner: LocalProcessSpawner, _user_options: dict[str, Any]) -> None:
-    """Let `start` check the options: a refusal from here would be logged with a traceback."""
-
-
-def _request(user_options: Mapping[str, Any] | None) -> SessionRequest:
-    try:
-        return SessionRequest.parse(user_options or {})
-    except RunaiError as error:
-        raise SessionRefused.of(error) from error

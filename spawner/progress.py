@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "merged"]
 
 # JupyterHub's bar wants a number, a queue has none: it creeps, and arrives only with the server.
 FIRST, STEP, LAST = 10, 5, 80
@@ -51,3 +51,33 @@ class Progress:
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
+
+
+async def merged(*sources: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    """Yield the events of all as they come, until all have ended; the bar never goes back."""
+    events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+
+    async def pass_on(source: AsyncIterator[dict[str, Any]]) -> None:
+        try:
+            async for event in source:
+                events.put_nowait(event)
+        finally:
+            events.put_nowait(None)
+
+    tasks = [asyncio.ensure_future(pass_on(source)) for source in sources]
+    left, reached = len(tasks), 0
+    try:
+        while left:
+            event = await events.get()
+            if event is None:
+                left -= 1
+                continue
+            if "progress" in event:
+                reached = max(reached, event["progress"])
+                event = {**event, "progress": reached}
+            yield event
+        await asyncio.gather(*tasks)  # what failed in a source fails here
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,7 +11,7 @@ from tornado.web import HTTPError
 
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["SessionRefused"]
+__all__ = ["SessionRefused", "StartTimeout"]
 
 
 class _SpawnException5(HTTPError):
@@ -36,3 +36,11 @@ class SessionRefused(_SpawnException):
     def of(cls, error: RunaiError) -> "SessionRefused":
         """Pass on what the service refused, with its way out."""
         return cls(str(error), reason=error.code)
+
+
+class StartTimeout(TimeoutError):
+    """A server that had what it asked for and did not come up: a failure, and counted as one."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.jupyterhub_message = message

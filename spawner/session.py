@@ -15,13 +15,13 @@ from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.errors import InvalidRequest
 from runai.spawner.amount import NO_GPU, Amount, parse_amount
 
-__all__ = ["SessionRequest", "folder_name", "session_name", "with_handed"]
+__all__ = ["OPTIONS", "SessionRequest", "folder_name", "session_name", "with_handed"]
 
 LONGEST_NAME: Final = 38
 GRACE_SECONDS: Final = 30
 _HASH_LETTERS: Final = 6
 _PROJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?")
-_OPTIONS: Final = ("project", "gpus")
+OPTIONS: Final = ("project", "gpus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class SessionRequest:
         Raises:
             InvalidRequest: an option is unknown or its value cannot be meant.
         """
-        if unknown := sorted(set(options) - set(_OPTIONS)):
+        if unknown := sorted(set(options) - set(OPTIONS)):
             raise InvalidRequest(
                 f"There is no option {', '.join(repr(name[:40]) for name in unknown)}.",
-                hint=f"A session takes {' and '.join(_OPTIONS)}.",
+                hint=f"A session takes {' and '.join(OPTIONS)}.",
             )
         project = options.get("project") or None
         if project is not None and not (isinstance(project, str) and _PROJECT.fullmatch(project)):

@@ -1,0 +1,97 @@
+"""What every spawner of ours lets a user choose: project and amount of GPU, on the spawn form.
+
+A part of a spawner, by inheritance: its settings are the spawner's. Asks the service for what the
+form offers; the choice itself is read by `session`. What is done with it is the spawner's business.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from traitlets import Float, Unicode, default
+from traitlets.config import LoggingConfigurable
+
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.errors import RunaiError
+from runai.spawner import form
+from runai.spawner.refusal import SessionRefused
+from runai.spawner.session import OPTIONS, SessionRequest
+
+__all__ = ["SessionChoosing", "leave_to_start", "options_from_form", "session_request"]
+
+PATIENCE_SECONDS = 1.0  # a service that is away notices by itself what it was not told
+
+
+class SessionChoosing(LoggingConfigurable):
+    """Give a spawner our form, and a client of the service."""
+
+    service_url = Unicode(help="Root of the GPU service as this process reaches it.").tag(
+        config=True
+    )
+    service_token = Unicode(help="Secret shared with the service: who has it is the spawner.").tag(
+        config=True
+    )
+    api_url = Unicode(help="Root of the GPU service as sessions reach it.").tag(config=True)
+    queue_timeout = Float(
+        600, help="Seconds that a session may wait for its GPU before the start is given up."
+    ).tag(config=True)
+
+    user: Any
+    name: str
+    user_options: Any
+
+    @default("options_form")
+    def _default_options_form(self) -> Callable[..., Any]:
+        return type(self)._form  # noqa: SLF001 - JupyterHub calls it with the spawner
+
+    @default("apply_user_options")
+    def _default_apply_user_options(self) -> Callable[..., Any]:
+        return leave_to_start
+
+    async def _form(self) -> str:
+        person = form.Person(
+            self.user.name, frozenset(group.name for group in self.user.groups), self.name
+        )
+        projects: Sequence[form.ProjectChoices] = ()
+        trouble = ""
+        try:
+            async with self._client(patience_s=0) as client:
+                projects = await form.form_choices(client, person)
+        except (RunaiError, TimeoutError) as away:
+            self.log.warning("The spawn form could not ask the service: %s", away)
+            trouble = (
+                "The GPU service does not answer at the moment: only a session without a GPU can"
+                " start. Load this page again in a few seconds for the others."
+            )
+        last = {key: value for key, value in self._last_options().items() if key in OPTIONS}
+        return form.render(projects, last=last, trouble=trouble)
+
+    def _last_options(self) -> Mapping[str, Any]:
+        """Return what was chosen the last time; nobody has checked it."""
+        return self.user_options if isinstance(self.user_options, Mapping) else {}
+
+    def _client(self, patience_s: float = PATIENCE_SECONDS) -> AsyncClient:
+        return AsyncClient(self.service_url, self.service_token, patience_s=patience_s)
+
+
+def leave_to_start(_spawner: SessionChoosing, _user_options: dict[str, Any]) -> None:
+    """Let `start` check the options: a refusal from here would be logged with a traceback."""
+
+
+def options_from_form(form_data: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Read the form's fields; JupyterHub shows a refusal above it."""
+    try:
+        return form.options_of(form_data)
+    except RunaiError as error:
+        raise SessionRefused.of(error) from error
+
+
+def session_request(options: Mapping[str, Any]) -> SessionRequest:
+    """Read user options.
+
+    Raises:
+        SessionRefused: they cannot be meant.
+    """
+    try:
+        return SessionRequest.parse(options)
+    except RunaiError as error:
+        raise SessionRefused.of(error) from error

@@ -1,0 +1,130 @@
+"""A notebook's pod: what a session's choice changes in it, and what it shows of its start.
+
+Pure: takes the pod that KubeSpawner makes and gives it project, kind, scheduler and GPUs, by the
+names that our scheduler reads; reads a pod of the API server. Called by `kubernetes`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubernetes_asyncio.client import (
+    V1EnvVar,
+    V1EnvVarSource,
+    V1ObjectFieldSelector,
+    V1Pod,
+    V1ResourceRequirements,
+)
+
+from runai.spawner.amount import Amount
+from runai.spawner.session import SessionRequest
+
+__all__ = ["GPU_RESOURCE", "SCHEDULER", "Seen", "environment", "look", "with_session"]
+
+SCHEDULER: Final = "runai-scheduler"
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+SESSION_PRIORITY: Final = "100"
+VISIBLE_DEVICES: Final = "metadata.annotations['runai/visible-devices']"
+"""Written by the scheduler when it binds the pod, so what a container sees is what it was given."""
+_HIDING: Final = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+# Frameworks take all the memory of a GPU otherwise, their neighbour's share included.
+_SHARING: Final = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def environment(request: SessionRequest, *, workload: str, api_url: str = "") -> dict[str, str]:
+    """Return what a server is told of itself: identity, and where the service is."""
+    env = {"RUNAI_API_URL": api_url} if api_url else {}
+    if request.project is None:
+        return env
+    amount = request.amount
+    env |= {"RUNAI_KIND": "session", "RUNAI_PROJECT": request.project, "RUNAI_WORKLOAD": workload}
+    if not amount.memory_mib:
+        env["RUNAI_GPU_FRACTION"] = f"{min(amount.gpus, 1):f}"
+    return env | _SHARING if _is_shared(amount) else env
+
+
+def with_session(pod: V1Pod, request: SessionRequest) -> V1Pod:
+    """Give a pod what was chosen, in place; whatever it said of GPUs before is forgotten."""
+    amount = request.amount
+    container = next(c for c in pod.spec.containers if c.name == "notebook")
+    whole = 0 if _is_shared(amount) else amount.milli_gpus // 1000
+    container.resources = _resources(container.resources, whole)
+    # Never from the image, an admin's or a user's environment: it opens devices of others.
+    container.env = [e for e in container.env or () if _name(e) not in _HIDING]
+    if _is_shared(amount):
+        source = V1EnvVarSource(field_ref=V1ObjectFieldSelector(field_path=VISIBLE_DEVICES))
+        container.env.append(V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value_from=source))
+    elif not _asks_for_devices(container.resources):
+        container.env.append(V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="void"))
+        container.env.append(V1EnvVar(name="CUDA_VISIBLE_DEVICES", value=""))
+    if request.project is not None:
+        pod.spec.scheduler_name = SCHEDULER
+        labels = {"runai/project": request.project, "runai/kind": "build"}
+        pod.metadata.labels = {**(pod.metadata.labels or {}), **labels}
+        pod.metadata.annotations = {
+            "runai/priority": SESSION_PRIORITY,
+            **(pod.metadata.annotations or {}),
+            **_part(amount),
+        }
+    return pod
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How far a pod's start is."""
+
+    node: str = ""
+    """Where it was placed; "": it still waits."""
+    sentence: str = ""
+    """Why it waits, in the scheduler's words."""
+    ended: str = ""
+    """How it ended before it could be used; "": it did not."""
+
+
+def look(pod: Mapping[str, Any]) -> Seen:
+    """Read a pod as the API server sends it."""
+    status = pod.get("status", {})
+    node = pod["spec"].get("nodeName", "")
+    scheduled: Mapping[str, Any] = next(
+        (c for c in status.get("conditions") or () if c["type"] == "PodScheduled"), {}
+    )
+    waits = scheduled.get("status") == "False"
+    return Seen(node, (scheduled.get("message") or "") if waits and not node else "", _end(status))
+
+
+def _end(status: Mapping[str, Any]) -> str:
+    if status.get("phase") not in ("Failed", "Succeeded"):
+        return ""
+    for container in status.get("containerStatuses") or ():
+        if container["name"] == "notebook" and (end := container["state"].get("terminated")):
+            why = end.get("message") or end.get("reason") or ""
+            return f"exit code {end['exitCode']}{': ' + why if why else ''}"
+    return status.get("message") or status.get("reason") or "for no reason that Kubernetes tells"
+
+
+def _is_shared(amount: Amount) -> bool:
+    return bool(amount.memory_mib or amount.milli_gpus % 1000)
+
+
+def _part(amount: Amount) -> dict[str, str]:
+    if amount.memory_mib:
+        return {"gpu-memory": str(amount.memory_mib)}
+    return {"gpu-fraction": amount.text()} if _is_shared(amount) else {}
+
+
+def _resources(before: V1ResourceRequirements | None, gpus: int) -> V1ResourceRequirements:
+    resources = before or V1ResourceRequirements()
+    for kind in ("limits", "requests"):
+        amounts = {k: v for k, v in (getattr(resources, kind) or {}).items() if k != GPU_RESOURCE}
+        setattr(resources, kind, amounts | ({GPU_RESOURCE: str(gpus)} if gpus else {}))
+    return resources
+
+
+def _asks_for_devices(resources: V1ResourceRequirements) -> bool:
+    """Tell whether a device plugin names its devices: whole GPUs, or parts by MIG."""
+    return any(name.startswith("nvidia.com/") for name in resources.limits or ())
+
+
+def _name(variable: Any) -> str:  # noqa: ANN401 - a V1EnvVar, or a dict of extra_container_config
+    name: str = variable["name"] if isinstance(variable, dict) else variable.name
+    return name
