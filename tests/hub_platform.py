@@ -179,12 +179,13 @@ class HubPlatform:
         raise LookupError(f"{user} has no server process")
 
     @contextmanager
-    def progress(self, user: str) -> Iterator[list[dict[str, Any]]]:
+    def progress(self, user: str, server: str = "") -> Iterator[list[dict[str, Any]]]:
         """Listen to the progress of a start, as the waiting page does; the list grows meanwhile."""
         events: list[dict[str, Any]] = []
 
         def listen() -> None:
-            url = f"/hub/api/users/{user}/server/progress"
+            place = f"servers/{server}" if server else "server"
+            url = f"/hub/api/users/{user}/{place}/progress"
             with suppress(httpx.HTTPError), self.http.stream("GET", url, timeout=120) as stream:
                 events.extend(
                     json.loads(line.removeprefix("data: "))

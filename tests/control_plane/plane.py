@@ -16,14 +16,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +31,7 @@ import httpx
 
 from control_plane.certificates import Authority, Certificate, write_signing_keys
 from control_plane.programs import find_program, why_no_kubernetes
+from control_plane.sockets import free_ports
 
 __all__ = ["ApiRefused", "ControlPlane"]
 
@@ -113,6 +113,18 @@ class ControlPlane:
         except ValueError:
             return answer.text
 
+    def lines(self, path: str) -> Iterator[str]:
+        """Yield the lines of an answer as they come, as the administrator: a watch's events.
+
+        Raises:
+            ApiRefused: the API server refuses.
+        """
+        with self._http.stream("GET", path) as answer:
+            if answer.is_error:
+                answer.read()
+                raise ApiRefused(answer.status_code, answer.text)
+            yield from answer.iter_lines()
+
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator; return what it prints.
 
@@ -164,7 +176,7 @@ class ControlPlane:
         ).write(self.folder, "server")
         administrator = self._authority.user("administrator", ["system:masters"])
         administrator.write(self.folder, "administrator")
-        client, peer, api, manager = _free_ports(4)
+        client, peer, api, manager = free_ports(4)
         self.address = f"https://127.0.0.1:{api}"
         self.kubeconfig = self._write_kubeconfig("administrator", _as_user(administrator))
         trusted = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
@@ -301,12 +313,3 @@ def _as_user(certificate: Certificate) -> dict[str, str]:
         "client-certificate-data": b64encode(certificate.certificate).decode(),
         "client-key-data": b64encode(certificate.key).decode(),
     }
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    """Return as many ports of 127.0.0.1 that nothing listens on; all different."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]

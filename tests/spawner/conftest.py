@@ -7,6 +7,7 @@
 | `submission` | what a spawner asks for: submission("ana", "0.5") |
 | `platform` | `runai up` with one simulated GPU; ana, bo and cy in vision (marker `hub`) |
 | `fresh` | the same with no server running |
+| `kubernetes_hub` | a hub over a control plane with one GPU; pods are processes, none left over |
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from pathlib import Path
 import pytest
 
 from cli_service import RunningService, running_service
+from control_plane.lab import ClusterLab
+from control_plane.plane import ControlPlane
 from hub_platform import HubPlatform, running_hub
+from kubernetes_hub import KubernetesHub, running_kubernetes_hub
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import AsyncClient
@@ -70,3 +74,19 @@ def fresh(platform: HubPlatform) -> Iterator[HubPlatform]:
     platform.stop_all()
     yield platform
     platform.stop_all()
+
+
+@pytest.fixture(scope="module")
+def hub_on_kubernetes(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KubernetesHub]:
+    lab = ClusterLab(plane)
+    with running_kubernetes_hub(lab, tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
+    lab.remove()
+
+
+@pytest.fixture
+def kubernetes_hub(hub_on_kubernetes: KubernetesHub) -> Iterator[KubernetesHub]:
+    yield hub_on_kubernetes
+    hub_on_kubernetes.stop_all()

@@ -1,0 +1,310 @@
+"""The kubelet of one node that runs the first container of each pod as a process of this machine.
+
+    with ProcessKubelet(plane, folder) as kubelet:
+        add_node(plane, NODE, gpus=1, status=kubelet.status)
+
+Each pod has an address of its own (127.78.x.y: all of 127/8 is this machine) and folders where its
+volumes would be mounted; a claim's folder is shared by the pods that mount it. Images, limits and
+other containers are ignored. kwok keeps the node itself alive, and leaves its pods alone. Logs are
+served as kubelets do. Called by fixtures that need a real server behind a pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from control_plane.kubelet import Kubelet
+from control_plane.plane import ApiRefused, ControlPlane
+
+__all__ = ["NODE", "ProcessKubelet"]
+
+NODE = "processes"
+WATCH_S = 1
+"""A watch ends by itself after this, so that whoever stops us waits no longer."""
+WITHIN_S = 30
+IGNORED = "test/ignored"
+"""Annotation of pods that never come up, such as those whose image cannot be had."""
+KEPT = ("PATH", "LANG", "VIRTUAL_ENV")
+REFERENCE = re.compile(r"\$(\$|\(([^)]+)\))")
+
+
+class ProcessKubelet:
+    """See the module."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        """Keep volumes in `folder`; nothing runs before `with`."""
+        self._plane = plane
+        self._folder = folder
+        self._logs = Kubelet()
+        self._addresses = (f"127.78.{n // 250}.{n % 250 + 1}" for n in itertools.count())
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._known: set[str] = set()
+        self._leaving: set[str] = set()
+        self._stopped = threading.Event()
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._threads: list[threading.Thread] = []
+        self.failed: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        """Look at the node's pods from now on."""
+        self._logs.__enter__()
+        self._watching.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End everything that runs; a kubelet that failed fails the test."""
+        self._stopped.set()
+        self._watching.join(WITHIN_S)
+        for process in list(self._running.values()):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for thread in self._threads:
+            thread.join(WITHIN_S)
+        self._logs.__exit__()
+        if self.failed is not None:
+            raise self.failed
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Return what the node's status says of where logs are served."""
+        return self._logs.status
+
+    def volume(self, claim: str) -> Path:
+        """Return the folder of a claim."""
+        folder = self._folder / "claims" / claim
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def process(self, pod: str) -> subprocess.Popen[bytes]:
+        """Return the process of a pod, by the pod's name."""
+        return self._running[pod]
+
+    # -- watching ----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        try:
+            version = ""
+            while not self._stopped.is_set():
+                version = self._look(version)
+        except BaseException as failed:  # noqa: BLE001  handed over to the test
+            self.failed = failed
+
+    def _look(self, version: str) -> str:
+        """Follow the node's pods for a moment; return where to go on."""
+        path = f"/api/v1/pods?fieldSelector=spec.nodeName={NODE}"
+        try:
+            if not version:
+                listed = self._plane.request("GET", path)
+                for pod in listed["items"]:
+                    self._take(pod)
+                return str(listed["metadata"]["resourceVersion"])
+            address = f"{path}&watch=true&timeoutSeconds={WATCH_S}&resourceVersion={version}"
+            for line in self._plane.lines(address):
+                event = json.loads(line)
+                if event["type"] == "ERROR":  # too long ago
+                    return ""
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "DELETED":
+                    self._take(event["object"])
+        except (ApiRefused, httpx.TransportError):
+            return ""  # the API server is being restarted
+        return version
+
+    def _take(self, pod: dict[str, Any]) -> None:
+        uid = pod["metadata"]["uid"]
+        leaves = "deletionTimestamp" in pod["metadata"]
+        if uid not in self._known:
+            self._known.add(uid)
+            if not leaves and pod["status"].get("phase") == "Pending":
+                self._begin(self._run, pod)
+                return
+        if leaves and uid not in self._leaving:
+            self._leaving.add(uid)
+            self._begin(self._remove, pod)
+
+    def _begin(self, work: Any, pod: dict[str, Any]) -> None:
+        def guarded() -> None:
+            try:
+                work(pod)
+            except BaseException as failed:  # noqa: BLE001  handed over to the test
+                self.failed = failed
+
+        thread = threading.Thread(target=guarded, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    # -- a pod's life ------------------------------------------------------------------------------
+
+    def _run(self, pod: dict[str, Any]) -> None:
+        if IGNORED in pod["metadata"].get("annotations", {}):
+            return
+        name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]
+        address = next(self._addresses)
+        mounts = self._mounts(pod, container)
+        env = self._environment(pod, container, mounts, address)
+        words = [*container.get("command", ()), *container.get("args", ())]
+        home: Path = mounts.get(container.get("workingDir", ""), self._place(pod, "work"))
+        words = [_moved(_expanded(word, env), mounts) for word in words]
+        try:
+            process = subprocess.Popen(
+                words,
+                env=env,
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as wrong:  # as containerd says it
+            end = {"exitCode": 128, "reason": "StartError", "message": str(wrong)}
+            self._tell(pod, "Failed", address, {"terminated": {**end, "finishedAt": _now()}})
+            return
+        self._running[name] = process
+        self._tell(pod, "Running", address, {"running": {"startedAt": _now()}})
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self._logs.write(name, line.decode(errors="replace").rstrip("\n"))
+        code = process.wait()
+        self._logs.close(name)
+        phase = "Failed" if code else "Succeeded"
+        end = {"exitCode": code if code >= 0 else 128 - code, "finishedAt": _now()}
+        self._tell(pod, phase, address, {"terminated": end})
+
+    def _remove(self, pod: dict[str, Any]) -> None:
+        name = pod["metadata"]["name"]
+        if process := self._running.get(name):
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                process.wait(pod["metadata"].get("deletionGracePeriodSeconds", 0))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+        self._quietly("DELETE", _path(pod), body)
+
+    def _tell(self, pod: dict[str, Any], phase: str, address: str, state: dict[str, Any]) -> None:
+        """Write everything at once: KubeSpawner wants the containers as soon as it runs."""
+        up = phase == "Running"
+        status = "True" if up else "False"
+        kinds = ("Initialized", "ContainersReady", "Ready")
+        container = pod["spec"]["containers"][0]
+        statuses = [
+            {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": up,
+                "started": up,
+                "restartCount": 0,
+                "state": state,
+            }
+        ]
+        body = {
+            "metadata": {"uid": pod["metadata"]["uid"]},
+            "status": {
+                "phase": phase,
+                "podIP": address,
+                "podIPs": [{"ip": address}],
+                "startTime": _now(),
+                "containerStatuses": statuses,
+                "conditions": [{"type": kind, "status": status} for kind in kinds],
+            },
+        }
+        self._quietly("PATCH", f"{_path(pod)}/status", body, "strategic-merge-patch")
+
+    def _quietly(self, method: str, path: str, body: Any, kind: str = "") -> None:
+        """Make a call about a pod that may be gone, or made again, by now."""
+        content = f"application/{kind}+json" if kind else "application/json"
+        try:
+            self._plane.request(method, path, body, content_type=content)
+        except ApiRefused as refused:
+            if refused.status not in (404, 409):
+                raise
+
+    # -- what a container sees ---------------------------------------------------------------------
+
+    def _mounts(self, pod: dict[str, Any], container: dict[str, Any]) -> dict[str, Path]:
+        """Return where each path of the container really is."""
+        volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", ())}
+        places: dict[str, Path] = {}
+        for mount in container.get("volumeMounts", ()):
+            volume = volumes[mount["name"]]
+            if "persistentVolumeClaim" in volume:
+                place = self.volume(volume["persistentVolumeClaim"]["claimName"])
+            else:
+                place = self._place(pod, volume["name"])
+            for item in volume.get("downwardAPI", {}).get("items", ()):
+                (place / item["path"]).write_text(_field(pod, item["fieldRef"]["fieldPath"]))
+            places[mount["mountPath"]] = place
+        return places
+
+    def _place(self, pod: dict[str, Any], name: str) -> Path:
+        place = self._folder / pod["metadata"]["uid"] / name
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def _environment(
+        self,
+        pod: dict[str, Any],
+        container: dict[str, Any],
+        mounts: dict[str, Path],
+        address: str,
+    ) -> dict[str, str]:
+        env = {name: os.environ[name] for name in KEPT if name in os.environ}
+        env["HOME"] = str(next(iter(mounts.values()), self._place(pod, "home")))
+        for variable in container.get("env", ()):
+            source = variable.get("valueFrom")
+            if source is None:
+                env[variable["name"]] = _expanded(variable.get("value", ""), env)
+            else:
+                env[variable["name"]] = _field(pod, source["fieldRef"]["fieldPath"])
+        if url := env.get("JUPYTERHUB_SERVICE_URL"):
+            # Its own address only, so that every pod can have the same port.
+            env["JUPYTERHUB_SERVICE_URL"] = url.replace(urlsplit(url).netloc, f"{address}:8888")
+        return env
+
+
+def _path(pod: dict[str, Any]) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+def _field(pod: dict[str, Any], path: str) -> str:
+    """Return a field of the downward API; an annotation that is missing is empty."""
+    if found := re.fullmatch(r"metadata\.(annotations|labels)\['(.+)'\]", path):
+        value: str = pod["metadata"].get(found[1], {}).get(found[2], "")
+        return value
+    part, name = path.split(".")
+    return str(pod[part][name])
+
+
+def _expanded(text: str, env: dict[str, str]) -> str:
+    """Put variables in, as Kubernetes does: `$(NAME)`, and `$$` for a dollar."""
+    return REFERENCE.sub(
+        lambda found: "$" if found[1] == "$" else env.get(found[2], found[0]), text
+    )
+
+
+def _moved(word: str, mounts: dict[str, Path]) -> str:
+    for mounted, place in mounts.items():
+        if word == mounted or word.startswith(mounted + "/"):
+            return str(place) + word.removeprefix(mounted)
+    return word
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,425 @@
+"""Sessions on Kubernetes end to end: JupyterHub, spawner, scheduler and API server, all real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kubernetes_hub import KubernetesHub
+from runai.hub_service.api.schemas import SubmitRequest
+
+pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(300)]
+
+Eventually = Callable[..., Any]
+
+
+def resources(pod: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = pod["spec"]["containers"][0]["resources"]
+    return found
+
+
+def told(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return what the pod's environment says, values and sources alike."""
+    env = pod["spec"]["containers"][0]["env"]
+    return {e["name"]: e.get("value", e.get("valueFrom", "")) for e in env}
+
+
+def sentence(events: list[dict[str, Any]], begin: str) -> str:
+    """Return the first message that begins so, "" before there is one."""
+    return next((e["message"] for e in events if e["message"].startswith(begin)), "")
+
+
+# -- GPUs ------------------------------------------------------------------------------------------
+
+
+def test_a_session_gets_a_whole_gpu_and_the_next_waits_with_the_schedulers_sentence(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    pod = hub.pod("ana")
+    hub.spawn("bo", project="vision", gpus="1").raise_for_status()
+    with hub.progress("bo") as events:
+        waiting = eventually(lambda: sentence(events, "Waiting: "))
+        held = {user: session.allocated for user, session in hub.sessions().items()}
+        hub.stop_server("ana")
+        hub.wait_ready("bo")
+
+    assert waiting == "Waiting: vision uses 1 of its 1 build GPU: ana 1.0 (Q1)"
+    assert held == {"ana": 1, "bo": 0}
+    assert events[-1]["ready"]
+    bars = [event["progress"] for event in events if "progress" in event]
+    assert bars == sorted(bars)
+    assert not [e for e in events[:-1] if "[Normal] vision uses" in e["message"]]  # said once
+    assert pod["spec"]["schedulerName"] == "runai-scheduler"
+    assert pod["metadata"]["labels"]["runai/project"] == "vision"
+    assert pod["metadata"]["labels"]["runai/kind"] == "build"
+    assert pod["metadata"]["annotations"]["runai/priority"] == "100"
+    assert resources(pod)["limits"]["nvidia.com/gpu"] == "1"
+    assert resources(pod)["requests"]["nvidia.com/gpu"] == "1"
+
+
+def test_a_session_knows_who_it_is_and_its_devices_are_the_plugins_to_name(
+    kubernetes_hub: KubernetesHub,
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    environment = hub.environment("ana")
+    [session] = hub.sessions().values()
+
+    assert environment["RUNAI_PROJECT"] == "vision"
+    assert environment["RUNAI_WORKLOAD"] == session.id
+    assert environment["RUNAI_KIND"] == "session"
+    assert environment["RUNAI_GPU_FRACTION"] == "1"
+    assert environment["RUNAI_API_URL"] == f"{hub.http.base_url}/services/runai/"
+    assert environment["GREETING"] == "hello"
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment
+    assert "RUNAI_HUB_TOKEN" not in environment
+    with hub.client(environment["JUPYTERHUB_API_TOKEN"]) as client:
+        assert (client.whoami().name, client.whoami().projects) == ("ana", ["vision"])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "annotations"),
+    [
+        pytest.param("½", {"gpu-fraction": "0.5"}, id="a fraction"),
+        pytest.param("8 GiB", {"gpu-memory": "8192"}, id="memory"),
+    ],
+)
+def test_a_part_of_a_gpu_is_asked_for_by_annotation_and_named_by_the_scheduler(
+    kubernetes_hub: KubernetesHub, eventually: Eventually, gpus: str, annotations: dict[str, str]
+):
+    hub = kubernetes_hub
+    hub.spawn("ana", project="vision", gpus=gpus).raise_for_status()
+    pod = eventually(lambda: hub.pod("ana"))
+    notes = pod["metadata"]["annotations"]
+
+    assert {name: notes[name] for name in notes if name.startswith("gpu-")} == annotations
+    assert "nvidia.com/gpu" not in resources(pod).get("limits", {})
+    devices = "metadata.annotations['runai/visible-devices']"
+    field = told(pod)["NVIDIA_VISIBLE_DEVICES"]["fieldRef"]
+    assert field["fieldPath"] == devices
+    assert told(pod)["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+
+
+def test_a_session_without_a_gpu_sees_none(kubernetes_hub: KubernetesHub):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="0")
+    environment = hub.environment("ana")
+
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert hub.sessions()["ana"].allocated == 0
+
+
+def test_a_session_of_no_project_is_left_to_the_scheduler_of_the_configuration(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.spawn("cy").raise_for_status()
+    pod = eventually(lambda: hub.pod("cy"))
+    space, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    target = {"apiVersion": "v1", "kind": "Node", "name": "processes"}
+    binding = {"metadata": {"name": name}, "target": target}
+    hub.lab.plane.request("POST", f"/api/v1/namespaces/{space}/pods/{name}/binding", binding)
+    hub.wait_ready("cy")
+
+    assert pod["spec"]["schedulerName"] == "release-user-scheduler"
+    assert "runai/project" not in pod["metadata"]["labels"]
+    assert told(pod)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert "RUNAI_PROJECT" not in told(pod)
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        pytest.param({"project": "nope", "gpus": 1}, "There is no project nope.", id="project"),
+        pytest.param({"project": "vision", "gpus": 1.5}, "'1.5' GPUs are not possible", id="1.5"),
+        pytest.param({"project": "vision", "gpus": 2}, "its build quota is 1", id="too many"),
+        pytest.param({"gpus": 1}, "1 GPU cannot be had without a project.", id="no project"),
+        pytest.param({"img": "x"}, "There is no option 'img'.", id="unknown option"),
+        pytest.param({"profile": "none"}, "No such profile: none.", id="unknown profile"),
+        pytest.param({"image": "huge"}, "There is no choice 'huge' of image.", id="choice"),
+        pytest.param({"image": ["large"]}, "The option 'image' is not text.", id="type"),
+        pytest.param({"image--unlisted-choice": "other/x"}, "validation regex", id="unlisted"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(
+    kubernetes_hub: KubernetesHub, options: dict[str, object], sentence: str
+):
+    hub = kubernetes_hub
+    with hub.spawned("ana", **options) as said:
+        pass
+
+    assert sentence in said[-1]["message"]
+    assert said[-1]["failed"]
+    assert hub.pod("ana") == {}
+    assert "Traceback" not in hub.new_log()
+
+
+def test_what_kubernetes_refuses_is_said_and_no_token_is_logged(kubernetes_hub: KubernetesHub):
+    hub = kubernetes_hub
+    path = f"/api/v1/namespaces/{hub.lab.namespace.name}/resourcequotas"
+    quota = {"metadata": {"name": "no-memory"}, "spec": {"hard": {"requests.memory": "1Mi"}}}
+    hub.lab.plane.request("POST", path, quota)
+    try:
+        with hub.spawned("ana", project="vision", gpus="1") as said:
+            pass
+    finally:
+        hub.lab.plane.request("DELETE", f"{path}/no-memory")
+
+    assert "Kubernetes refuses the pod: " in said[-1]["message"]
+    assert "exceeded quota: no-memory" in said[-1]["message"]
+    assert "JUPYTERHUB_API_TOKEN" not in hub.new_log()
+
+
+def test_the_queue_has_its_own_time_out(kubernetes_hub: KubernetesHub, eventually: Eventually):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    with hub.spawned("bo", server="hurried", project="vision", gpus="1") as said:
+        pass
+
+    assert said[-1]["failed"]
+    assert "No GPU was granted within 1 seconds: vision uses 1 of its 1" in said[-1]["message"]
+    eventually(lambda: hub.pod("bo", "hurried") == {})
+
+
+def test_a_session_that_somebody_deletes_while_it_waits_is_over_at_once(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    with hub.spawned("bo", project="vision", gpus="1") as said:
+        eventually(lambda: sentence(said, "Waiting: "))
+        with hub.client() as client:
+            client.delete(hub.sessions()["bo"].id)
+
+    assert "The session was deleted while it waited." in said[-1]["message"]
+
+
+# -- what KubeSpawner can be configured to do ------------------------------------------------------
+
+
+def test_hooks_and_overrides_of_admins_are_kept(kubernetes_hub: KubernetesHub):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="0", image="large")
+    pod = hub.pod("ana")
+
+    assert hub.environment("ana")["FROM_THE_HOOK"] == "ana"
+    assert pod["metadata"]["annotations"]["admins/project"] == "vision"  # it comes last
+    assert pod["spec"]["dnsPolicy"] == "Default"
+    assert pod["spec"]["containers"][0]["image"] == "example/large:1"
+    assert pod["metadata"]["labels"]["hub.jupyter.org/network-access-hub"] == "true"
+    assert resources(pod)["requests"]["memory"] == "1073741824"
+    assert "hub.jupyter.org/dedicated" in [t["key"] for t in pod["spec"]["tolerations"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "image"),
+    [
+        pytest.param({}, "example/small:1", id="its default"),
+        pytest.param({"image": "large"}, "example/large:1", id="a choice"),
+        pytest.param({"image--unlisted-choice": "example/own"}, "example/own", id="its own"),
+    ],
+)
+def test_profiles_and_their_options_work_beside_ours(
+    kubernetes_hub: KubernetesHub, eventually: Eventually, options: dict[str, str], image: str
+):
+    hub = kubernetes_hub
+    hub.spawn("ana", profile="plain", project="vision", gpus="1", **options).raise_for_status()
+    pod = eventually(lambda: hub.pod("ana"))
+
+    assert pod["spec"]["containers"][0]["image"] == image
+    assert resources(pod)["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_gpus_of_a_profile_are_had_from_our_scheduler(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.spawn("ana", profile="one-gpu", project="vision", gpus="0").raise_for_status()
+    hub.spawn("bo", profile="half", gpus="0").raise_for_status()
+    one, half = eventually(lambda: hub.pod("ana")), eventually(lambda: hub.pod("bo"))
+
+    assert one["spec"]["schedulerName"] == "runai-scheduler"
+    assert resources(one)["limits"]["nvidia.com/gpu"] == "1"
+    assert "NVIDIA_VISIBLE_DEVICES" not in told(one)  # whatever its environment says
+    assert half["metadata"]["annotations"]["gpu-fraction"] == "0.5"
+    assert half["metadata"]["labels"]["runai/project"] == "vision"
+
+
+def test_what_a_failed_start_asked_for_is_forgotten(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    with hub.spawned("ana", profile="one-gpu", project="vision", gpus="2") as said:
+        pass
+    with hub.spawned("ana", profile="broken", project="vision", gpus="1") as broken:
+        pass
+    hub.start_server("ana", profile="plain", project="vision", gpus="0")
+
+    assert said
+    assert "The server ended as soon as it was started (exit code 128: " in broken[-1]["message"]
+    assert "nvidia.com/gpu" not in resources(hub.pod("ana")).get("limits", {})
+    assert hub.environment("ana")["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_a_server_that_does_not_come_up_is_given_up_after_its_profiles_time(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    with hub.spawned("ana", profile="never", project="vision", gpus="1") as said:
+        pass
+
+    assert said[-1]["failed"]
+    assert "The server has its place on processes, but did not start" in said[-1]["message"]
+    assert "within 2 seconds" in said[-1]["message"]
+    eventually(lambda: hub.pod("ana") == {})
+    eventually(lambda: hub.sessions() == {})
+
+
+def test_the_home_is_a_claim_that_outlives_the_server(kubernetes_hub: KubernetesHub):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="0")
+    pod = hub.pod("ana")
+    [volume] = [v for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v]
+    claim = volume["persistentVolumeClaim"]["claimName"]
+    hub.stop_server("ana")
+    path = f"/api/v1/namespaces/{hub.lab.namespace.name}/persistentvolumeclaims/{claim}"
+    kept = hub.lab.plane.request("GET", path)
+    hub.start_server("ana", project="vision", gpus="0")
+    again = hub.lab.plane.request("GET", path)
+
+    assert kept["metadata"]["uid"] == again["metadata"]["uid"]
+    assert kept["spec"]["resources"]["requests"]["storage"] == "10Gi"
+
+
+def test_named_servers_have_allocations_of_their_own(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="0")
+    hub.spawn_named("ana", "big", project="vision", gpus="1").raise_for_status()
+    eventually(lambda: hub.servers("ana")["big"]["ready"], within=60)
+    with hub.client() as client:
+        held = {w.server: w.allocated for w in client.workloads() if w.state == "running"}
+    hub.http.delete("/hub/api/users/ana/servers/big")
+    eventually(lambda: hub.pod("ana", "big") == {})
+
+    assert held == {"": 0, "big": 1}
+    assert hub.server("ana")["ready"]
+
+
+def test_a_stop_while_it_waits_leaves_nothing(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    with hub.spawned("bo", project="vision", gpus="1") as said:
+        eventually(lambda: sentence(said, "Waiting: "))
+        hub.http.delete("/hub/api/users/bo/server")
+    eventually(lambda: hub.pod("bo") == {})
+
+    assert {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1}
+
+
+def test_servers_outlive_their_hub_and_a_pod_that_is_deleted_is_noticed(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    before = hub.pod("ana")["metadata"]["uid"]
+    hub.kill()
+    hub.start()
+    eventually(lambda: hub.server("ana").get("ready"), within=60)
+    assert hub.pod("ana")["metadata"]["uid"] == before
+
+    pod = hub.pod("ana")["metadata"]
+    hub.lab.plane.kubectl("-n", pod["namespace"], "delete", "pod", pod["name"], "--wait=false")
+    eventually(lambda: hub.pod("ana") == {})
+    gone = hub.http.get("/user/ana/api")
+    eventually(lambda: not hub.server("ana"), within=60, what="the hub has noticed")
+
+    assert gone.status_code in (424, 503)
+
+
+def test_watches_go_on_when_the_api_server_was_away(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    with hub.spawned("bo", project="vision", gpus="1") as said:
+        eventually(lambda: sentence(said, "Waiting: "))
+        hub.lab.plane.restart("kube-apiserver")
+        hub.stop_server("ana")
+        hub.wait_ready("bo")
+
+    assert said[-1]["ready"]
+
+
+# -- the form --------------------------------------------------------------------------------------
+
+
+def test_the_form_offers_profiles_and_gpus_with_what_is_free(kubernetes_hub: KubernetesHub):
+    hub = kubernetes_hub
+    with hub.browser("ana") as browser:
+        free = browser.get("/hub/spawn").text
+        hub.start_server("bo", project="vision", gpus="1")
+        taken = browser.get("/hub/spawn").text
+        chosen = {"project": "vision", "gpus": "other", "amount": "1.5", "profile": "plain"}
+        refused = browser.post("/hub/spawn", data=chosen).text
+    with hub.browser("cy") as browser:
+        without = browser.get("/hub/spawn").text
+
+    assert 'value="one-gpu"' in free
+    assert "free now" in free
+    assert "would wait" in taken
+    assert "vision uses 1 of its 1 build GPU: bo 1" in taken
+    assert "above one GPU only whole ones are." in refused
+    assert 'value="one-gpu"' not in without
+    assert 'name="gpus"' in without
+
+
+def test_a_choice_on_the_form_starts_a_server(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    fields = {"project": "vision", "gpus": "1", "profile": "plain"}
+    with hub.browser("ana") as browser:
+        browser.post("/hub/spawn", data={**fields, "profile-option-plain--image": "large"})
+    hub.wait_ready("ana")
+    pod = hub.pod("ana")
+
+    assert pod["spec"]["containers"][0]["image"] == "example/large:1"
+    assert hub.server("ana")["user_options"] == {
+        "profile": "plain",
+        "image": "large",
+        "project": "vision",
+        "gpus": "1",
+    }
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+def test_a_job_from_the_notebook_runs_beside_it_in_its_image_with_its_home(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="0", image="large")
+    environment = hub.environment("ana")
+    hub.kubelet.volume("claim-ana").joinpath("train.py").write_text("print('trained', flush=True)")
+    with hub.client(environment["JUPYTERHUB_API_TOKEN"]) as ana:
+        command = ["python", "/home/jovyan/train.py"]
+        ana.submit(SubmitRequest(name="exp", command=command, gpus=1))
+        eventually(lambda: ana.workload("vision/exp").state == "succeeded")
+        lines = [line.text for line in ana.logs("vision/exp")]
+    [pod] = hub.lab.namespace.pods("vision-exp")
+
+    assert lines == ["trained"]
+    assert pod["spec"]["containers"][0]["image"] == "example/large:1"
