@@ -7,6 +7,7 @@ KubeSpawner can be configured to do stays as it is; what a hook changes is chang
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -100,12 +101,15 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         profile = self._get_profile(slug, profile_list) if profile_list else {}
         known = profile.get("profile_options", {})
         for key, value in options.items():
-            option = key.removesuffix("--unlisted-choice")
-            if option not in known:
+            name = key.removesuffix("--unlisted-choice")
+            if name not in known:
                 if self.apply_user_options is leave_to_start:  # else somebody else reads it
                     raise ValueError(f"There is no option {key[:40]!r}.")
-            elif option == key and value not in known[option].get("choices", {}):
-                raise ValueError(f"There is no choice {value[:40]!r} of {option}.")
+            elif key == name:
+                if value not in known[name].get("choices", {}):
+                    raise ValueError(f"There is no choice {value[:40]!r} of {name}.")
+            elif not slug:  # the base class checks it of profiles that are named alone
+                _check_unlisted(name, known[name].get("unlisted_choice", {}), value)
 
     async def load_user_options(self) -> None:
         """Apply the profile; know what is asked for, and that it may be had.
@@ -260,6 +264,13 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             source = event.get("raw_event", {}).get("source") or {}
             if source.get("component") != SCHEDULER:  # its sentence is told already
                 yield event
+
+
+def _check_unlisted(name: str, rules: Mapping[str, Any], value: str) -> None:
+    if not rules.get("enabled"):
+        raise ValueError(f"{name} cannot be other than what is on offer.")
+    if not re.match(rules.get("validation_regex") or "", value):
+        raise ValueError(f"{value[:40]!r} is not allowed as {name}.")
 
 
 def _refused(error: ApiException) -> SessionRefused:

@@ -73,6 +73,7 @@ c.KubeSpawner.volume_mounts = {
     "home": {"mountPath": "/home/jovyan", "name": "volume-{user_server}"}}
 c.KubeSpawner.working_dir = "/home/jovyan"
 c.KubeSpawner.delete_grace_period = 1
+c.KubeSpawner.poll_interval = 2
 c.JupyterHub.allow_named_servers = True
 
 # In an image this is its command.

@@ -146,7 +146,12 @@ def test_a_session_of_no_project_is_left_to_the_scheduler_of_the_configuration(
         pytest.param({"profile": "none"}, "No such profile: none.", id="unknown profile"),
         pytest.param({"image": "huge"}, "There is no choice 'huge' of image.", id="choice"),
         pytest.param({"image": ["large"]}, "The option 'image' is not text.", id="type"),
-        pytest.param({"image--unlisted-choice": "other/x"}, "validation regex", id="unlisted"),
+        pytest.param({"image--unlisted-choice": "other/x"}, "'other/x' is not allowed", id="own"),
+        pytest.param(
+            {"profile": "plain", "image--unlisted-choice": "other/x"},
+            "failed validation regex",
+            id="own, of a named profile",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_sentence(
@@ -261,6 +266,7 @@ def test_what_a_failed_start_asked_for_is_forgotten(
         pass
     with hub.spawned("ana", profile="broken", project="vision", gpus="1") as broken:
         pass
+    eventually(lambda: not hub.servers("ana"))
     hub.start_server("ana", profile="plain", project="vision", gpus="0")
 
     assert said
@@ -419,7 +425,8 @@ def test_a_job_from_the_notebook_runs_beside_it_in_its_image_with_its_home(
         ana.submit(SubmitRequest(name="exp", command=command, gpus=1))
         eventually(lambda: ana.workload("vision/exp").state == "succeeded")
         lines = [line.text for line in ana.logs("vision/exp")]
-    [pod] = hub.lab.namespace.pods("vision-exp")
+        [pod] = hub.lab.namespace.pods("vision-exp")
+        ana.delete("vision/exp")
 
     assert lines == ["trained"]
     assert pod["spec"]["containers"][0]["image"] == "example/large:1"
