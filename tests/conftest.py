@@ -59,10 +59,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests on Kubernetes share one control plane, so one worker runs them all.
     """
     for item in items:
-        if item.get_closest_marker("hub") or item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.xdist_group("platform"))
         if item.get_closest_marker("kubernetes"):
             item.add_marker(pytest.mark.xdist_group("kubernetes"))
+        elif item.get_closest_marker("hub") or item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.xdist_group("platform"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

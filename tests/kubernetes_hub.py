@@ -26,7 +26,14 @@ from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
 from waiting import eventually
 
-__all__ = ["QUICK", "KubernetesHub", "running_kubernetes_hub"]
+__all__ = [
+    "QUICK",
+    "KubernetesHub",
+    "resources",
+    "running_kubernetes_hub",
+    "sentence",
+    "told",
+]
 
 SERVICE_TOKEN = "the-spawners-token"
 PROJECTS = "projects: {{vision: {{quota: {quota}, members: [{members}]}}}}"
@@ -262,7 +269,7 @@ class KubernetesHub(HubPlatform):
 
     @contextmanager
     def spawned(
-        self, user: str, server: str = "", **options: object
+        self, user: str, *, server: str = "", **options: Any
     ) -> Iterator[list[dict[str, Any]]]:
         """Ask for a server and listen until it is there, or has failed."""
         self._logged = len(self.log())
@@ -328,6 +335,22 @@ def running_kubernetes_hub(
             hub.stop()
             lab.forget_projects()
             lab.forget(LEASE)
+
+
+def resources(pod: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = pod["spec"]["containers"][0]["resources"]
+    return found
+
+
+def told(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return what the pod's environment says, values and sources alike."""
+    env = pod["spec"]["containers"][0]["env"]
+    return {e["name"]: e.get("value", e.get("valueFrom", "")) for e in env}
+
+
+def sentence(events: list[dict[str, Any]], begin: str) -> str:
+    """Return the first message that begins so, "" before there is one."""
+    return next((e["message"] for e in events if e["message"].startswith(begin)), "")
 
 
 def _hub_rights(lab: ClusterLab) -> Path:

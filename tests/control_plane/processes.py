@@ -266,7 +266,8 @@ class ProcessKubelet:
         address: str,
     ) -> dict[str, str]:
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
-        env["HOME"] = str(next(iter(mounts.values()), self._place(pod, "home")))
+        homes = [*mounts.values(), self._place(pod, "home")]
+        env["HOME"] = str(homes[0])
         for variable in container.get("env", ()):
             source = variable.get("valueFrom")
             if source is None:

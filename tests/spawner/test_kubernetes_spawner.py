@@ -1,0 +1,172 @@
+"""What KubeSpawner does is what ours does: profiles, hooks, volumes, names, stops, failures.
+
+Modelled on KubeSpawner's features, on a real API server, through a real JupyterHub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kubernetes_hub import KubernetesHub, resources, sentence, told
+
+pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(300)]
+
+Eventually = Callable[..., Any]
+
+
+def test_hooks_and_overrides_of_admins_are_kept(kubernetes_hub: KubernetesHub):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="0", image="large")
+    pod = hub.pod("ana")
+
+    assert hub.environment("ana")["FROM_THE_HOOK"] == "ana"
+    assert pod["metadata"]["annotations"]["admins/project"] == "vision"  # it comes last
+    assert pod["spec"]["dnsPolicy"] == "Default"
+    assert pod["spec"]["containers"][0]["image"] == "example/large:1"
+    assert pod["metadata"]["labels"]["hub.jupyter.org/network-access-hub"] == "true"
+    assert resources(pod)["requests"]["memory"] == "1073741824"
+    assert "hub.jupyter.org/dedicated" in [t["key"] for t in pod["spec"]["tolerations"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "image"),
+    [
+        pytest.param({}, "example/small:1", id="its default"),
+        pytest.param({"image": "large"}, "example/large:1", id="a choice"),
+        pytest.param({"image--unlisted-choice": "example/own"}, "example/own", id="its own"),
+    ],
+)
+def test_profiles_and_their_options_work_beside_ours(
+    kubernetes_hub: KubernetesHub, eventually: Eventually, options: dict[str, str], image: str
+):
+    hub = kubernetes_hub
+    hub.spawn("ana", profile="plain", project="vision", gpus="1", **options).raise_for_status()
+    pod = eventually(lambda: hub.pod("ana"))
+
+    assert pod["spec"]["containers"][0]["image"] == image
+    assert resources(pod)["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_gpus_of_a_profile_are_had_from_our_scheduler(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.spawn("ana", profile="one-gpu", project="vision", gpus="0").raise_for_status()
+    hub.spawn("bo", profile="half", gpus="0").raise_for_status()
+    one, half = eventually(lambda: hub.pod("ana")), eventually(lambda: hub.pod("bo"))
+
+    assert one["spec"]["schedulerName"] == "runai-scheduler"
+    assert resources(one)["limits"]["nvidia.com/gpu"] == "1"
+    assert "NVIDIA_VISIBLE_DEVICES" not in told(one)  # whatever its environment says
+    assert half["metadata"]["annotations"]["gpu-fraction"] == "0.5"
+    assert half["metadata"]["labels"]["runai/project"] == "vision"
+
+
+def test_what_a_failed_start_asked_for_is_forgotten(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    with hub.spawned("ana", profile="broken", project="vision", gpus="1") as broken:
+        pass
+    eventually(lambda: hub.pod("ana") == {})
+    hub.start_server("ana", project="vision", gpus="0")
+
+    assert "The server ended as soon as it was started (exit code 128: " in broken[-1]["message"]
+    assert "nvidia.com/gpu" not in resources(hub.pod("ana")).get("limits", {})
+    assert hub.environment("ana")["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_a_server_that_does_not_come_up_is_given_up_after_its_profiles_time(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    with hub.spawned("ana", profile="never", project="vision", gpus="1") as said:
+        pass
+
+    assert said[-1]["failed"]
+    assert "The server has its place on processes, but did not start" in said[-1]["message"]
+    assert "within 2 seconds" in said[-1]["message"]
+    eventually(lambda: hub.pod("ana") == {})
+    eventually(lambda: hub.sessions() == {})
+
+
+def test_the_home_is_a_claim_that_outlives_the_server(kubernetes_hub: KubernetesHub):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="0")
+    pod = hub.pod("ana")
+    [volume] = [v for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v]
+    claim = volume["persistentVolumeClaim"]["claimName"]
+    hub.stop_server("ana")
+    path = f"/api/v1/namespaces/{hub.lab.namespace.name}/persistentvolumeclaims/{claim}"
+    kept = hub.lab.plane.request("GET", path)
+    hub.start_server("ana", project="vision", gpus="0")
+    again = hub.lab.plane.request("GET", path)
+
+    assert kept["metadata"]["uid"] == again["metadata"]["uid"]
+    assert kept["spec"]["resources"]["requests"]["storage"] == "10Gi"
+
+
+def test_named_servers_have_allocations_of_their_own(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="0")
+    hub.spawn_named("ana", "big", project="vision", gpus="1").raise_for_status()
+    eventually(lambda: hub.servers("ana")["big"]["ready"], within=60)
+    with hub.client() as client:
+        held = {w.server: w.allocated for w in client.workloads() if w.state == "running"}
+    hub.http.delete("/hub/api/users/ana/servers/big")
+    eventually(lambda: hub.pod("ana", "big") == {})
+
+    assert held == {"": 0, "big": 1}
+    assert hub.server("ana")["ready"]
+
+
+def test_a_stop_while_it_waits_leaves_nothing(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    with hub.spawned("bo", project="vision", gpus="1") as said:
+        eventually(lambda: sentence(said, "Waiting: "))
+        hub.http.delete("/hub/api/users/bo/server")
+    eventually(lambda: hub.pod("bo") == {})
+
+    assert {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1}
+
+
+def test_servers_outlive_their_hub_and_a_pod_that_is_deleted_is_noticed(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    before = hub.pod("ana")["metadata"]["uid"]
+    hub.kill()
+    hub.start()
+    eventually(lambda: hub.server("ana").get("ready"), within=60)
+    assert hub.pod("ana")["metadata"]["uid"] == before
+
+    pod = hub.pod("ana")["metadata"]
+    hub.lab.plane.kubectl("-n", pod["namespace"], "delete", "pod", pod["name"], "--wait=false")
+    eventually(lambda: hub.pod("ana") == {})
+    gone = hub.http.get("/user/ana/api")
+    eventually(lambda: not hub.server("ana"), within=60, what="the hub has noticed")
+
+    assert gone.status_code in (424, 503)
+
+
+def test_watches_go_on_when_the_api_server_was_away(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    with hub.spawned("bo", project="vision", gpus="1") as said:
+        eventually(lambda: sentence(said, "Waiting: "))
+        hub.lab.plane.restart("kube-apiserver")
+        hub.stop_server("ana")
+        hub.wait_ready("bo")
+
+    assert said[-1]["ready"]
