@@ -27,7 +27,7 @@ from runai.hub_service.client import Client
 from waiting import eventually
 
 __all__ = [
-    "QUICK",
+    "LAB",
     "KubernetesHub",
     "resources",
     "running_kubernetes_hub",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 SERVICE_TOKEN = "the-spawners-token"
-PROJECTS = "projects: {{vision: {{quota: {quota}, members: [{members}]}}}}"
+PROJECTS = "projects: {{vision: {{quota: {gpus}, build_quota: 1, members: [{members}]}}}}"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 
 # What zero-to-jupyterhub 4.4 sets of KubeSpawner by itself, and what its chart does round it.
@@ -211,6 +211,14 @@ c.KubeSpawner.environment = {"GREETING": "hello", "NVIDIA_VISIBLE_DEVICES": "all
 )
 
 
+# JupyterLab as `runai up` starts it: no question about news at first.
+LAB = """
+import runai.embedded
+c.KubeSpawner.default_url = "/lab"
+c.KubeSpawner.environment = {"JUPYTER_CONFIG_PATH": runai.embedded.__path__[0] + "/lab"}
+"""
+
+
 class KubernetesHub(HubPlatform):
     """The same handles as for a hub of one machine, and the pods of its servers."""
 
@@ -302,7 +310,7 @@ def running_kubernetes_hub(
     """Run hub, service and node while the block runs; nothing of them is left behind."""
     plane, namespace, ports = lab.plane, lab.namespace.name, free_ports(3)
     allow_jobs(plane, namespace)
-    (place / "projects.yaml").write_text(PROJECTS.format(quota=gpus, members=", ".join(USERS)))
+    (place / "projects.yaml").write_text(PROJECTS.format(gpus=gpus, members=", ".join(USERS)))
     (place / "config.py").write_text(AS_ZERO_TO_JUPYTERHUB + OURS + config)
     hub = KubernetesHub(place, ports[0])
     hub.lab = lab

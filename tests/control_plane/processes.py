@@ -156,7 +156,9 @@ class ProcessKubelet:
         mounts = self._mounts(pod, container)
         env = self._environment(pod, container, mounts, address)
         words = [*container.get("command", ()), *container.get("args", ())]
-        home: Path = mounts.get(container.get("workingDir", ""), self._place(pod, "work"))
+        place = Path(container.get("workingDir", ""))
+        home = mounts.get(str(place)) or (place if place.is_absolute() and place.is_dir() else None)
+        home = home or self._place(pod, "work")
         words = [_moved(_expanded(word, env), mounts) for word in words]
         try:
             process = subprocess.Popen(
@@ -254,7 +256,7 @@ class ProcessKubelet:
         return places
 
     def _place(self, pod: dict[str, Any], name: str) -> Path:
-        place = self._folder / pod["metadata"]["uid"] / name
+        place = self._folder / f"{pod['metadata']['uid']}" / name
         place.mkdir(parents=True, exist_ok=True)
         return place
 

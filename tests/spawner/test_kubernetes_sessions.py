@@ -139,7 +139,7 @@ def test_a_session_of_no_project_is_left_to_the_scheduler_of_the_configuration(
     ],
 )
 def test_what_cannot_be_is_refused_with_a_sentence(
-    kubernetes_hub: KubernetesHub, options: dict[str, object], sentence: str
+    kubernetes_hub: KubernetesHub, options: dict[str, Any], sentence: str
 ):
     hub = kubernetes_hub
     with hub.spawned("ana", **options) as said:

@@ -1,0 +1,120 @@
+"""Notebooks on Kubernetes in a real browser: choose a GPU, wait with a reason, work, submit a job.
+
+JupyterHub, API server, scheduler and JupyterLab are real; the node runs pods as processes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+
+from control_plane.lab import ClusterLab
+from control_plane.plane import ControlPlane
+from e2e import lab
+from hub_platform import PASSWORD
+from kubernetes_hub import LAB, KubernetesHub, running_kubernetes_hub
+from waiting import eventually
+
+pytestmark = [
+    pytest.mark.hub,
+    pytest.mark.browser,
+    pytest.mark.kubernetes,
+    pytest.mark.timeout(300),
+]
+
+PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None
+SECONDS = 60_000
+
+TRAINING = """
+import pathlib, time
+print("epoch 1", flush=True)
+while not pathlib.Path("enough").exists():
+    time.sleep(0.1)
+print("trained", flush=True)
+"""
+CELLS = [
+    "%load_ext runai.widgets\nfrom runai.widgets import panel",
+    "%runai_submit train.py --gpus 1 --name exp",
+    "panel()",
+]
+
+
+@pytest.fixture(scope="module")
+def hub(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesHub]:
+    around = ClusterLab(plane)
+    place = tmp_path_factory.mktemp("hub")
+    with running_kubernetes_hub(around, place, gpus=2, config=LAB) as running:
+        yield running
+    around.remove()
+
+
+@pytest.fixture
+def page_of(browser: Browser, hub: KubernetesHub) -> Iterator[Callable[[str], Page]]:
+    errors: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    def sign_in(user: str) -> Page:
+        page = browser.new_context(viewport={"width": 1360, "height": 900}).new_page()
+        page.on("console", note)
+        lab.sign_in(page, url(hub), user, PASSWORD)
+        return page
+
+    yield sign_in
+    for context in browser.contexts:
+        context.close()
+    assert errors == []
+
+
+def url(hub: KubernetesHub) -> str:
+    return str(hub.http.base_url).rstrip("/")
+
+
+def test_a_gpu_is_chosen_waited_for_and_worked_on(
+    hub: KubernetesHub, page_of: Callable[[str], Page]
+) -> None:
+    # Ana takes the one GPU that sessions of vision may use.
+    ana, bo = page_of("ana"), page_of("bo")
+    lab.take(ana, url(hub), "1 GPU")
+    lab.wait_for_lab(ana)
+
+    # Bo's form says that it would wait, and why; the page says it while he waits.
+    bo.goto(f"{url(hub)}/hub/spawn")
+    lab.choose(bo, "1 GPU")
+    expect(bo.get_by_text("would wait").first).to_be_visible()
+    lab.picture(bo, PICTURES, "kubernetes-form")
+    lab.start(bo)
+    reason = bo.get_by_text("Waiting: vision uses 1 of its 1 build GPU: ana 1.0")
+    expect(reason.first).to_be_visible(timeout=SECONDS)
+    lab.picture(bo, PICTURES, "kubernetes-waiting")
+
+    # Ana submits a job from a notebook; jobs may use the other GPU, and its pod runs beside hers.
+    home = hub.kubelet.volume("claim-ana")
+    (home / "train.py").write_text(TRAINING)
+    cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), home / "story.ipynb")
+    lab.open_notebook(ana, url(hub), "ana", "story.ipynb")
+    lab.run_all(ana)
+    panel = ana.locator(".runai-panel").last
+    row = panel.get_by_role("row").filter(has_text="exp")
+    expect(row).to_contain_text("running", timeout=SECONDS)
+    lab.picture(ana, PICTURES, "kubernetes-lab")
+    with hub.client() as client:
+        assert {w.name: w.allocated for w in client.workloads() if w.kind == "job"} == {"exp": 1}
+        (home / "enough").touch()
+        eventually(lambda: client.workload("vision/exp").state == "succeeded")
+        assert [line.text for line in client.logs("vision/exp")] == ["epoch 1", "trained"]
+        client.delete("vision/exp")
+
+    # She stops; Bo gets her GPU and arrives in JupyterLab.
+    lab.stop_server(ana, url(hub))
+    lab.wait_for_lab(bo)
+    assert hub.pod("bo")["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
