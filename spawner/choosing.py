@@ -12,6 +12,7 @@ from traitlets.config import LoggingConfigurable
 
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import RunaiError
+from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
 from runai.spawner import form
 from runai.spawner.refusal import SessionRefused
 from runai.spawner.session import OPTIONS, SessionRequest
@@ -34,6 +35,9 @@ class SessionChoosing(LoggingConfigurable):
     queue_timeout = Float(
         600, help="Seconds that a session may wait for its GPU before the start is given up."
     ).tag(config=True)
+
+    sharing: str = COMPUTE_IS_SHARED
+    """What the form says of sharing a GPU."""
 
     user: Any
     name: str
@@ -63,7 +67,7 @@ class SessionChoosing(LoggingConfigurable):
                 " start. Load this page again in a few seconds for the others."
             )
         last = {key: value for key, value in self._last_options().items() if key in OPTIONS}
-        return form.render(projects, last=last, trouble=trouble)
+        return form.render(projects, last=last, trouble=trouble, sharing=self.sharing)
 
     def _last_options(self) -> Mapping[str, Any]:
         """Return what was chosen the last time; nobody has checked it."""

@@ -130,13 +130,20 @@ async def form_choices(client: AsyncClient, person: Person) -> list[ProjectChoic
 
 
 def render(
-    projects: Sequence[ProjectChoices], *, last: Mapping[str, Any], trouble: str = ""
+    projects: Sequence[ProjectChoices],
+    *,
+    last: Mapping[str, Any],
+    trouble: str = "",
+    sharing: str = COMPUTE_IS_SHARED,
 ) -> str:
-    """Return the form's HTML, the last choice marked; `trouble` says what could not be asked."""
+    """Return the form's HTML, the last choice marked.
+
+    `trouble` says what could not be asked, `sharing` what those who share a GPU share of it.
+    """
     request = None
     with suppress(InvalidRequest):  # what an earlier version or another spawner kept
         request = SessionRequest.parse(last) if last else None
-    return _rendered(projects, request, trouble)
+    return _rendered(projects, request, trouble, sharing)
 
 
 def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -202,7 +209,7 @@ def _memory(milli: int, nodes: Sequence[NodeView]) -> str:
     """Say how much memory comes with an amount, where all devices have the same."""
     sizes = {device.memory_mib for node in nodes for device in node.devices}
     simulated = any(device.simulated for node in nodes for device in node.devices)
-    if not milli or len(sizes) != 1:
+    if not milli or len(sizes) != 1 or sizes == {0}:  # 0: nobody knows
         return ""
     return f"{milli * sizes.pop() / 1000 / 1024:.0f} GiB{' (simulated)' if simulated else ''}"
 
@@ -222,7 +229,9 @@ def _template() -> Template:
     return environment.get_template("form.html")
 
 
-def _rendered(projects: Sequence[ProjectChoices], last: SessionRequest | None, trouble: str) -> str:
+def _rendered(
+    projects: Sequence[ProjectChoices], last: SessionRequest | None, trouble: str, sharing: str
+) -> str:
     names = [project.name for project in projects]
     chosen = last.project if last and last.project in names else next(iter(names), "")
     marked: Callable[[ProjectChoices], str] = lambda project: _marked(project, last)  # noqa: E731
@@ -232,7 +241,7 @@ def _rendered(projects: Sequence[ProjectChoices], last: SessionRequest | None, t
         marks={project.name: marked(project) for project in projects},
         written=last.amount.text() if last else "",
         trouble=trouble,
-        sharing=COMPUTE_IS_SHARED,
+        sharing=sharing,
         other=OTHER,
     )
 

@@ -52,6 +52,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         " nvidia.com/gpu."
     ).tag(config=True)
 
+    sharing = "Those who share a GPU take turns on it, and nothing keeps their memory apart yet."
     start_timeout: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the base class's

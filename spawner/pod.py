@@ -6,6 +6,7 @@ names that our scheduler reads; reads a pod of the API server. Called by `kubern
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 from kubernetes_asyncio.client import (
@@ -39,7 +40,7 @@ def environment(request: SessionRequest, *, workload: str, api_url: str = "") ->
     amount = request.amount
     env |= {"RUNAI_KIND": "session", "RUNAI_PROJECT": request.project, "RUNAI_WORKLOAD": workload}
     if not amount.memory_mib:
-        env["RUNAI_GPU_FRACTION"] = f"{min(amount.gpus, 1):f}"
+        env["RUNAI_GPU_FRACTION"] = f"{min(amount.gpus, Decimal(1)):f}"
     return env | _SHARING if _is_shared(amount) else env
 
 

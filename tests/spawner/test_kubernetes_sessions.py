@@ -207,6 +207,8 @@ def test_the_form_offers_profiles_and_gpus_with_what_is_free(kubernetes_hub: Kub
 
     assert 'value="one-gpu"' in free
     assert "free now" in free
+    assert "0 GiB" not in free  # nobody knows how much memory these have
+    assert "nothing keeps their memory apart" in free
     assert "would wait" in taken
     assert "vision uses 1 of its 1 build GPU: bo 1" in taken
     assert "above one GPU only whole ones are." in refused

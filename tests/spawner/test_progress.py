@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
-from runai.spawner.progress import Progress
+import pytest
+
+from runai.spawner.progress import Progress, merged
 
 
 async def test_each_listener_hears_everything():
@@ -41,3 +45,38 @@ async def test_the_bar_never_arrives_before_the_server():
 
 async def collect(progress: Progress) -> list[str]:
     return [event["message"] async for event in progress.events()]
+
+
+async def some(*events: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    for event in events:
+        yield event
+
+
+async def test_events_of_several_sources_come_as_they_happen_and_the_bar_never_goes_back():
+    progress = Progress()
+    heard: list[dict[str, Any]] = []
+    pulled = some({"progress": 30, "message": "Pulling"}, {"message": "Pulled"})
+    async for event in merged(pulled, progress.events()):
+        heard.append(event)
+        if event["message"] == "Pulled":
+            progress.say("Starting")
+            progress.close()
+
+    assert heard == [
+        {"progress": 30, "message": "Pulling"},
+        {"message": "Pulled"},
+        {"progress": 30, "message": "Starting"},
+    ]
+
+
+async def test_a_source_that_fails_fails_the_whole_and_nobody_is_left_listening():
+    progress = Progress()
+
+    async def failing() -> AsyncIterator[dict[str, Any]]:
+        progress.close()
+        raise ValueError("no watch")
+        yield {}
+
+    with pytest.raises(ValueError, match="no watch"):
+        [event async for event in merged(progress.events(), failing())]
+    assert len(asyncio.all_tasks()) == 1

@@ -1,0 +1,182 @@
+"""What a choice changes in a notebook's pod, and what the pod shows of its start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kubernetes_asyncio.client import V1EnvVar, V1Pod, V1ResourceRequirements
+from kubespawner.objects import make_pod
+
+from runai.hub_service.clusters.kubernetes import objects
+from runai.spawner import pod as names
+from runai.spawner.amount import parse_amount
+from runai.spawner.pod import Seen, environment, look, with_session
+from runai.spawner.session import SessionRequest
+
+NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def asked(gpus: str, project: str | None = "vision") -> SessionRequest:
+    return SessionRequest(project, parse_amount(gpus))
+
+
+def made(request: SessionRequest, **pod: Any) -> V1Pod:
+    fields = {"name": "jupyter-ana", "cmd": ["lab"], "port": 8888, "image": "lab"}
+    pod = {"image_pull_policy": "Always", "scheduler_name": "another", **fields, **pod}
+    return with_session(make_pod(**pod), request)
+
+
+def env(pod: V1Pod) -> dict[str, str]:
+    return {v.name: v.value for v in pod.spec.containers[0].env}
+
+
+def test_both_sides_call_things_alike():
+    assert names.SCHEDULER == objects.SCHEDULER
+    assert names.GPU_RESOURCE == objects.GPU_RESOURCE
+
+
+@pytest.mark.parametrize("gpus", ["1", "4"])
+def test_whole_gpus_are_requested(gpus: str):
+    pod = made(asked(gpus), cpu_limit=2)
+    resources = pod.spec.containers[0].resources
+
+    assert resources.limits == {"cpu": 2, "nvidia.com/gpu": gpus}
+    assert resources.requests == {"nvidia.com/gpu": gpus}
+    assert "gpu-fraction" not in pod.metadata.annotations
+    assert env(pod) == {}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "annotation"),
+    [("0.35", ("gpu-fraction", "0.35")), ("2 GiB", ("gpu-memory", "2048"))],
+)
+def test_parts_are_annotations(gpus: str, annotation: tuple[str, str]):
+    pod = made(asked(gpus), extra_resource_limits={"nvidia.com/gpu": "1"})
+
+    assert annotation in pod.metadata.annotations.items()
+    assert "nvidia.com/gpu" not in pod.spec.containers[0].resources.limits
+    [variable] = pod.spec.containers[0].env
+    assert variable.name == "NVIDIA_VISIBLE_DEVICES"
+    assert variable.value_from.field_ref.field_path == names.VISIBLE_DEVICES
+
+
+def test_the_scheduler_finds_project_kind_and_priority():
+    pod = made(asked("1"), annotations={"runai/priority": "125"}, labels={"of": "admins"})
+
+    assert pod.spec.scheduler_name == "runai-scheduler"
+    assert pod.metadata.labels == {
+        "of": "admins",
+        "runai/project": "vision",
+        "runai/kind": "build",
+    }
+    assert pod.metadata.annotations == {"runai/priority": "125"}  # an admin's wins
+
+
+def test_without_a_project_the_pod_stays_with_its_scheduler_and_sees_no_gpu():
+    pod = made(SessionRequest())
+
+    assert pod.spec.scheduler_name == "another"
+    assert env(pod) == NO_GPU
+
+
+@pytest.mark.parametrize("gpus", ["0", "0.5", "1"])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param({"env": {"NVIDIA_VISIBLE_DEVICES": "all", "A": "1"}}, id="environment"),
+        pytest.param(
+            {
+                "extra_container_config": {
+                    "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+                }
+            },
+            id="extra_container_config",
+        ),
+    ],
+)
+def test_nobody_names_devices_but_scheduler_and_device_plugin(gpus: str, extra: dict[str, Any]):
+    assert "all" not in env(made(asked(gpus), **extra)).values()
+
+
+def test_parts_by_mig_are_the_device_plugins_to_name():
+    mig = {"nvidia.com/mig-1g.10gb": "1"}
+    pod = made(asked("0"), extra_resource_limits=mig)
+
+    assert pod.spec.containers[0].resources.limits == mig
+    assert env(pod) == {}
+
+
+def test_other_containers_are_left_alone():
+    pod = make_pod("jupyter-ana", ["lab"], 8888, "lab", "Always")
+    sidecar = pod.spec.containers[0].__class__(
+        name="sidecar",
+        env=[V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="none")],
+        resources=V1ResourceRequirements(limits={"cpu": "1"}),
+    )
+    pod.spec.containers.insert(0, sidecar)
+    with_session(pod, asked("1"))
+
+    assert sidecar.resources.limits == {"cpu": "1"}
+    assert [v.value for v in sidecar.env] == ["none"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fraction"), [("0", "0"), ("0.5", "0.5"), ("2", "1"), ("8 GiB", None)]
+)
+def test_a_session_is_told_what_it_has(gpus: str, fraction: str | None):
+    told = environment(asked(gpus), workload="vision/lab.x", api_url="http://runai/")
+
+    assert told["RUNAI_PROJECT"] == "vision"
+    assert told["RUNAI_WORKLOAD"] == "vision/lab.x"
+    assert told.get("RUNAI_GPU_FRACTION") == fraction
+    assert ("TF_FORCE_GPU_ALLOW_GROWTH" in told) == (gpus in ("0.5", "8 GiB"))
+
+
+def test_without_a_project_it_is_told_where_the_service_is():
+    told = environment(SessionRequest(), workload="", api_url="http://runai/")
+
+    assert told == {"RUNAI_API_URL": "http://runai/"}
+
+
+def unbound(**status: Any) -> dict[str, Any]:
+    return {"spec": {}, "status": {"phase": "Pending", **status}}
+
+
+def ended(phase: str, **state: Any) -> dict[str, Any]:
+    container = {"name": "notebook", "state": {"terminated": state}}
+    return {
+        "spec": {"nodeName": "gpu-0"},
+        "status": {"phase": phase, "containerStatuses": [container]},
+    }
+
+
+WAITS = {"type": "PodScheduled", "status": "False", "message": "no GPU is free"}
+BOUND = {"spec": {"nodeName": "gpu-0"}, "status": {"phase": "Pending", "conditions": [WAITS]}}
+EVICTED = {"phase": "Failed", "message": "The node was low on memory."}
+
+
+@pytest.mark.parametrize(
+    ("pod", "seen"),
+    [
+        pytest.param({"spec": {}}, Seen(), id="just made"),
+        pytest.param(unbound(conditions=None), Seen(), id="no conditions yet"),
+        pytest.param(unbound(conditions=[WAITS]), Seen(sentence="no GPU is free"), id="waits"),
+        pytest.param(BOUND, Seen(node="gpu-0"), id="placed"),
+        pytest.param(
+            ended("Failed", exitCode=1, reason="Error"),
+            Seen(node="gpu-0", ended="exit code 1: Error"),
+            id="failed",
+        ),
+        pytest.param(
+            ended("Succeeded", exitCode=0), Seen(node="gpu-0", ended="exit code 0"), id="finished"
+        ),
+        pytest.param(
+            {"spec": {"nodeName": "gpu-0"}, "status": EVICTED},
+            Seen(node="gpu-0", ended="The node was low on memory."),
+            id="evicted",
+        ),
+    ],
+)
+def test_a_pod_shows_how_far_its_start_is(pod: dict[str, Any], seen: Seen):
+    assert look(pod) == seen
