@@ -5,7 +5,7 @@
     ~/.local/share/kubebuilder-envtest/k8s/*   setup-envtest's folders
     /usr/local/kubebuilder/bin, $PATH          an installation
 
-An envtest release lacks kube-controller-manager and kwok: each is looked for in all of them.
+An envtest release lacks kube-controller-manager, kwok and helm: each is looked for in all of them.
 Called by `capabilities` and by `plane`.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 __all__ = ["BUILD", "find_program", "why_no_kubernetes"]
 
 BUILD = Path(__file__).with_name("build")
-NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok")
+NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok", "helm")
 
 
 def find_program(name: str) -> Path | None:

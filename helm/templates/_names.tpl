@@ -1,0 +1,38 @@
+{{- /* One scheduler of this name per cluster, since pods name it: so names are fixed, but for the namespace. */ -}}
+
+{{- define "runai.labels" -}}
+app.kubernetes.io/name: runai
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- /* What never changes between two upgrades: selectors. */ -}}
+{{- define "runai.service.selector" -}}
+app.kubernetes.io/name: runai
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: service
+{{- end }}
+
+{{- define "runai.agent.selector" -}}
+app.kubernetes.io/name: runai
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: agent
+{{- end }}
+
+{{- /* Where JupyterHub and the notebooks are. */ -}}
+{{- define "runai.notebooks" -}}
+{{ .Values.jupyterhub.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{- define "runai.apiUrl" -}}
+{{ .Values.apiUrl | default (printf "http://runai.%s%sservices/runai/" .Release.Namespace .Values.jupyterhub.baseUrl) }}
+{{- end }}
+
+{{- define "runai.image" -}}
+{{ printf "%s:%s" .Values.image.name (.Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+
+{{- define "runai.secret" -}}
+{{ .Values.existingSecret | default "runai" }}
+{{- end }}
