@@ -16,6 +16,7 @@ from runai.hub_service.errors import InvalidRequest
 __all__ = ["Config", "HubConfig", "KubernetesConfig"]
 
 DAY_S = 86_400
+MOST_PORT = 65_535
 MOST_PID = 2**22
 """The largest that Linux gives."""
 
@@ -48,6 +49,10 @@ class KubernetesConfig:
     """What jobs of users without a notebook run in; "": such jobs are refused."""
     default_project: str = "default"
     """Owns what names no project."""
+    pod: str = ""
+    """This service's own; "": it runs in none."""
+    alive_port: int = 0
+    """Where its kubelet asks whether it lives; 0: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,10 @@ def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
         own_namespace=own,
         image=environ.get("RUNAI_JOBS_IMAGE", ""),
         default_project=environ.get("RUNAI_DEFAULT_PROJECT") or "default",
+        pod=environ.get("RUNAI_POD", ""),
+        alive_port=_count("RUNAI_ALIVE_PORT", environ, most=MOST_PORT)
+        if environ.get("RUNAI_ALIVE_PORT")
+        else 0,
     )
 
 

@@ -27,6 +27,7 @@ from runai.hub_service.errors import Unavailable
 from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.metrics import Metrics
+from runai.hub_service.own_pod import OwnPod, answering
 from runai.hub_service.policy_file import read_policy
 from runai.hub_service.projects_file import read_projects
 from runai.hub_service.running import (
@@ -58,11 +59,14 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     on_signal(stopped.set)
     policy = None if config.policy_file is None else read_policy(config.policy_file)
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    async with await connected() as api, hub_users(config) as users:
+    alive = answering(config.host, where.alive_port)
+    async with alive, await connected() as api, hub_users(config) as users:
+        pod = OwnPod(api, where.own_namespace, where.pod)
+        await pod.shows(leads=False)  # what the container before this one may have left
 
         async def work() -> None:
             try:
-                await lead(config, where, api, users, policy, stopped)
+                await lead(config, where, api, users, policy, stopped, pod)
             finally:
                 ended.set()
 
@@ -104,6 +108,7 @@ async def lead(
     users: HubAuthenticator | None,
     policy: Policy | None,
     stopped: asyncio.Event,
+    pod: OwnPod,
 ) -> None:
     """Schedule and answer until stopped; everything is looked at anew."""
     cluster = KubernetesCluster(
@@ -144,11 +149,13 @@ async def lead(
     server = Server(create_app(platform, metrics=metrics, login=users))
     LOG.info("leads; listening at %s", url_of(config, listening))
     try:
+        await pod.shows(leads=True)
         projects = apply_projects(cluster, config)  # before anybody is told that they are in none
         await run_until(stopped, platform, server, listening, work, first=projects)
     finally:
         listening.close()
         ledger.close()
+        await pod.shows(leads=False)
 
 
 async def apply_projects(cluster: Cluster, config: Config) -> None:

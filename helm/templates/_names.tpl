@@ -26,7 +26,7 @@ app.kubernetes.io/component: agent
 {{- end }}
 
 {{- define "runai.apiUrl" -}}
-{{ .Values.apiUrl | default (printf "http://runai.%s%sservices/runai/" .Release.Namespace .Values.jupyterhub.baseUrl) }}
+{{ .Values.apiUrl | default (printf "http://runai.%s%s" .Release.Namespace (include "runai.prefix" .)) }}
 {{- end }}
 
 {{- define "runai.image" -}}
@@ -35,4 +35,12 @@ app.kubernetes.io/component: agent
 
 {{- define "runai.secret" -}}
 {{ .Values.existingSecret | default "runai" }}
+{{- end }}
+
+{{- define "runai.prefix" -}}
+{{ .Values.jupyterhub.baseUrl }}services/{{ .Values.jupyterhub.serviceName }}/
+{{- end }}
+
+{{- define "runai.hubApi" -}}
+{{ .Values.jupyterhub.apiUrl | default (printf "http://hub.%s:8081%shub/api" (include "runai.notebooks" .) .Values.jupyterhub.baseUrl) }}
 {{- end }}

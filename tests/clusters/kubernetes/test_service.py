@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from control_plane.lab import allow_jobs
+from control_plane.objects import pod
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
 from runai.hub_service.errors import Unavailable
@@ -19,13 +21,16 @@ pytestmark = pytest.mark.kubernetes
 
 TOKEN = "the-hubs-token"
 PROJECTS = "projects: {vision: {quota: 1, members: [ana]}}"
+PODS = "/api/v1/namespaces/runai/pods"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 
 
 class Service:
     """One candidate, at a port of its own."""
 
-    def __init__(self, place: Path, rights: Path, namespace: str, port: int) -> None:
+    def __init__(
+        self, place: Path, rights: Path, namespace: str, port: int, **settings: str
+    ) -> None:
         place.mkdir()
         (place / "projects.yaml").write_text(PROJECTS)
         self.log = place / "log"
@@ -38,6 +43,7 @@ class Service:
             "RUNAI_JOBS_IMAGE": "example/train",
             "RUNAI_JOBS_NAMESPACE": namespace,
             "RUNAI_PROJECTS": str(place / "projects.yaml"),
+            **settings,
             "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
         }
         with self.log.open("ab") as log:
@@ -64,9 +70,9 @@ def begin(lab, rights, free_port, tmp_path):
     lab.node("gpu-0", gpus=1)
     begun: list[Service] = []
 
-    def another() -> Service:
+    def another(**settings: str) -> Service:
         place = tmp_path / str(len(begun))
-        begun.append(Service(place, rights, lab.namespace.name, free_port()))
+        begun.append(Service(place, rights, lab.namespace.name, free_port(), **settings))
         return begun[-1]
 
     yield another
@@ -110,3 +116,27 @@ def test_the_next_service_goes_on_where_the_first_was(begin, eventually, number)
 
     assert ended == (0 if number == signal.SIGTERM else -signal.SIGKILL)
     assert second.client.workload("vision/one").state == "running"
+
+
+def test_the_pod_that_leads_is_the_one_that_requests_go_to(begin, lab, eventually, free_port):
+    port = free_port()
+    for name in ("service-0", "service-1"):
+        waits = {"name": name, "labels": {"runai/leads": "true"}}
+        body = {"metadata": waits, "spec": pod(name)["spec"] | {"schedulerName": "nobody's"}}
+        lab.plane.request("POST", PODS, body)
+
+    def leaders() -> list[str]:
+        found = lab.plane.request("GET", f"{PODS}?labelSelector=runai/leads=true")["items"]
+        return [each["metadata"]["name"] for each in found]
+
+    first = begin(RUNAI_POD="service-0")
+    eventually(lambda: first.client.overview() and leaders() == ["service-0", "service-1"])
+    second = begin(RUNAI_POD="service-1", RUNAI_ALIVE_PORT=str(port))
+    # Whatever its last container left: it waits, is alive, and gets no requests.
+    eventually(lambda: leaders() == ["service-0"])
+    assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+
+    first.stop(signal.SIGTERM)
+    eventually(lambda: leaders() == ["service-1"])
+    for name in ("service-0", "service-1"):
+        lab.forget(f"{PODS}/{name}?gracePeriodSeconds=0")
