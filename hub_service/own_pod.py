@@ -1,4 +1,4 @@
-"""What the service's own pod shows its cluster: that it lives, and whether it is the one that leads.
+"""What the pod of the service shows its cluster: that it lives, and whether it leads.
 
 Whoever waits to lead is as healthy as the leader, but must get no requests: so the pod is ready in
 both cases, and its Service picks the one whose label says that it leads. Called by

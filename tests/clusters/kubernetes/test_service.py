@@ -131,7 +131,7 @@ def test_the_pod_that_leads_is_the_one_that_requests_go_to(begin, lab, eventuall
 
     first = begin(RUNAI_POD="service-0")
     eventually(lambda: first.client.overview() and leaders() == ["service-0", "service-1"])
-    second = begin(RUNAI_POD="service-1", RUNAI_ALIVE_PORT=str(port))
+    begin(RUNAI_POD="service-1", RUNAI_ALIVE_PORT=str(port))
     # Whatever its last container left: it waits, is alive, and gets no requests.
     eventually(lambda: leaders() == ["service-0"])
     assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200

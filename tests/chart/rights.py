@@ -1,0 +1,144 @@
+"""The rights that the rendered chart gives, whole and with one verb left out, on a real API server.
+
+    rules = rights_of("lab-1")                  every Role and ClusterRole of the chart
+    whole(plane, "lab-1")                       kubeconfig of the chart's service account
+    without(plane, "lab-1", right)              of an account that lacks exactly that
+
+Called by test_rights.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from control_plane.chart import rendered
+from control_plane.plane import ApiRefused, ControlPlane
+from waiting import eventually
+
+__all__ = ["Right", "rights_of", "whole", "without"]
+
+NUMBERS = itertools.count(1)
+KINDS = {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+GROUP = "/apis/rbac.authorization.k8s.io/v1"
+
+
+class Right(NamedTuple):
+    """One verb on one resource, by the role that gives it."""
+
+    role: str
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        """Read like a test's name."""
+        return f"{self.verb} {self.resource} ({self.role})"
+
+
+def rights_of(notebooks: str) -> set[Right]:
+    """Return all rights that the chart gives anybody."""
+    return {
+        right
+        for found in _documents(notebooks)
+        for rule in found.get("rules", ())
+        for right in _rights(found, rule)
+    }
+
+
+def whole(plane: ControlPlane, notebooks: str) -> Path:
+    """Return the rights of the chart's service account, with a namespace for notebooks."""
+    return _account(plane, notebooks, None)
+
+
+def without(plane: ControlPlane, notebooks: str, lacking: Right) -> Path:
+    """Return the rights of an account that has all of the chart's but one."""
+    return _account(plane, notebooks, lacking)
+
+
+def _account(plane: ControlPlane, notebooks: str, lacking: Right | None) -> Path:
+    account = f"rights-{next(NUMBERS)}"
+    plane.request(
+        "POST", "/api/v1/namespaces/runai/serviceaccounts", {"metadata": {"name": account}}
+    )
+    for found in _documents(notebooks):
+        made = copy.deepcopy(found)
+        named = made["metadata"]["name"]
+        made["metadata"]["name"] = f"{account}-{named}"
+        for rule in made.get("rules", ()):
+            taken = {right.verb: right for right in _rights(found, rule) if right == lacking}
+            if taken:
+                _take_out(made, rule, taken.popitem()[1])
+        if "roleRef" in made:
+            made["roleRef"]["name"] = f"{account}-{made['roleRef']['name']}"
+            made["subjects"] = [{"kind": "ServiceAccount", "name": account, "namespace": "runai"}]
+        plane.request("POST", _path(made), made)
+    user = f"system:serviceaccount:runai:{account}"
+    for canary in _canaries(notebooks, lacking):
+        eventually(partial(_may, plane, user, canary), what=f"{account} has rights")
+    return plane.service_account("runai", account)
+
+
+def _take_out(role: dict[str, Any], rule: dict[str, Any], right: Right) -> None:
+    """Leave one verb on one resource out of a rule that may be about several."""
+    role["rules"].remove(rule)
+    others = [each for each in rule["resources"] if each != right.resource]
+    verbs = [verb for verb in rule["verbs"] if verb != right.verb]
+    if others:
+        role["rules"].append(rule | {"resources": others})
+    if verbs:
+        role["rules"].append(rule | {"resources": [right.resource], "verbs": verbs})
+
+
+def _documents(notebooks: str) -> list[dict[str, Any]]:
+    found = yaml.safe_load_all(rendered("--set", f"jupyterhub.namespace={notebooks}"))
+    return [each for each in found if each and each["kind"] in KINDS]
+
+
+def _rights(role: dict[str, Any], rule: dict[str, Any]) -> Iterator[Right]:
+    # Two rules of one role about the same resource differ in the names that they are for.
+    for resource, verb in itertools.product(rule["resources"], rule["verbs"]):
+        yield Right(f"{role['kind']} {role['metadata']['name']}", resource, verb)
+
+
+def _path(found: dict[str, Any]) -> str:
+    plural = f"{found['kind'].lower()}s"
+    namespace = found["metadata"].get("namespace")
+    return f"{GROUP}/namespaces/{namespace}/{plural}" if namespace else f"{GROUP}/{plural}"
+
+
+def _canaries(notebooks: str, lacking: Right | None) -> Iterator[dict[str, Any]]:
+    """Yield, for each binding, something that its account may do when it is in force."""
+    documents = _documents(notebooks)
+    roles = {(d["kind"], d["metadata"]["name"]): d for d in documents if "rules" in d}
+    for binding in documents:
+        if "roleRef" not in binding:
+            continue
+        role = roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
+        for rule in role["rules"]:
+            allowed = next((r for r in _rights(role, rule) if r != lacking), None)
+            if allowed is None:
+                continue
+            resource, _, part = allowed.resource.partition("/")
+            yield {
+                "namespace": binding["metadata"].get("namespace", ""),
+                "verb": allowed.verb,
+                "group": rule["apiGroups"][0],
+                "resource": resource,
+                "subresource": part,
+                "name": next(iter(rule.get("resourceNames", ())), ""),
+            }
+
+
+def _may(plane: ControlPlane, user: str, what: dict[str, Any]) -> bool:
+    review = {"spec": {"user": user, "resourceAttributes": what}}
+    try:
+        answer = plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    except ApiRefused:
+        return False
+    return bool(answer["status"]["allowed"])
