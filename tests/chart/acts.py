@@ -20,6 +20,7 @@ from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.leading import Leadership
 from runai.hub_service.clusters.kubernetes.objects import Pod, read_pod
+from runai.hub_service.clusters.kubernetes.telling import News
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.own_pod import LEADS, OwnPod
 from runai.hub_service.scheduler.model import Plan, Reason, Start, Stop
@@ -158,20 +159,20 @@ async def notes(stage: Stage) -> None:
 
 
 async def binds(stage: Stage) -> None:
-    made, acting = stage.pod("one"), Acting(stage.api)
+    made, acting = stage.pod("one"), Acting(stage.api, News(stage.api))
     await acting.start(Start(workload="w", worker="w-0", node=stage.node), made)
     assert stage.lab.namespace.node_of("one") == stage.node
 
 
 async def evicts(stage: Stage) -> None:
-    made, acting = stage.pod("one", nodeName=stage.node), Acting(stage.api)
+    made, acting = stage.pod("one", nodeName=stage.node), Acting(stage.api, News(stage.api))
     reason = Reason(code="reclaimed", rule="R4", text="others are owed it")
     await acting.stop(Stop(workload="w", worker="w-0", reason=reason), made)
     assert acting.evicted == {made.uid}
 
 
 async def says_why(stage: Stage) -> None:
-    await Acting(stage.api).refuse(stage.pod("one"), "it cannot be had")
+    await Acting(stage.api, News(stage.api)).refuse(stage.pod("one"), "it cannot be had")
     conditions = stage.lab.namespace.pod("one")["status"]["conditions"]
     assert "it cannot be had" in [condition.get("message") for condition in conditions]
 

@@ -10,9 +10,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from control_plane.plane import ControlPlane
 from control_plane.programs import find_program
 
-__all__ = ["CHART", "HelmRefused", "helm", "rendered"]
+__all__ = ["CHART", "HelmRefused", "helm", "install", "rendered"]
 
 CHART = Path(__file__).parents[2] / "helm"
 SERVED = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
@@ -49,3 +50,9 @@ def rendered(*arguments: str, only: str = "") -> str:
     shown = ["--show-only", f"templates/{only}"] if only else []
     chart = ["template", "runai", str(CHART), "--namespace", "runai", "--api-versions", SERVED]
     return helm(*chart, *shown, *arguments)
+
+
+def install(plane: ControlPlane, *arguments: str) -> None:
+    """Install the chart, or upgrade it, in the namespace `runai`."""
+    chart = ["upgrade", "--install", "runai", str(CHART), "--namespace", "runai"]
+    helm(*chart, "--create-namespace", *arguments, kubeconfig=plane.kubeconfig)

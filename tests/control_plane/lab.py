@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from control_plane.chart import CHART, rendered
+from control_plane.chart import install
 from control_plane.objects import Namespace, add_node, add_project, job, pod
 from control_plane.plane import ApiRefused, ControlPlane
 from waiting import eventually
@@ -19,7 +19,6 @@ __all__ = ["ClusterLab", "allow_jobs", "installed"]
 
 PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
 NUMBERS = itertools.count(1)
-APPLIED = ("service/rbac.yaml", "service/admission.yaml")
 
 
 class ClusterLab:
@@ -99,12 +98,9 @@ def allow_jobs(plane: ControlPlane, namespace: str) -> None:
 
 @contextlib.contextmanager
 def installed() -> Iterator[ControlPlane]:
-    """Start a control plane and apply the chart's rights, rules and resources: all but its pods."""
+    """Start a control plane and install the chart; nobody binds its own pods, so they wait."""
     with ControlPlane() as started:
-        started.kubectl("create", "namespace", "runai")
-        started.kubectl("apply", "-f", str(CHART / "crds"))
-        for template in APPLIED:
-            started.kubectl("apply", "-f", "-", stdin=rendered(only=template))
+        install(started)
 
         def served() -> bool:
             try:

@@ -1,0 +1,114 @@
+"""The chart's whole life on a real API server, by Helm: installed, upgraded, uninstalled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from control_plane.chart import HelmRefused, helm, install
+from control_plane.lab import ClusterLab
+from control_plane.objects import job
+from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+SERVICE = "/apis/apps/v1/namespaces/runai/deployments/runai"
+SECRET = "/api/v1/namespaces/runai/secrets/runai"
+
+
+@pytest.fixture(scope="module")
+def own_plane() -> Iterator[ControlPlane]:
+    with ControlPlane() as started:
+        install(started)
+        yield started
+
+
+def environment(plane: ControlPlane) -> dict[str, Any]:
+    (container,) = plane.request("GET", SERVICE)["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each.get("value") for each in container["env"]}
+
+
+def exists(plane: ControlPlane, path: str) -> bool:
+    try:
+        plane.request("GET", path)
+    except ApiRefused:  # there are no other reasons for an administrator
+        return False
+    return True
+
+
+def test_installed_anew_it_says_what_comes_next(own_plane):
+    said = helm("get", "notes", "runai", "--namespace", "runai", kubeconfig=own_plane.kubeconfig)
+
+    assert "url: http://runai.runai" in said
+    assert "key: hub-token" in said
+
+
+def test_its_pods_are_made_as_the_namespace_allows(own_plane, eventually):
+    """Nothing of the service's is beyond what Kubernetes calls restricted."""
+    own_plane.kubectl("create", "namespace", "strict")
+    restricted = "pod-security.kubernetes.io/enforce=restricted"
+    own_plane.kubectl("label", "namespace", "strict", restricted)
+    template = own_plane.request("GET", SERVICE)["spec"]["template"]
+    spec = {**template["spec"], "serviceAccountName": "default"}
+    path = "/api/v1/namespaces/strict"
+    eventually(lambda: exists(own_plane, f"{path}/serviceaccounts/default"))
+
+    pod = {"metadata": {"name": "service"}, "spec": spec}
+    own_plane.request("POST", f"{path}/pods?dryRun=All", pod)
+
+
+def test_an_upgrade_keeps_the_tokens_and_what_runs(own_plane, eventually):
+    tokens = own_plane.request("GET", SECRET)["data"]
+    lab = ClusterLab(own_plane)
+    lab.node("gpu-0", gpus=1)
+    lab.project("vision", quota=1)
+    with Scheduler(own_plane.service_account("runai", "runai-scheduler")):
+        lab.namespace.create(job("train", project="vision"))
+
+        def runs() -> list[str]:
+            return [
+                pod["metadata"]["uid"]
+                for pod in lab.namespace.pods("train")
+                if pod.get("status", {}).get("phase") == "Running"
+            ]
+
+        before = eventually(runs, what="the job runs")
+        install(own_plane, "--set", "jobs.image=example/train,projects.vision.quota=3")
+
+        assert environment(own_plane)["RUNAI_JOBS_IMAGE"] == "example/train"
+        assert environment(own_plane)["RUNAI_PROJECTS"] == "/etc/runai/projects.yaml"
+        assert own_plane.request("GET", SECRET)["data"] == tokens
+        assert runs() == before
+
+    # Nobody schedules any more, and what runs comes to its end all the same.
+    lab.namespace.finish(lab.namespace.pods("train")[0]["metadata"]["name"])
+    eventually(lambda: lab.namespace.job("train")["status"].get("succeeded"), what="it is done")
+    lab.remove()
+
+
+def test_what_cannot_be_meant_changes_nothing(own_plane):
+    before = own_plane.request("GET", SERVICE)["metadata"]["generation"]
+
+    with pytest.raises(HelmRefused, match="postgresql"):
+        install(own_plane, "--set", "replicas=2")
+
+    assert own_plane.request("GET", SERVICE)["metadata"]["generation"] == before
+
+
+def test_uninstalled_it_leaves_projects_and_history(own_plane, eventually):
+    lab = ClusterLab(own_plane)
+    lab.project("nlp", quota=1)
+
+    helm("uninstall", "runai", "--namespace", "runai", kubeconfig=own_plane.kubeconfig)
+
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/runai-scheduler"
+    eventually(lambda: not exists(own_plane, roles) and not exists(own_plane, SERVICE))
+    assert exists(own_plane, "/apis/jupyter-runai.dev/v1alpha1/projects/nlp")
+    assert exists(own_plane, "/api/v1/namespaces/runai/persistentvolumeclaims/runai")
+
+    install(own_plane)  # what was left is no hindrance
+
+    assert exists(own_plane, SERVICE)

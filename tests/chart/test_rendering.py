@@ -1,0 +1,215 @@
+"""What Helm makes of the chart, without a cluster: goldens, lint, refusals.
+
+`RUNAI_GOLDENS=write` writes the goldens anew; what changed is reviewed as any change is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from control_plane.chart import CHART, HelmRefused, helm, rendered
+from runai.hub_service.agent.__main__ import Settings
+from runai.hub_service.config import Config
+from runai.hub_service.policy_file import read_policy
+from runai.hub_service.projects_file import read_projects
+
+pytestmark = pytest.mark.kubernetes
+
+HERE = Path(__file__).parent
+DEFAULT = HERE / "values" / "default.yaml"
+VALUES = sorted((HERE / "values").glob("*.yaml"))
+
+
+def objects(*arguments: str) -> list[dict[str, Any]]:
+    return [found for found in yaml.safe_load_all(rendered(*arguments)) if found]
+
+
+def of_kind(kind: str, *arguments: str) -> dict[str, dict[str, Any]]:
+    return {o["metadata"]["name"]: o for o in objects(*arguments) if o["kind"] == kind}
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_it_renders_as_it_did(values: Path):
+    """What is as with the default values stands in their golden alone."""
+    golden = HERE / "goldens" / values.name
+    known = [] if values == DEFAULT else objects("--values", str(DEFAULT))
+    shown = [
+        found
+        for found in objects("--values", str(values))
+        if found not in known and not _is_long(found)
+    ]
+    text = yaml.safe_dump_all(shown, sort_keys=True, width=110)
+    if os.environ.get("RUNAI_GOLDENS") == "write":
+        golden.write_text(text)
+
+    assert golden.read_text() == text
+
+
+def _is_long(found: dict[str, Any]) -> bool:
+    """Leave out what stands in its own file as it is applied."""
+    return found["kind"] == "MutatingAdmissionPolicy" or "gpus.json" in found.get("data", {})
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_lint_has_nothing_to_say(values: Path):
+    assert "1 chart(s) linted, 0 chart(s) failed" in helm(
+        "lint", "--strict", str(CHART), "--values", str(values)
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("typo=1", "additional properties 'typo' not allowed"),
+        ("agent.enabld=true", "at '/agent': additional properties 'enabld' not allowed"),
+        ("replicas=two", "at '/replicas': got string, want integer"),
+        ("replicas=0", "at '/replicas': minimum: got 0, want 1"),
+        ("replicas=2", "at '/ledger/url': '' does not match pattern '^postgresql://'"),
+        ("ledger.url=mysql://host/db", "at '/ledger/url': 'mysql://host/db' does not match"),
+        ("ledger.fromSecret=true", "at '/existingSecret': minLength: got 0, want 1"),
+        ("metrics.serviceMonitor.enabled=true", "at '/metrics/serviceMonitor/tokenSecret'"),
+        ("projects.Vision.quota=1", "'Vision' does not match pattern"),
+        ("jupyterhub.baseUrl=/hub", "at '/jupyterhub/baseUrl': '/hub' does not match"),
+        ("logLevel=LOUD", "at '/logLevel': value must be one of 'DEBUG'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(setting: str, sentence: str):
+    with pytest.raises(HelmRefused) as refused:
+        rendered("--set", setting)
+
+    assert sentence in str(refused.value)
+
+
+def test_two_replicas_over_a_database_are_upgraded_one_after_the_other():
+    address = "ledger.url=postgresql://runai:secret@db/runai"
+
+    found = objects("--set", f"replicas=2,{address}")
+
+    strategies = [o["spec"]["strategy"]["type"] for o in found if o["kind"] == "Deployment"]
+    assert strategies == ["RollingUpdate"]
+    assert not [o for o in found if o["kind"] == "PersistentVolumeClaim"]
+    # It has a password in it, and stands in the Secret alone, in base64.
+    assert "runai:secret@" not in json.dumps(found)
+
+
+def test_schema_and_values_name_the_same_settings():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    assert _named(yaml.safe_load((CHART / "values.yaml").read_text())) == _allowed(schema, schema)
+
+
+def _named(values: Any, at: str = "") -> set[str]:
+    if not isinstance(values, dict) or at.rpartition("/")[2] in _FREE:
+        return {at}
+    return {name for key, value in values.items() for name in _named(value, f"{at}/{key}")}
+
+
+_FREE = {"projects", "nodeSelector", "labels", "affinity", "requests", "limits"}
+
+
+def _allowed(schema: dict[str, Any], root: dict[str, Any], at: str = "") -> set[str]:
+    if reference := schema.get("$ref"):
+        return _allowed(root["$defs"][reference.rpartition("/")[2]], root, at)
+    properties = schema.get("properties", {})
+    if properties:
+        assert schema["additionalProperties"] is False, at
+    if not properties or at.rpartition("/")[2] in _FREE:
+        return {at}
+    return {
+        name
+        for key, inner in properties.items()
+        if key != "global"  # Helm's own
+        for name in _allowed(inner, root, f"{at}/{key}")
+    }
+
+
+def test_every_value_has_its_words():
+    """Each setting's line, or the comment over its group, says what it is."""
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    groups = [i for i, line in enumerate(lines) if re.match(r"[a-zA-Z]+:", line)]
+    silent = [
+        lines[i]
+        for i in groups
+        if "#" not in lines[i] and not any("#" in line for line in _paragraph(lines, i))
+    ]
+
+    assert silent == []
+
+
+def _paragraph(lines: list[str], at: int) -> list[str]:
+    first = at
+    while first and lines[first - 1]:
+        first -= 1
+    last = next((i for i in range(at, len(lines)) if not lines[i]), len(lines))
+    return lines[first:last]
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "DaemonSet"])
+def test_its_containers_can_do_nothing_but_their_work(kind: str):
+    for found in of_kind(kind).values():
+        pod = found["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        security = container["securityContext"]
+
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert pod["enableServiceLinks"] is False  # RUNAI_PORT would be one
+        assert (kind == "DaemonSet") == ("runAsNonRoot" not in pod["securityContext"])
+        assert container["resources"]["limits"]["memory"]
+
+
+def _environment(kind: str) -> dict[str, str]:
+    """Return what the program in a pod finds; what comes from elsewhere is a word."""
+    (found,) = of_kind(kind, "--values", str(HERE / "values/postgresql.yaml")).values()
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each.get("value", "word") for each in container["env"]}
+
+
+def test_the_service_understands_what_it_is_told():
+    database = {"RUNAI_LEDGER": "postgresql://host/db", "RUNAI_HUB_TOKEN": "another"}
+
+    config = Config.from_environment(_environment("Deployment") | database)
+
+    assert config.kubernetes is not None
+    assert config.kubernetes.namespace == "jhub"
+    assert config.api_url == "http://runai.runai/jupyter/services/runai/"
+    assert (config.host, config.port, config.prefix) == (
+        "0.0.0.0",
+        8000,
+        "/jupyter/services/runai/",
+    )
+    assert config.hub is not None
+    assert config.hub.api_url == "http://hub.jhub:8081/jupyter/hub/api"
+
+
+def test_the_agent_understands_what_it_is_told():
+    settings = Settings.parse(_environment("DaemonSet"))
+
+    assert settings.url == "http://runai.runai/jupyter/services/runai/"
+
+
+def test_projects_and_policy_are_read_as_on_one_machine(tmp_path: Path):
+    files = of_kind("ConfigMap", "--values", str(HERE / "values/postgresql.yaml"))["runai"]["data"]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    lab, vision = read_projects(tmp_path / "projects.yaml")
+
+    assert (lab.name, vision.parent, vision.quota, vision.build_quota) == ("lab", "lab", 2500, 1500)
+    assert read_policy(tmp_path / "policy.yaml").history_weight == 2
+
+
+def test_variables_of_its_pods_stand_in_the_reference():
+    known = (CHART.parent / "docs/reference.md").read_text()
+    names = {*_environment("Deployment"), *_environment("DaemonSet")}
+
+    assert [n for n in names if n.startswith("RUNAI") and f"`{n}`" not in known] == []
