@@ -46,6 +46,14 @@ def _why_no_hub() -> str:
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
+def _why_no_axe() -> str:
+    if missing := _why_no_browser():
+        return missing
+    from accessibility import why_no_axe  # imports Playwright
+
+    return why_no_axe()
+
+
 def _why_no_module(name: str) -> str:
     # Not imported to find out: that takes seconds.
     return "" if importlib.util.find_spec(name) else f"{name} is not installed"
@@ -87,6 +95,7 @@ def _why_no_pids() -> str:
 
 # Each says why the capability is missing, or nothing.
 CAPABILITIES: Mapping[str, Callable[[], str]] = {
+    "axe": _why_no_axe,
     "browser": _why_no_browser,
     "cc": _why_no_compiler,
     "cgroups": _why_no_cgroups,

@@ -16,6 +16,8 @@ class AllocationView(Wire):
     workload: str
     user: str
     gpus: float
+    utilized: float | None = None
+    """Busy share of the whole device, 0..1; None: not measured."""
 
 
 class OthersView(Wire):

@@ -44,11 +44,19 @@ def device_view(
                 workload=record.id if sees(record) else "",
                 user=record.spec.user if sees(record) else "",
                 gpus=gpus / 1000,
+                utilized=None if utilized is None else _busy(processes, record),
             )
             for record, gpus in held
         ],
         others=_others([p for p in processes if p.workload not in holders], actor),
     )
+
+
+def _busy(processes: Sequence[ProcessSample], record: WorkloadRecord) -> float | None:
+    """Add up what a workload's processes on the device keep busy; none keep nothing busy."""
+    found = [p.utilization for p in processes if p.workload == record.id]
+    known = [each for each in found if each is not None]
+    return sum(known) if known or not found else None
 
 
 def _others(processes: Sequence[ProcessSample], actor: Actor) -> list[OthersView]:

@@ -1,29 +1,61 @@
-"""The page "GPUs": one server-rendered document, its style and its script, behind the hub's login.
+"""The pages: rendered here, kept up to date by `page_stream`, behind the hub's login.
 
-The script shows the event stream; the document alone already shows who is logged in. Routes: the
-page, `login`, `oauth_callback`, `static/…`. Nothing is fetched from other hosts.
+They can be read without scripts; buttons and forms call the API. Nothing is fetched from other
+hosts.
 """
 
-import html
-from importlib.resources import files
-from typing import Protocol
+import csv
+import io
+from datetime import UTC, datetime
+from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
-from runai.hub_service.api.platform import On
-from runai.hub_service.errors import NotFound, Unauthenticated
+from runai.hub_service.api.answers import explanation
+from runai.hub_service.api.page_parts import (
+    RANGES,
+    Range,
+    Rendered,
+    gpus_page,
+    gpus_parts,
+    life,
+    project_rows,
+    shown_workload,
+)
+from runai.hub_service.api.page_reply import packed, page_reply
+from runai.hub_service.api.page_stream import part_stream
+from runai.hub_service.api.permissions import Action, Actor, authorise, is_project_admin, may
+from runai.hub_service.api.platform import Caller, On, Platform, Watching
+from runai.hub_service.api.project_fields import NEW_PROJECT, project_fields
+from runai.hub_service.api.schemas import ProjectName, UsageKind
+from runai.hub_service.api.templates import PAGES, templates
+from runai.hub_service.api.usage import usage_between, usage_of_each
+from runai.hub_service.api.views import Viewer
+from runai.hub_service.clusters.records import WorkloadRecord, WorkloadState, workload_id
+from runai.hub_service.errors import InvalidRequest, NotFound
+from runai.hub_service.ledger import UsageFilter
 
 __all__ = ["Login", "login_router", "router"]
 
 router = APIRouter(include_in_schema=False)
 
-_PAGES = files("runai.hub_service.api") / "pages"
-_STATIC = {"gpus.css": "text/css", "gpus.js": "text/javascript", "gpus.svg": "image/svg+xml"}
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+_STATIC = {
+    **dict.fromkeys(("page.css", "uplot.css"), "text/css"),
+    **dict.fromkeys(
+        ("call.js", "chart.js", "forms.js", "live.js", "logs.js", "uplot.js"), "text/javascript"
+    ),
+    "gpus.svg": "image/svg+xml",
+}
+_KINDS: tuple[tuple[UsageKind, str], ...] = (
+    ("project", "Project"),
+    ("user", "User"),
+    ("node", "Node"),
 )
+
+_WAITING = {WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING}
+
+Chosen = Annotated[str, Query(alias="range")]
 
 
 class Login(Protocol):
@@ -36,27 +68,192 @@ class Login(Protocol):
         """Take what the hub sends back."""
 
 
+# -- pages ---------------------------------------------------------------------------------------
+
+
 @router.get("/")
-async def page(request: Request, on: On) -> Response:
-    """Show the page, or go to the hub's login first."""
-    try:
-        caller = await on.authenticator.actor(request)
-    except Unauthenticated:
-        return RedirectResponse(f"{on.prefix}login", 302)
-    text = (_PAGES / "gpus.html").read_text()
-    filled = text.replace("{user}", html.escape(caller.name)).replace("{prefix}", on.prefix)
-    headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"}
-    return HTMLResponse(filled, headers=headers)
+async def gpus(request: Request, on: On, chosen: Chosen = "24h") -> Response:
+    """Show everything as it is now."""
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        authorise(caller, Action.SEE_CLUSTER)
+        overview = Viewer(await on.shared_world(), caller).overview()
+        return {
+            "here": "",
+            "live": "gpus",
+            "admin": may(caller, Action.SET_PROJECT),
+            **gpus_page(overview, caller.name),
+            **await _charted(on, chosen, "", UsageFilter()),
+        }
+
+    return await page_reply(request, on, "gpus.html", values)
+
+
+@router.get("/live/gpus")
+async def gpus_live(request: Request, on: On, watching: Watching) -> StreamingResponse:
+    """Stream what changes on that page."""
+    authorise(watching.actor, Action.SEE_CLUSTER)
+    environment = templates(on.prefix)
+
+    async def render() -> Rendered:
+        overview = Viewer(await on.shared_world(), watching.actor).overview()
+        return gpus_parts(environment, overview, watching.actor.name)
+
+    return part_stream(request, on, watching, render)
+
+
+@router.get("/workloads/{project}/{name}")
+async def workload(
+    request: Request, project: str, name: str, on: On, chosen: Chosen = "1h"
+) -> Response:
+    """Show one workload: why it waits or was stopped, its life, its output."""
+    name = workload_id(project, name)
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        record = await on.allowed(caller, Action.SEE_WORKLOAD, name)
+        query = f"workload={record.id}"
+        return {
+            "here": None,
+            "live": f"workloads/{record.id}",
+            **await _workload(on, caller, record),
+            **await _charted(on, chosen, query, UsageFilter(workload=record.id)),
+        }
+
+    return await page_reply(request, on, "workload.html", values)
+
+
+@router.get("/live/workloads/{project}/{name}")
+async def workload_live(
+    request: Request, project: str, name: str, on: On, watching: Watching
+) -> StreamingResponse:
+    """Stream what changes on that page; ends when the workload is deleted."""
+    name = workload_id(project, name)
+    await on.allowed(watching.actor, Action.SEE_WORKLOAD, name)
+    template = templates(on.prefix).get_template("workload_parts.html")
+
+    async def render() -> Rendered:
+        record = await on.allowed(watching.actor, Action.SEE_WORKLOAD, name)
+        html = template.render(await _workload(on, watching.actor, record))
+        what, cut, after = html.partition('<section id="life"')
+        return Rendered({"what": what.strip(), "life": cut + after.strip()}, [])
+
+    return part_stream(request, on, watching, render)
+
+
+@router.get("/projects/{name}")
+async def project(request: Request, name: ProjectName, on: On, chosen: Chosen = "24h") -> Response:
+    """Show a project, and let those in charge of it change it."""
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        authorise(caller, Action.SEE_CLUSTER)
+        viewer = await on.viewer(caller)
+        spec = viewer.world.spec(name)
+        if spec is None:
+            raise NotFound(f"There is no project {name}.", code="unknown_project")
+        view = viewer.project(spec)
+        admin = may(caller, Action.SET_PROJECT)
+        family = [p for p in viewer.projects() if name in {p.name, p.parent}]
+        family = [p.model_copy(update={"parent": None}) if p.name == name else p for p in family]
+        return {
+            "here": None,
+            "live": "",
+            "project": view,
+            "rows": project_rows(family, viewer.world.capacity / 1000),
+            "admin": admin,
+            "edits": admin or (is_project_admin(caller, spec) and caller.may_write),
+            "fields": project_fields(view, admin=admin),
+            **await _charted(on, chosen, f"project={name}", UsageFilter(project=name), view.quota),
+        }
+
+    return await page_reply(request, on, "project.html", values)
+
+
+@router.get("/new-project")
+async def new_project(request: Request, on: On) -> Response:
+    """Show the form for a new project."""
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        authorise(caller, Action.SET_PROJECT)
+        return {
+            "here": None,
+            "live": "",
+            "project": NEW_PROJECT,
+            "admin": True,
+            "edits": True,
+            "fields": project_fields(NEW_PROJECT, admin=True),
+        }
+
+    return await page_reply(request, on, "project.html", values)
+
+
+@router.get("/consumption")
+async def consumption(request: Request, on: On, chosen: Chosen = "24h") -> Response:
+    """Show what projects, users and nodes held and kept busy."""
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        stretch = _stretch(chosen)
+        end = on.clock()
+        tables = [
+            (kind, title, await usage_of_each(on, caller, kind, end - stretch.seconds, end))
+            for kind, title in _KINDS
+        ]
+        return {
+            "here": "consumption",
+            "live": "",
+            "range": stretch,
+            "ranges": list(RANGES),
+            "tables": tables,
+        }
+
+    return await page_reply(request, on, "consumption.html", values)
+
+
+@router.get("/consumption/{kind}.csv")
+async def consumption_csv(
+    kind: UsageKind, on: On, caller: Caller, chosen: Chosen = "24h"
+) -> Response:
+    """Send the same as a table for spreadsheets."""
+    stretch, end = _stretch(chosen), on.clock()
+    found = await usage_of_each(on, caller, kind, end - stretch.seconds, end)
+    text = io.StringIO()
+    table = csv.writer(text)
+    figures = ("allocated_average", "utilized_average", "allocated_gpu_hours", "used_gpu_hours",
+               "idle_gpu_hours")  # fmt: skip
+    table.writerow([kind, *figures])
+    for each in found:
+        table.writerow([_cell(each.name), *(getattr(each, figure) for figure in figures)])
+    named = f'attachment; filename="{kind}-{stretch.name}.csv"'
+    headers = {"Content-Disposition": named, "Cache-Control": "no-store"}
+    return Response(text.getvalue(), media_type="text/csv", headers=headers)
+
+
+@router.get("/submit")
+async def submit(request: Request, on: On) -> Response:
+    """Show the form for a job."""
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        authorise(caller, Action.SEE_CLUSTER)
+        mine = [p for p in (await on.viewer(caller)).projects() if p.may_submit]
+        projects = [
+            {
+                "name": p.name,
+                "quota": p.quota,
+                "free": None if p.quota is None else max(0.0, p.quota - p.allocated),
+            }
+            for p in mine
+        ]
+        return {"here": "submit", "live": "", "projects": projects}
+
+    return await page_reply(request, on, "submit.html", values)
 
 
 @router.get("/static/{name}")
-async def static(name: str) -> Response:
-    """Send one of the page's own files."""
+async def static(request: Request, name: str) -> Response:
+    """Send one of the pages' own files."""
     if name not in _STATIC:
         raise NotFound(f"There is no file {name}.")
-    content = (_PAGES / name).read_bytes()
-    headers = {"Cache-Control": "max-age=300", "X-Content-Type-Options": "nosniff"}
-    return Response(content, media_type=_STATIC[name], headers=headers)
+    headers = {"Cache-Control": "max-age=300"}
+    return packed(request, (PAGES / name).read_bytes(), _STATIC[name], headers)
 
 
 def login_router(login: Login) -> APIRouter:
@@ -74,3 +271,47 @@ def login_router(login: Login) -> APIRouter:
         return await login.finish_login(request)
 
     return routes
+
+
+# -- what they are made of -----------------------------------------------------------------------
+
+
+async def _charted(
+    on: Platform, chosen: str, query: str, asked: UsageFilter, quota: float | None = None
+) -> dict[str, Any]:
+    """Return what a chart and its headline need; the chart's points come later."""
+    stretch, end = _stretch(chosen), on.clock()
+    return {
+        "range": stretch,
+        "ranges": list(RANGES),
+        "query": query,
+        "quota": quota,
+        "usage": await usage_between(on, asked, end - stretch.seconds, end),
+    }
+
+
+async def _workload(on: Platform, caller: Actor, record: WorkloadRecord) -> dict[str, Any]:
+    viewer = await on.viewer(caller)
+    spec = viewer.world.spec(record.spec.project)
+    reads = may(caller, Action.READ_WORKLOAD, spec, record.spec)
+    history = await on.cluster.history(record.id) if reads else []
+    # Only who may read it is shown its history; the rest of the detail is not on the page.
+    view = viewer.detail(record, history)
+    waits = record.state in _WAITING
+    return {
+        "workload": shown_workload(view),
+        "reads": reads,
+        "life": life(view.history, datetime.fromtimestamp(viewer.world.at, UTC)),
+        "explanation": await explanation(on, caller, record) if waits else None,
+    }
+
+
+def _stretch(chosen: str) -> Range:
+    if chosen not in RANGES:
+        raise InvalidRequest(f"There is no range {chosen}.", hint=f"Ranges: {', '.join(RANGES)}.")
+    return RANGES[chosen]
+
+
+def _cell(name: str) -> str:
+    """Keep a spreadsheet from taking a name for a formula."""
+    return f"'{name}" if name.startswith(("=", "+", "-", "@")) else name

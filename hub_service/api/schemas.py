@@ -178,6 +178,8 @@ class WorkloadView(Wire):
     utilized_average: float | None = None
     """The same, averaged over the time it was allocated anything, zeros included."""
     memory_used_mib: int | None = None
+    gpu_hours: float = 0
+    """Allocated, since it was submitted."""
     limit: LimitView | None = None
     """None: it shares no device."""
     notice: str = ""

@@ -22,7 +22,7 @@ from runai.hub_service.clusters.records import Allocation, WorkloadSpec
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
 from runai.hub_service.ledger import Usage, UsageFilter
 
-__all__ = ["router"]
+__all__ = ["router", "usage_between", "usage_of_each"]
 
 router = APIRouter(tags=["usage"])
 
@@ -68,9 +68,15 @@ async def usage_by(
     until: datetime | None = None,
 ) -> list[UsageOf]:
     """Show averages of each project, node, or user that the caller may see, over the last hour."""
-    authorise(caller, Action.SEE_CLUSTER)
     end = _seconds(until) if until else on.clock()
-    start = _start(since, end)
+    return await usage_of_each(on, caller, kind, _start(since, end), end)
+
+
+async def usage_of_each(
+    on: Platform, caller: Actor, kind: UsageKind, start: float, end: float
+) -> list[UsageOf]:
+    """Return the averages of each project, node, or user that the caller may see."""
+    authorise(caller, Action.SEE_CLUSTER)
     names = on.ledger.known(kind)
     if kind == "user" and not _sees_everybody(caller):
         names = [name for name in names if name == caller.name]
@@ -134,6 +140,11 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     return AgentReply(
         allocations=[_allocation(a, uuids, release=a.workload in releasing) for a in allocations]
     )
+
+
+async def usage_between(on: Platform, asked: UsageFilter, start: float, end: float) -> UsageSeries:
+    """Return the averages over a range, with as few points as can be."""
+    return await _series(on, await on.ledger.usage(asked, start, end, ONE_STEP_S))
 
 
 def _dated(report: AgentReport, now: float) -> AgentReport:

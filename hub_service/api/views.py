@@ -121,6 +121,7 @@ class Viewer:
             "utilized": measured[0] if measured else None,
             "utilized_average": world.meter.average(record.id),
             "memory_used_mib": measured[1] if measured else None,
+            "gpu_hours": world.meter.totals(record.id).allocated_s / 3600,
             "limit": limit_view(record, world.devices, world.present),
             "notice": world.present.notice(world.at, record.id),
             "idle": idle_view(world.idle(record.id), world.at),

@@ -34,6 +34,9 @@ class Meter(Protocol):
     def average(self, workload: WorkloadId) -> float | None:
         """Return GPUs kept busy, averaged over the time it held any."""
 
+    def totals(self, workload: WorkloadId) -> Totals:
+        """Return what a workload has added up to; nothing for one that was never measured."""
+
     def counted(
         self, kind: Literal["project", "node", "workload", "reclaimed"]
     ) -> Mapping[str, Totals]:

@@ -338,7 +338,7 @@ async def test_the_page_names_its_reader_as_text_and_its_files_are_there(simulat
     simulated.platform.authenticator._users.actors["<b>"] = Actor("<b>")
     async with httpx.AsyncClient(base_url=simulated.url) as http:
         page = await http.get("", headers={"Authorization": "Bearer <b>-token"})
-        files = [await http.get(f"static/{name}") for name in ("gpus.js", "gpus.css", "gpus.svg")]
+        files = [await http.get(f"static/{name}") for name in ("live.js", "page.css", "gpus.svg")]
         missing = await http.get("static/../views.py")
 
     assert "&lt;b&gt;" in page.text

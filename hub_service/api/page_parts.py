@@ -1,0 +1,265 @@
+"""What the pages show, arranged for their templates: bars, the project tree, devices, lives.
+
+Pure: takes what `views` shows its reader and decides only where it goes. Used by `page`, for the
+first paint and for every update alike.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from jinja2 import Environment
+
+from runai.hub_service.api.schemas import (
+    DeviceView,
+    HistoryView,
+    NodeView,
+    OthersView,
+    Overview,
+    ProjectView,
+    WorkloadView,
+)
+
+__all__ = [
+    "RANGES",
+    "Range",
+    "Rendered",
+    "gpus_page",
+    "gpus_parts",
+    "life",
+    "project_rows",
+    "shown_workload",
+]
+
+FINISHED = frozenset({"succeeded", "failed", "ended"})
+STATES = ("queued", "starting", "running", "stopping", "paused", "suspended", "retrying")
+"""Those that last; the others end a life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of time that ends now, by the name that people choose it by."""
+
+    name: str
+    words: str
+    length: timedelta
+
+    @property
+    def seconds(self) -> int:
+        """Return its length in seconds."""
+        return round(self.length.total_seconds())
+
+
+RANGES: Mapping[str, Range] = {
+    each.name: each
+    for each in (
+        Range("1h", "the last hour", timedelta(hours=1)),
+        Range("24h", "the last 24 hours", timedelta(hours=24)),
+        Range("7d", "the last 7 days", timedelta(days=7)),
+        Range("30d", "the last 30 days", timedelta(days=30)),
+    )
+}
+
+
+class Rendered(NamedTuple):
+    """Parts of a page by the id of their element, and which rows there are in which order."""
+
+    parts: dict[str, str]
+    rows: list[str]
+
+
+# -- the page of everything ----------------------------------------------------------------------
+
+
+def gpus_page(overview: Overview, user: str) -> dict[str, Any]:
+    """Arrange an overview for its template."""
+    names = {w.id: w for w in overview.workloads}
+    devices = [device for node in overview.nodes for device in node.devices]
+    busy = [d.utilized for d in devices if d.utilized is not None]
+    return {
+        "overview": {
+            "allocated": sum(d.allocated for d in devices),
+            "devices": len(devices),
+            "simulated": any(d.simulated for d in devices),
+            "utilized": sum(busy) if busy else None,
+            "waiting": sum(p.waiting for p in overview.projects if p.parent is None),
+            "reclaimed": overview.idle_gpu_hours_reclaimed,
+            "notes": overview.notes,
+        },
+        "projects": project_rows(overview.projects, len(devices)),
+        "workloads": [
+            shown_workload(w) for w in sorted(overview.workloads, key=lambda w: _place(w, user))
+        ],
+        "nodes": [_node(node, names) for node in overview.nodes],
+    }
+
+
+def gpus_parts(environment: Environment, overview: Overview, user: str) -> Rendered:
+    """Render what changes on the page of everything."""
+    macros: Any = environment.get_template("parts.html").module
+    values = gpus_page(overview, user)
+    rows = {f"w:{w['id']}": macros.workload(w, user) for w in values["workloads"]}
+    parts = {
+        "summary": macros.summary(values["overview"]),
+        "notes": macros.notes(values["overview"]["notes"]),
+        "projects": macros.projects(values["projects"]),
+        "nothing": macros.nothing(not rows),
+    }
+    for node in values["nodes"]:
+        for device in node["devices"]:
+            parts[f"d:{node['name']}:{device['device']}"] = macros.device(device, node["name"])
+    return Rendered({k: str(v) for k, v in (parts | rows).items()}, list(rows))
+
+
+def shown_workload(workload: WorkloadView) -> dict[str, Any]:
+    """Return a workload's fields for a template."""
+    return {
+        **{name: getattr(workload, name) for name in type(workload).model_fields},
+        "finished": workload.state in FINISHED,
+    }
+
+
+def _place(workload: WorkloadView, user: str) -> tuple[bool, bool]:
+    return workload.user != user, workload.state in FINISHED
+
+
+# -- projects ------------------------------------------------------------------------------------
+
+
+def project_rows(projects: Sequence[ProjectView], capacity: float) -> list[dict[str, Any]]:
+    """Arrange projects as a tree, each with the parts of its bar on one common scale."""
+    scale = max(
+        [capacity, 0.001, *(p.allocated for p in projects), *(p.quota or 0 for p in projects)]
+    )
+    return [_project_row(p, depth, scale, capacity) for p, depth in _tree(projects)]
+
+
+def _tree(
+    projects: Sequence[ProjectView], parent: str | None = None, depth: int = 0
+) -> Iterator[tuple[ProjectView, int]]:
+    names = {project.name for project in projects}
+    for project in projects:
+        above = project.parent if project.parent in names else None
+        if above == parent:
+            yield project, min(depth, 5)
+            yield from _tree(projects, project.name, depth + 1)
+
+
+def _project_row(project: ProjectView, depth: int, scale: float, capacity: float) -> dict[str, Any]:
+    quota = capacity if project.quota is None else project.quota
+    over = max(0.0, project.allocated - quota)
+    build = min(project.build_allocated, project.allocated - over)
+    words = [f"{project.allocated:g} of {'∞' if project.quota is None else f'{project.quota:g}'}"]
+    words += [f"{over:g} over quota"] if over else []
+    words += [f"{project.utilized:.2f} utilized"] if project.utilized is not None else []
+    words += [f"fair share {project.fair_share:g}"] if project.fair_share else []
+    words += [f"{project.waiting} waiting"] if project.waiting else []
+    return {
+        "project": project,
+        "depth": depth,
+        "build": build / scale,
+        "train": (project.allocated - over - build) / scale,
+        "over": over / scale,
+        "quota": None if project.quota is None else min(0.995, project.quota / scale),
+        "fair": min(0.995, project.fair_share / scale) if project.fair_share else None,
+        "words": " · ".join(words),
+    }
+
+
+# -- devices -------------------------------------------------------------------------------------
+
+
+def _node(node: NodeView, workloads: Mapping[str, WorkloadView]) -> dict[str, Any]:
+    return {"name": node.name, "devices": [_device(d, workloads) for d in node.devices]}
+
+
+def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> dict[str, Any]:
+    busy = "not measured" if device.utilized is None else f"{100 * device.utilized:.0f} % utilized"
+    used = device.memory_used_mib
+    parts: list[dict[str, Any]] = []
+    at = 0.0
+    for held in device.allocations:
+        known = workloads.get(held.workload)
+        utilized = min(held.utilized or 0.0, held.gpus)
+        name = held.workload or "another project"
+        title = f"{name}: {held.gpus:g} allocated, " + (
+            "not measured" if held.utilized is None else f"{utilized:.2f} utilized"
+        )
+        kind = "other" if known is None else "train" if known.preemptible else "build"
+        parts.append(
+            {
+                "at": at, "width": held.gpus, "busy": utilized, "kind": kind, "title": title,
+                "workload": held.workload, "gpus": held.gpus,
+                "name": known.name if known else name,
+            }
+        )  # fmt: skip
+        at += held.gpus
+    return {
+        "device": device.device,
+        "simulated": device.simulated,
+        "healthy": device.healthy,
+        "fault": device.fault,
+        "words": f"{device.allocated:g} allocated · {busy}",
+        "memory": ""
+        if used is None
+        else f" · {used / 1024:.1f} of {device.memory_mib / 1024:.0f} GiB",
+        "parts": parts,
+        "others": [_others(other) for other in device.others],
+    }
+
+
+def _others(other: OthersView) -> str:
+    whose = f" of {other.account}" if other.account else ""
+    return f"other processes{whose}: {(other.memory_mib or 0) / 1024:.1f} GiB"
+
+
+# -- the life of a workload ----------------------------------------------------------------------
+
+
+def life(history: Sequence[HistoryView], until: datetime) -> dict[str, Any]:
+    """Arrange a history as bands of one bar: how long it was queued, ran, paused."""
+    states = [event for event in history if event.kind in STATES or event.kind in FINISHED]
+    if not states:
+        return {"bands": [], "marks": [], "kinds": [], "words": "nothing is known", "stopped": ""}
+    start = states[0].at
+    ended = states[-1].at if states[-1].kind in FINISHED else until
+    whole = max((ended - start).total_seconds(), 0.001)
+    bands: list[dict[str, Any]] = []
+    lasted: dict[str, float] = {}
+    ends = [*(event.at for event in states[1:]), ended]
+    for event, end in zip(states, ends, strict=True):
+        seconds = max(0.0, (end - event.at).total_seconds())
+        if event.kind in FINISHED:
+            continue
+        lasted[event.kind] = lasted.get(event.kind, 0.0) + seconds
+        bands.append(
+            {
+                "kind": event.kind,
+                "at": (event.at - start).total_seconds() / whole,
+                "width": seconds / whole,
+                "title": f"{event.kind} for {_lasting(seconds)}",
+            }
+        )
+    stops = [event.text for event in states if event.kind == "stopping"]
+    marks = [
+        {"at": (event.at - start).total_seconds() / whole, "title": event.text}
+        for event in history
+        if event.kind == "resized"
+    ]
+    words = ", ".join(f"{kind} for {_lasting(seconds)}" for kind, seconds in lasted.items())
+    return {
+        "bands": bands,
+        "marks": marks,
+        "kinds": list(lasted),
+        "words": words,
+        "stopped": stops[-1] if stops else "",
+    }
+
+
+def _lasting(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,123 @@
+// @ts-check
+// Keeps a page as it is now: brings each part that the stream sends into it, and carries out its buttons.
+// What the parts say is the server's; here elements are only made to look like the new ones.
+
+import { call } from "./call.js";
+
+const body = document.body;
+
+/** @param {string} id */
+const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+/**
+ * Make an element like another one and keep it, so that focus and half-made clicks survive.
+ * @param {Element} old @param {Element} fresh
+ */
+export function become(old, fresh) {
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  const before = [...old.childNodes], after = [...fresh.childNodes];
+  after.forEach((child, index) => {
+    const here = before[index];
+    if (!here) old.append(child);
+    else if (!alike(here, child)) here.replaceWith(child);
+    else if (here instanceof Element) become(here, /** @type {Element} */ (child));
+    else if (here.nodeValue !== child.nodeValue) here.nodeValue = child.nodeValue;
+  });
+  before.slice(after.length).forEach((child) => child.remove());
+}
+
+/** @param {Node} one @param {Node} other */
+function alike(one, other) {
+  return one.nodeName === other.nodeName
+    && (!(one instanceof Element) || one.id === /** @type {Element} */ (other).id);
+}
+
+/** @param {string} html @returns {Element} */
+function parsed(html) {
+  const template = document.createElement("template");
+  template.innerHTML = html.trim();
+  return /** @type {Element} */ (template.content.firstElementChild);
+}
+
+/** @param {{parts: Record<string, string>, rows?: string[]}} news */
+function take({ parts, rows }) {
+  const list = byId("workloads");
+  for (const [id, html] of Object.entries(parts)) {
+    const fresh = parsed(html), old = document.getElementById(id);
+    if (old) become(old, fresh);
+    else if (id.startsWith("w:")) list.append(fresh);
+  }
+  if (rows && list) {
+    const wanted = new Set(rows);
+    for (const row of [...list.children]) if (!wanted.has(row.id)) row.remove();
+    rows.forEach((id, index) => {
+      const row = document.getElementById(id);
+      if (row && list.children[index] !== row) list.insertBefore(row, list.children[index] ?? null);
+    });
+  }
+  localTimes();
+}
+
+/** Show times as the reader's clock does. */
+function localTimes() {
+  for (const time of document.querySelectorAll("time")) {
+    const words = new Date(time.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "medium" });
+    if (time.textContent !== words) time.textContent = words;
+  }
+}
+
+let hiding = 0;
+/** @param {string} text */
+function say(text) {
+  const message = byId("message");
+  message.textContent = text;
+  message.hidden = false;
+  clearTimeout(hiding);
+  hiding = window.setTimeout(() => { message.hidden = true; }, 8000);
+}
+
+const ASK_MS = 4000;
+/** @type {{id: string, words: string} | null} what is asked about before it is done */
+let asked = null;
+
+/** @param {HTMLButtonElement} button */
+async function act(button) {
+  const words = button.dataset.asks;
+  if (words && asked?.id !== button.id) {
+    asked = { id: button.id, words };
+    const label = button.firstChild, before = label?.nodeValue ?? "";
+    if (label) label.nodeValue = words;
+    window.setTimeout(() => {
+      asked = null;
+      if (label?.nodeValue === words) label.nodeValue = before;
+    }, ASK_MS);
+    return;
+  }
+  button.disabled = true;
+  try {
+    await call(button.dataset.method ?? "POST", button.dataset.path ?? "");
+    if (button.dataset.method === "DELETE" && body.dataset.live?.includes("/live/workloads/")) {
+      location.assign(document.documentElement.dataset.prefix ?? "/");
+    }
+  } catch (error) {
+    say(error instanceof Error ? error.message : String(error));
+    button.disabled = false;
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target instanceof Element ? event.target.closest("button[data-path]") : null;
+  if (button instanceof HTMLButtonElement) act(button);
+});
+
+localTimes();
+if (body.dataset.live) {
+  const events = new EventSource(body.dataset.live);
+  events.addEventListener("parts", (event) => { byId("away").hidden = true; take(JSON.parse(event.data)); });
+  events.addEventListener("error", () => {
+    byId("away").hidden = false;
+    // A refused stream is not tried again by the browser: the login has ended, or a proxy answered.
+    if (events.readyState === EventSource.CLOSED) window.setTimeout(() => location.reload(), 3000);
+  });
+}

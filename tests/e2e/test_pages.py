@@ -1,0 +1,215 @@
+"""The pages in a real Chromium: two people who see and may do different things, and an admin."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from accessibility import problems
+from e2e import lab
+from e2e.running import Platform
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(300)]
+
+PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None
+SECONDS = 30_000
+SERVICE = "services/runai/"
+PRINTS = "import time; print('hello from here', flush=True); time.sleep(600)"
+
+
+@pytest.fixture(scope="module")
+def workloads(platform: Platform) -> Iterator[dict[str, Client]]:
+    """Let bob run beyond his quota, and patty take some of it back: two of his jobs are paused."""
+    clients = {name: platform.client(name) for name in ("bob", "patty", "admin")}
+    command = [sys.executable, "-c", PRINTS]
+    for number in range(1, 6):
+        request = SubmitRequest(name=f"bob-{number}", command=command, gpus=1, grace_seconds=1)
+        clients["bob"].submit(request)
+    eventually(lambda: states(clients["bob"]).count("running") == 5)
+    for number in (1, 2):
+        clients["patty"].submit(SubmitRequest(name=f"pat-{number}", command=command, gpus=1))
+    eventually(lambda: states(clients["patty"]).count("running") == 2)
+    eventually(lambda: states(clients["bob"]).count("paused") == 2)
+    yield clients
+    for client in (clients["bob"], clients["patty"]):
+        for view in client.workloads():
+            client.delete(view.id)
+
+
+def states(client: Client) -> list[str]:
+    return [view.state for view in client.workloads()]
+
+
+def paused(client: Client) -> str:
+    return next(view.name for view in client.workloads() if view.state == "paused")
+
+
+def look(page: Page, platform: Platform, path: str = "") -> None:
+    page.goto(f"{platform.url}/{SERVICE}{path}")
+    expect(page.locator("#main")).to_be_visible()
+
+
+def row(page: Page, workload: str) -> Locator:
+    return page.locator(f"[id='w:{workload}']")
+
+
+def test_each_sees_their_own_and_the_share_of_others_without_a_name(platform, workloads, page_of):
+    bob, patty = page_of("bob"), page_of("patty")
+    look(bob, platform)
+    look(patty, platform)
+
+    expect(bob.locator("#workloads tr")).to_have_count(5)
+    expect(patty.locator("#workloads tr")).to_have_count(2)
+    expect(patty.locator(".devices")).to_contain_text("another project 1")
+    expect(patty.locator("body")).not_to_contain_text("bob-1")
+    lab.picture(bob, PICTURES, "page-gpus")
+
+
+def test_a_page_follows_what_happens(platform, workloads, page_of):
+    page = page_of("patty")
+    look(page, platform)
+    state = row(page, "nlp/pat-2").locator(".state")
+    expect(state).to_have_text("running")
+
+    workloads["patty"].suspend("nlp/pat-2")
+
+    expect(state).to_have_text("suspended", timeout=SECONDS)
+    page.get_by_role("button", name="Resume pat-2").click()
+    expect(state).to_have_text("running", timeout=SECONDS)
+
+
+def test_a_stop_is_asked_about_twice(platform, workloads, page_of):
+    page = page_of("patty")
+    workloads["patty"].submit(SubmitRequest(name="brief", command=["sleep", "600"]))
+    look(page, platform)
+    button = page.get_by_role("button", name="Stop brief")
+    button.click()
+    page.get_by_role("button", name="Really stop? brief").click()
+
+    expect(row(page, "nlp/brief")).to_have_count(0, timeout=SECONDS)
+
+
+def test_a_workloads_page_says_who_stopped_it_by_which_rule_and_what_it_wrote(
+    platform, workloads, page_of
+):
+    page = page_of("bob")
+    name = paused(workloads["bob"])
+    look(page, platform, f"workloads/vision/{name}")
+
+    expect(page.locator("#what")).to_contain_text("paused")
+    expect(page.locator("#what")).to_contain_text("Stopped: vision is over its fair share")
+    expect(page.locator("#what")).to_contain_text("nlp/pat-")
+    expect(page.locator("#what")).to_contain_text("(rule R2)")
+    expect(page.locator("#life .history li").first).to_be_visible()
+    expect(page.locator("#life svg")).to_have_attribute("aria-label", re.compile("paused for"))
+    expect(page.locator("#logs")).to_contain_text("hello from here", timeout=SECONDS)
+    expect(page.locator(".uplot canvas")).to_be_visible()
+    lab.picture(page, PICTURES, "page-workload")
+
+
+def test_what_is_not_theirs_is_not_there_for_others(platform, workloads, page_of):
+    page = page_of("patty")
+    look(page, platform)
+    reply = page.request.get(f"{platform.url}/{SERVICE}workloads/vision/bob-1")
+
+    assert reply.status == 404
+    assert "There is no workload vision/bob-1" in reply.text()
+
+
+def test_a_chart_is_looked_into_with_the_keyboard(platform, workloads, page_of):
+    page = page_of("bob")
+    look(page, platform)
+    plot = page.locator(".plot")
+    expect(plot).to_have_attribute("aria-label", re.compile("GPUs allocated"))
+    before = plot.get_attribute("aria-label")
+    page.get_by_role("button", name="Zoom in").focus()
+    page.keyboard.press("Enter")
+
+    expect(plot).not_to_have_attribute("aria-label", before or "", timeout=SECONDS)
+
+
+def test_an_admin_sees_what_a_change_would_pause_before_making_it(platform, workloads, page_of):
+    admin, bob = page_of("admin"), page_of("bob")
+    look(bob, platform, "projects/vision")
+    expect(bob.locator("form")).to_have_count(0)
+    look(admin, platform, "projects/nlp")
+    admin.get_by_label("Quota for sessions").fill("0")
+    admin.get_by_label("Quota", exact=True).fill("0")
+    admin.get_by_role("button", name="What would change").click()
+
+    expect(admin.locator(".outcome")).to_contain_text("would pause nlp/pat-", timeout=SECONDS)
+    assert workloads["admin"].project("nlp").quota == 2.5
+    lab.picture(admin, PICTURES, "page-project")
+    look(admin, platform, "projects/nlp")
+    admin.get_by_label("Limit", exact=True).fill("4")
+    admin.get_by_role("button", name="Save").click()
+    expect(admin.get_by_label("Limit", exact=True)).to_have_value("4", timeout=SECONDS)
+    assert workloads["admin"].project("nlp").limit == 4
+
+
+def test_a_job_is_submitted_from_the_form(platform, workloads, page_of):
+    page = page_of("bob")
+    look(page, platform, "submit")
+    page.get_by_label("Command").fill("echo it was me")
+    page.get_by_label("Name", exact=True).fill("from-form")
+    page.get_by_label("GPUs of each worker").fill("")
+    page.get_by_role("button", name="What would happen").click()
+    expect(page.locator(".outcome")).to_contain_text("vision/from-form would be submitted")
+    page.get_by_role("button", name="Submit").click()
+
+    expect(page.locator("#what")).to_contain_text("succeeded", timeout=SECONDS)
+    expect(page.locator("#logs")).to_contain_text("it was me", timeout=SECONDS)
+    page.get_by_role("button", name="Delete").click()
+    page.wait_for_url(f"**/{SERVICE}")
+
+
+def test_without_scripts_the_pages_can_be_read(platform, workloads, page_of, browser):
+    cookies = page_of("bob")
+    look(cookies, platform)
+    context = browser.new_context(java_script_enabled=False)
+    context.add_cookies(cookies.context.cookies())
+    page = context.new_page()
+    look(page, platform)
+
+    expect(page.locator("#workloads tr")).to_have_count(5)
+    expect(page.locator("#headline")).to_contain_text("average utilization")
+    page.get_by_role("link", name="Consumption").click()
+    expect(page.locator("#main")).to_contain_text("vision")
+
+
+@pytest.mark.axe
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_page_keeps_anybody_out(platform, workloads, page_of, theme):
+    page: Page = page_of("admin")
+    page.emulate_media(color_scheme=theme)
+    found = {}
+    paths = ["", "workloads/vision/bob-1", f"workloads/vision/{paused(workloads['bob'])}",
+             "projects/vision", "new-project", "consumption", "submit"]  # fmt: skip
+    for path in paths:
+        look(page, platform, path)
+        if page.locator(".plot").count():
+            expect(page.locator(".uplot canvas")).to_be_visible(timeout=SECONDS)
+        if wrong := problems(page):
+            found[path] = wrong
+
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "path", ["", "workloads/vision/bob-1", "projects/vision", "consumption", "submit"]
+)
+def test_a_phone_is_wide_enough(platform, workloads, page_of, path):
+    page: Page = page_of("bob")
+    page.set_viewport_size({"width": 390, "height": 844})
+    look(page, platform, path)
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

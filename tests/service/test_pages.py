@@ -1,0 +1,198 @@
+"""The pages as they leave the service: whole without scripts, and nothing for whom it is not."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zlib
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from runai.hub_service.api.page_parts import life, project_rows
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.schemas import HistoryView, ProjectPut, ProjectView, SubmitRequest
+
+START = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+
+def browser_of(served, name: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=served.url, headers={"Authorization": f"Bearer {name}-token"}, timeout=30
+    )
+
+
+async def page(served, name: str, path: str = "") -> httpx.Response:
+    async with browser_of(served, name) as http:
+        return await http.get(path)
+
+
+async def submitted(served, name: str = "exp1", **fields) -> None:
+    client = await served.client("ana")
+    await client.submit(
+        SubmitRequest(name=name, project="vision", command=["train"], gpus=1, **fields)
+    )
+
+
+async def test_the_first_paint_has_everything_in_it(simulated):
+    await submitted(simulated)
+    text = (await page(simulated, "ana")).text
+
+    assert 'id="w:vision/exp1"' in text
+    assert "GPU 4" in text
+    assert 'aria-label="vision: ' in text
+    assert "average utilization" in text
+
+
+async def test_what_is_typed_is_text(simulated):
+    simulated.platform.authenticator._users.actors["<b>"] = Actor("<b>", admin=True)
+    text = (await page(simulated, "<b>", "consumption?range=1h")).text
+    refused = await page(simulated, "<b>", "?range=<script>")
+
+    assert "<b>" not in text
+    assert "<script>" not in refused.text.replace('<script type="module"', "")
+    assert refused.status_code == httpx.codes.BAD_REQUEST
+
+
+async def test_members_see_a_workload_of_their_project_but_not_its_life(simulated):
+    await submitted(simulated)
+    mine = (await page(simulated, "ana", "workloads/vision/exp1")).text
+    seen = (await page(simulated, "mia", "workloads/vision/exp1")).text
+    unknown = await page(simulated, "nel", "workloads/vision/exp1")
+
+    assert "submitted by ana" in mine
+    assert 'id="logs"' in mine
+    assert "vision/exp1" in seen
+    assert "submitted by ana" not in seen
+    assert 'id="logs"' not in seen
+    assert "<button" not in seen.split("<section")[1]
+    assert unknown.status_code == httpx.codes.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("who", "fields"),
+    [("root", {"quota", "members", "admins"}), ("vic", {"members", "groups"}), ("ana", set())],
+)
+async def test_a_project_is_changed_by_those_in_charge_of_it(simulated, who, fields):
+    text = (await page(simulated, who, "projects/vision")).text
+    offered = {
+        name for name in ("quota", "members", "groups", "admins") if f'name="{name}"' in text
+    }
+
+    assert offered >= fields
+    assert bool(offered) == bool(fields)
+    assert ("quota" in offered) == (who == "root")
+
+
+async def test_consumption_is_a_table_for_spreadsheets_and_names_are_no_formulas(simulated):
+    ledger = simulated.platform.ledger
+    reply = await page(simulated, "root", "consumption/user.csv?range=30d")
+    rows = list(csv.reader(reply.text.splitlines()))
+
+    assert rows[0][0] == "user"
+    assert len(rows) == 1 + len(ledger.known("user"))
+    assert reply.headers["content-disposition"] == 'attachment; filename="user-30d.csv"'
+
+
+async def test_a_page_asks_no_other_host_and_allows_no_inline_code(simulated):
+    reply = await page(simulated, "ana")
+
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    assert "style=" not in reply.text
+    assert "https://" not in reply.text
+
+
+async def news(lines) -> dict:
+    async for line in lines:
+        if line.startswith("data: "):
+            return dict(json.loads(line.removeprefix("data: ")))
+    raise AssertionError("the stream ended")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_a_stream_sends_everything_once_then_what_changed(simulated, encoding):
+    async with browser_of(simulated, "ana") as http:
+        headers = {"Accept-Encoding": encoding}
+        async with http.stream("GET", "live/gpus", headers=headers) as reply:
+            lines = reply.aiter_lines()
+            first = await news(lines)
+            await submitted(simulated)
+            second = await news(lines)
+
+    assert reply.headers.get("content-encoding", "identity") == encoding
+    assert {"summary", "projects", "d:lab:0"} <= first["parts"].keys()
+    assert second["rows"] == ["w:vision/exp1"]
+    assert "w:vision/exp1" in second["parts"]
+    assert "d:lab:4" not in second["parts"]
+
+
+async def test_a_page_is_compressed_for_who_reads_that(simulated):
+    async with browser_of(simulated, "ana") as http, http.stream("GET", "") as reply:
+        raw = b"".join([piece async for piece in reply.aiter_raw()])
+
+    assert b"<!doctype html>" in zlib.decompress(raw, 31)
+
+
+async def test_projects_are_created_below_others_and_shown_as_a_tree(simulated):
+    root = await simulated.client("root")
+    await root.put_project("video", ProjectPut(parent="vision", quota="0.5"))
+    text = (await page(simulated, "root")).text
+
+    assert text.index(">vision</a>") < text.index(">video</a>") < text.index(">nlp</a>")
+    assert "depth-1" in text
+
+
+# -- arranged ------------------------------------------------------------------------------------
+
+
+def project(name: str, **given) -> ProjectView:
+    return ProjectView(name=name, **({"quota": 2, "build_quota": None} | given))
+
+
+def test_the_parts_of_a_bar_are_sessions_jobs_and_what_is_over_quota():
+    [row] = project_rows([project("a", allocated=3, build_allocated=0.5)], 4)
+
+    assert [row["build"], row["train"], row["over"]] == [0.125, 0.375, 0.25]
+    assert row["words"] == "3 of 2 · 1 over quota"
+
+
+def test_a_project_without_a_bound_is_never_over_it():
+    [row] = project_rows([project("a", quota=None, allocated=3)], 4)
+
+    assert (row["over"], row["quota"], row["words"]) == (0, None, "3 of ∞")
+
+
+def test_a_child_stands_below_its_parent():
+    rows = project_rows([project("c", parent="b"), project("a"), project("b", parent="a")], 4)
+
+    assert [(row["project"].name, row["depth"]) for row in rows] == [("a", 0), ("b", 1), ("c", 2)]
+
+
+def event(seconds: float, kind: str, text: str = "") -> HistoryView:
+    return HistoryView(at=START + timedelta(seconds=seconds), kind=kind, text=text or kind)
+
+
+def test_a_life_is_the_time_spent_in_each_state():
+    told = life(
+        [
+            event(0, "queued"), event(30, "running"), event(60, "resized", "trains with 2"),
+            event(90, "stopping", "nlp takes it back"), event(90, "paused"),
+            event(120, "succeeded"),
+        ],
+        START + timedelta(hours=1),
+    )  # fmt: skip
+
+    assert [(band["kind"], band["at"], band["width"]) for band in told["bands"]] == [
+        ("queued", 0, 0.25), ("running", 0.25, 0.5), ("stopping", 0.75, 0), ("paused", 0.75, 0.25)
+    ]  # fmt: skip
+    assert told["marks"] == [{"at": 0.5, "title": "trains with 2"}]
+    assert told["stopped"] == "nlp takes it back"
+    assert told["words"].startswith("queued for 30 s, running for 1 min")
+
+
+def test_a_life_that_goes_on_lasts_until_now():
+    told = life([event(0, "queued"), event(60, "running")], START + timedelta(seconds=120))
+
+    assert [band["width"] for band in told["bands"]] == [0.5, 0.5]
+    assert life([], START)["bands"] == []
