@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 from chart.rights import Right
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
 from control_plane.objects import job, pod
+from control_plane.plane import ApiRefused
+from runai.hub_service.clusters.base import Seen
 from runai.hub_service.clusters.kubernetes.acting import Acting
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.leading import Leadership
 from runai.hub_service.clusters.kubernetes.objects import Pod, read_pod
-from runai.hub_service.clusters.kubernetes.telling import News
+from runai.hub_service.clusters.kubernetes.picture import Promise
+from runai.hub_service.clusters.kubernetes.reservations import PODS, reservation_name
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.own_pod import LEADS, OwnPod
 from runai.hub_service.scheduler.model import Plan, Reason, Start, Stop
@@ -63,6 +67,9 @@ class Stage:
 
     def pod(self, name: str, **fields: Any) -> Pod:
         return read_pod(self.lab.namespace.create(pod(name, 0, project=self.project, **fields)))
+
+    def acting(self) -> Acting:
+        return Acting(self.api, self.cluster._sharing, self.cluster._news)
 
     def events(self) -> list[str]:
         path = f"/api/v1/namespaces/{self.lab.namespace.name}/events"
@@ -159,22 +166,52 @@ async def notes(stage: Stage) -> None:
 
 
 async def binds(stage: Stage) -> None:
-    made, acting = stage.pod("one"), Acting(stage.api, News(stage.api))
+    made, acting = stage.pod("one"), stage.acting()
     await acting.start(Start(workload="w", worker="w-0", node=stage.node), made)
     assert stage.lab.namespace.node_of("one") == stage.node
 
 
 async def evicts(stage: Stage) -> None:
-    made, acting = stage.pod("one", nodeName=stage.node), Acting(stage.api, News(stage.api))
+    made, acting = stage.pod("one", nodeName=stage.node), stage.acting()
     reason = Reason(code="reclaimed", rule="R4", text="others are owed it")
     await acting.stop(Stop(workload="w", worker="w-0", reason=reason), made)
     assert acting.evicted == {made.uid}
 
 
 async def says_why(stage: Stage) -> None:
-    await Acting(stage.api, News(stage.api)).refuse(stage.pod("one"), "it cannot be had")
+    await stage.acting().refuse(stage.pod("one"), "it cannot be had")
     conditions = stage.lab.namespace.pod("one")["status"]["conditions"]
     assert "it cannot be had" in [condition.get("message") for condition in conditions]
+
+
+async def keeps_a_device(stage: Stage) -> None:
+    """Reserve a device, learn which one it is, and let it go."""
+    name = reservation_name(stage.node, "first")
+    sharing, path = stage.cluster._sharing, f"{PODS}/{name}"
+
+    def kept() -> Pod:
+        return read_pod(stage.lab.plane.request("GET", path))
+
+    async def settle(promises: Mapping[str, Promise]) -> None:
+        pods = [kept()]
+        await sharing.settle(pods, {pods[0].uid: (0,)}, [stage.node], dict(promises), {})
+
+    try:
+        await sharing.reserve(name, (stage.node, 0))
+        sharing.learn(stage.node, Seen(inf, {f"runai-reservation/{name}": ("GPU-0",)}))
+        await settle({"somebody": Promise(stage.node, (0,), is_part=True)})
+        assert kept().device == "GPU-0"
+        await settle({})
+        await stage.until(lambda: _is_gone(stage, path), "it is let go")
+    finally:
+        stage.lab.forget(f"{path}?gracePeriodSeconds=0")
+
+
+def _is_gone(stage: Stage, path: str) -> bool:
+    try:
+        return bool(stage.lab.plane.request("GET", path)["metadata"].get("deletionTimestamp"))
+    except ApiRefused as refused:
+        return refused.status == 404
 
 
 async def makes_a_project(stage: Stage) -> None:
@@ -236,10 +273,11 @@ async def shows_itself(stage: Stage) -> None:
     assert found["metadata"]["labels"][LEADS] == "true"
 
 
-SCHEDULER, JOBS, OWN = (
+SCHEDULER, JOBS, OWN, SHARING = (
     "ClusterRole runai-scheduler",
     "ClusterRole runai-jobs",
     "Role runai-scheduler",
+    "Role runai-reservations",
 )
 SEEN: Mapping[str, Act] = {
     "pods": sees_a_pod,
@@ -273,4 +311,5 @@ ACTS: Mapping[Right, Act] = {
     Right(OWN, "leases", "get"): leads_and_resigns,
     Right(OWN, "leases", "update"): partial(leads_and_resigns, before="nobody"),
     Right(OWN, "pods", "patch"): shows_itself,
+    **{Right(SHARING, "pods", verb): keeps_a_device for verb in ("create", "patch", "delete")},
 }
