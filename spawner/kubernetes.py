@@ -72,7 +72,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         """Return the profiles of the configuration, if any, and the choice of GPUs."""
         profiles = await self._profiles()
         chosen = await super()._form()
-        return f"{self._render_options_form(profiles)}<hr>{chosen}" if profiles else chosen
+        return self._render_options_form(profiles) + chosen if profiles else chosen
 
     def _options_from_fields(self, fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
         others = {key: value for key, value in fields.items() if key not in FIELDS}
