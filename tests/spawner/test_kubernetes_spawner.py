@@ -170,3 +170,19 @@ def test_watches_go_on_when_the_api_server_was_away(
         hub.wait_ready("bo")
 
     assert said[-1]["ready"]
+
+
+def test_what_had_not_started_when_the_hub_ended_is_removed_by_the_next(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="1")
+    hub.spawn("bo", project="vision", gpus="1").raise_for_status()
+    eventually(lambda: hub.pod("bo"))
+    hub.kill()
+    hub.start()
+    eventually(lambda: hub.server("ana").get("ready"), within=60)
+    eventually(lambda: hub.pod("bo") == {}, within=90)
+
+    assert hub.server("bo") == {}
+    assert {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1}
