@@ -21,13 +21,13 @@ import httpx
 from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.processes import NODE, ProcessKubelet
 from control_plane.sockets import free_ports
+from hub_configurations import ADMINS, AS_ZERO_TO_JUPYTERHUB, DOCUMENTED, documented_values
 from hub_platform import PASSWORD, START_SECONDS, TESTER_TOKEN, USERS, HubPlatform
 from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
 from waiting import eventually
 
 __all__ = [
-    "LAB",
     "KubernetesHub",
     "resources",
     "running_kubernetes_hub",
@@ -38,185 +38,6 @@ __all__ = [
 SERVICE_TOKEN = "the-spawners-token"
 PROJECTS = "projects: {{vision: {{quota: {gpus}, build_quota: 1, members: [{members}]}}}}"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
-
-# What zero-to-jupyterhub 4.4 sets of KubeSpawner by itself, and what its chart does round it.
-AS_ZERO_TO_JUPYTERHUB = """
-import os, sys
-from pathlib import Path
-
-c = get_config()
-here = Path(os.environ["RUNAI_TEST_PLACE"])
-port, hub_port, service_port = os.environ["RUNAI_TEST_PORTS"].split()
-c.JupyterHub.bind_url = f"http://127.0.0.1:{port}/"
-c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{hub_port}"
-c.JupyterHub.db_url = f"sqlite:///{here / 'jupyterhub.sqlite'}"
-c.JupyterHub.cookie_secret_file = str(here / "cookie_secret")
-c.JupyterHub.proxy_class = "runai-embedded"
-c.JupyterHub.cleanup_servers = False
-c.JupyterHub.last_activity_interval = 60
-c.JupyterHub.authenticator_class = "dummy"
-c.DummyAuthenticator.allow_all = True
-c.DummyAuthenticator.password = os.environ["RUNAI_TEST_PASSWORD"]
-c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 0}
-
-c.KubeSpawner.namespace = os.environ["RUNAI_TEST_NAMESPACE"]
-c.KubeSpawner.image = "quay.io/jupyterhub/k8s-singleuser-sample:4.4.0"
-c.KubeSpawner.scheduler_name = "release-user-scheduler"
-c.KubeSpawner.start_timeout = 60
-c.KubeSpawner.extra_labels = {"hub.jupyter.org/network-access-hub": "true"}
-c.KubeSpawner.tolerations = [
-    {"key": "hub.jupyter.org/dedicated", "operator": "Equal", "value": "user",
-     "effect": "NoSchedule"},
-]
-c.KubeSpawner.mem_guarantee = "1G"
-c.KubeSpawner.storage_pvc_ensure = True
-c.KubeSpawner.storage_capacity = "10Gi"
-c.KubeSpawner.storage_access_modes = ["ReadWriteOnce"]
-c.KubeSpawner.pvc_name_template = "claim-{user_server}"
-c.KubeSpawner.volumes = {
-    "home": {"name": "volume-{user_server}",
-             "persistentVolumeClaim": {"claimName": "{pvc_name}"}}}
-c.KubeSpawner.volume_mounts = {
-    "home": {"mountPath": "/home/jovyan", "name": "volume-{user_server}"}}
-c.KubeSpawner.working_dir = "/home/jovyan"
-c.KubeSpawner.delete_grace_period = 1
-c.KubeSpawner.poll_interval = 2
-c.JupyterHub.allow_named_servers = True
-
-# In an image this is its command.
-c.KubeSpawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
-if os.geteuid() == 0:
-    c.KubeSpawner.args = ["--allow-root"]
-
-c.JupyterHub.services = [{"name": "tester", "api_token": os.environ["RUNAI_TEST_TOKEN"]}]
-c.JupyterHub.load_roles = [
-    {"name": "tester", "services": ["tester"], "scopes": ["admin:users", "admin:servers"]},
-]
-"""
-
-# What docs/kubernetes.md has an admin add.
-OURS = """
-SCOPES = ["access:services!service=runai", "custom:runai:submit"]
-c.JupyterHub.spawner_class = "runai-kube"
-c.RunaiKubeSpawner.service_url = f"http://127.0.0.1:{service_port}/services/runai/"
-c.RunaiKubeSpawner.service_token = os.environ["RUNAI_HUB_TOKEN"]
-c.RunaiKubeSpawner.api_url = f"http://127.0.0.1:{port}/services/runai/"
-c.KubeSpawner.server_token_scopes = ["users:activity!user", "access:servers!server", *SCOPES]
-c.JupyterHub.custom_scopes = {"custom:runai:submit": {"description": "Submit workloads."}}
-c.JupyterHub.load_roles += [
-    {"name": "user", "scopes": ["self", *SCOPES]},
-    {"name": "runai", "services": ["runai"], "scopes": [
-        "list:users", "read:users:groups", "read:roles:users", "read:servers", "read:groups",
-    ]},
-]
-c.JupyterHub.services += [{
-    "name": "runai",
-    "url": f"http://127.0.0.1:{service_port}",
-    "oauth_no_confirm": True,
-    "oauth_client_allowed_scopes": SCOPES,
-    "command": [sys.executable, "-m", "runai.hub_service"],
-    "environment": {
-        **{name: os.environ[name] for name in os.environ if name.startswith("RUNAI_")},
-        "KUBECONFIG": os.environ["RUNAI_TEST_SERVICE_RIGHTS"],
-        "RUNAI_API_URL": c.RunaiKubeSpawner.api_url,
-        "PATH": os.environ["PATH"],
-    },
-}]
-"""
-
-# Half the time to start: a real single-user server without JupyterLab's extensions.
-QUICK = """
-c.KubeSpawner.cmd = [
-    "env", "JUPYTERHUB_SINGLEUSER_APP=jupyter_server.serverapp.ServerApp", "JUPYTER_NO_CONFIG=1",
-    sys.executable, "-m", "jupyterhub.singleuser",
-]
-"""
-
-# What admins add to KubeSpawner, as its documentation shows it.
-ADMINS = (
-    QUICK
-    + """
-def profiles(spawner):
-    if spawner.user.name == "cy":
-        return []
-    return [
-        {
-            "display_name": "Plain",
-            "slug": "plain",
-            "profile_options": {
-                "image": {
-                    "display_name": "Image",
-                    "choices": {
-                        "small": {
-                            "display_name": "Small",
-                            "default": True,
-                            "kubespawner_override": {"image": "example/small:1"},
-                        },
-                        "large": {
-                            "display_name": "Large",
-                            "kubespawner_override": {"image": "example/large:1"},
-                        },
-                    },
-                    "unlisted_choice": {
-                        "enabled": True,
-                        "display_name": "Its name",
-                        "validation_regex": "^example/[a-z]+$",
-                        "kubespawner_override": {"image": "{value}"},
-                    },
-                },
-            },
-        },
-        {
-            "display_name": "One GPU",
-            "slug": "one-gpu",
-            "kubespawner_override": {
-                "extra_resource_limits": {"nvidia.com/gpu": "1"},
-                "environment": {"NVIDIA_VISIBLE_DEVICES": "all"},
-            },
-        },
-        {
-            "display_name": "Half a GPU",
-            "slug": "half",
-            "kubespawner_override": {"gpus": "0.5", "project": "vision"},
-        },
-        {"display_name": "Broken", "slug": "broken", "kubespawner_override": {"cmd": ["/nowhere"]}},
-        {
-            "display_name": "Never there",
-            "slug": "never",
-            "kubespawner_override": {
-                "extra_annotations": {"test/ignored": "true"},
-                "start_timeout": 2,
-            },
-        },
-    ]
-
-
-def before(spawner):
-    spawner.environment["FROM_THE_HOOK"] = spawner.user.name
-    if spawner.name == "hurried":
-        spawner.queue_timeout = 1
-
-
-def change(spawner, pod):
-    pod.metadata.annotations["admins/project"] = pod.metadata.labels.get("runai/project", "none")
-    return pod
-
-
-c.KubeSpawner.profile_list = profiles
-c.KubeSpawner.pre_spawn_hook = before
-c.KubeSpawner.modify_pod_hook = change
-c.KubeSpawner.extra_pod_config = {"dnsPolicy": "Default"}
-c.KubeSpawner.environment = {"GREETING": "hello", "NVIDIA_VISIBLE_DEVICES": "all"}
-"""
-)
-
-
-# JupyterLab as `runai up` starts it: no question about news at first.
-LAB = """
-import runai.embedded
-c.KubeSpawner.default_url = "/lab"
-c.KubeSpawner.environment = {"JUPYTER_CONFIG_PATH": runai.embedded.__path__[0] + "/lab"}
-"""
 
 
 class KubernetesHub(HubPlatform):
@@ -311,7 +132,8 @@ def running_kubernetes_hub(
     plane, namespace, ports = lab.plane, lab.namespace.name, free_ports(3)
     allow_jobs(plane, namespace)
     (place / "projects.yaml").write_text(PROJECTS.format(gpus=gpus, members=", ".join(USERS)))
-    (place / "config.py").write_text(AS_ZERO_TO_JUPYTERHUB + OURS + config)
+    (place / "values.yaml").write_text(documented_values(f"http://127.0.0.1:{ports[2]}"))
+    (place / "config.py").write_text(AS_ZERO_TO_JUPYTERHUB + DOCUMENTED + config)
     hub = KubernetesHub(place, ports[0])
     hub.lab = lab
     own = ("JUPYTERHUB", "RUNAI", "KUBE")

@@ -16,8 +16,9 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
 from e2e import lab
+from hub_configurations import LAB
 from hub_platform import PASSWORD
-from kubernetes_hub import LAB, KubernetesHub, running_kubernetes_hub
+from kubernetes_hub import KubernetesHub, running_kubernetes_hub
 from waiting import eventually
 
 pytestmark = [

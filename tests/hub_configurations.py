@@ -1,0 +1,195 @@
+"""Configurations of a JupyterHub on Kubernetes, as its admins have them; read by `kubernetes_hub`.
+
+Each is Python that JupyterHub runs: the first two together make a hub that works.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+__all__ = ["ADMINS", "AS_ZERO_TO_JUPYTERHUB", "DOCUMENTED", "LAB", "documented_values"]
+
+DOCUMENTATION = Path(__file__).parents[1] / "docs/kubernetes.md"
+
+# What zero-to-jupyterhub 4.4 sets of KubeSpawner by itself, and what its chart does round it.
+AS_ZERO_TO_JUPYTERHUB = """
+import os, sys
+from pathlib import Path
+
+c = get_config()
+here = Path(os.environ["RUNAI_TEST_PLACE"])
+port, hub_port, _ = os.environ["RUNAI_TEST_PORTS"].split()
+c.JupyterHub.bind_url = f"http://127.0.0.1:{port}/"
+c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{hub_port}"
+c.JupyterHub.db_url = f"sqlite:///{here / 'jupyterhub.sqlite'}"
+c.JupyterHub.cookie_secret_file = str(here / "cookie_secret")
+c.JupyterHub.proxy_class = "runai-embedded"
+c.JupyterHub.cleanup_servers = False
+c.JupyterHub.last_activity_interval = 60
+c.JupyterHub.authenticator_class = "dummy"
+c.DummyAuthenticator.allow_all = True
+c.DummyAuthenticator.password = os.environ["RUNAI_TEST_PASSWORD"]
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 0}
+
+c.KubeSpawner.namespace = os.environ["RUNAI_TEST_NAMESPACE"]
+c.KubeSpawner.image = "quay.io/jupyterhub/k8s-singleuser-sample:4.4.0"
+c.KubeSpawner.scheduler_name = "release-user-scheduler"
+c.KubeSpawner.start_timeout = 60
+c.KubeSpawner.extra_labels = {"hub.jupyter.org/network-access-hub": "true"}
+c.KubeSpawner.tolerations = [
+    {"key": "hub.jupyter.org/dedicated", "operator": "Equal", "value": "user",
+     "effect": "NoSchedule"},
+]
+c.KubeSpawner.mem_guarantee = "1G"
+c.KubeSpawner.storage_pvc_ensure = True
+c.KubeSpawner.storage_capacity = "10Gi"
+c.KubeSpawner.storage_access_modes = ["ReadWriteOnce"]
+c.KubeSpawner.pvc_name_template = "claim-{user_server}"
+c.KubeSpawner.volumes = {
+    "home": {"name": "volume-{user_server}",
+             "persistentVolumeClaim": {"claimName": "{pvc_name}"}}}
+c.KubeSpawner.volume_mounts = {
+    "home": {"mountPath": "/home/jovyan", "name": "volume-{user_server}"}}
+c.KubeSpawner.working_dir = "/home/jovyan"
+c.KubeSpawner.delete_grace_period = 1
+c.KubeSpawner.poll_interval = 2
+c.JupyterHub.allow_named_servers = True
+
+# In an image this is its command.
+c.KubeSpawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
+if os.geteuid() == 0:
+    c.KubeSpawner.args = ["--allow-root"]
+
+c.JupyterHub.services = [{"name": "tester", "api_token": os.environ["RUNAI_TEST_TOKEN"]}]
+c.JupyterHub.load_roles = [
+    {"name": "tester", "services": ["tester"], "scopes": ["admin:users", "admin:servers"]},
+]
+"""
+
+# The values of docs/kubernetes.md, put in as zero-to-jupyterhub does it.
+DOCUMENTED = """
+import yaml
+
+values = yaml.safe_load((here / "values.yaml").read_text())["hub"]
+for name, service in values["services"].items():
+    c.JupyterHub.services.append({"name": name, **service})
+for name, role in values["loadRoles"].items():
+    c.JupyterHub.load_roles.append({"name": name, **role})
+for _, text in sorted(values["extraConfig"].items()):
+    exec(text)
+
+# What the chart does: it runs the service.
+c.JupyterHub.services[-1].update(
+    command=[sys.executable, "-m", "runai.hub_service"],
+    environment={
+        **{name: value for name, value in os.environ.items() if name.startswith("RUNAI_")},
+        "KUBECONFIG": os.environ["RUNAI_TEST_SERVICE_RIGHTS"],
+        "RUNAI_API_URL": c.RunaiKubeSpawner.api_url,
+        "PATH": os.environ["PATH"],
+    },
+)
+"""
+
+# Half the time to start: a real single-user server without JupyterLab's extensions.
+QUICK = """
+c.KubeSpawner.cmd = [
+    "env", "JUPYTERHUB_SINGLEUSER_APP=jupyter_server.serverapp.ServerApp", "JUPYTER_NO_CONFIG=1",
+    sys.executable, "-m", "jupyterhub.singleuser",
+]
+"""
+
+# What admins add to KubeSpawner, as its documentation shows it.
+ADMINS = (
+    QUICK
+    + """
+def profiles(spawner):
+    if spawner.user.name == "cy":
+        return []
+    return [
+        {
+            "display_name": "Plain",
+            "slug": "plain",
+            "profile_options": {
+                "image": {
+                    "display_name": "Image",
+                    "choices": {
+                        "small": {
+                            "display_name": "Small",
+                            "default": True,
+                            "kubespawner_override": {"image": "example/small:1"},
+                        },
+                        "large": {
+                            "display_name": "Large",
+                            "kubespawner_override": {"image": "example/large:1"},
+                        },
+                    },
+                    "unlisted_choice": {
+                        "enabled": True,
+                        "display_name": "Its name",
+                        "validation_regex": "^example/[a-z]+$",
+                        "kubespawner_override": {"image": "{value}"},
+                    },
+                },
+            },
+        },
+        {
+            "display_name": "One GPU",
+            "slug": "one-gpu",
+            "kubespawner_override": {
+                "extra_resource_limits": {"nvidia.com/gpu": "1"},
+                "environment": {"NVIDIA_VISIBLE_DEVICES": "all"},
+            },
+        },
+        {
+            "display_name": "Half a GPU",
+            "slug": "half",
+            "kubespawner_override": {"gpus": "0.5", "project": "vision"},
+        },
+        {"display_name": "Broken", "slug": "broken", "kubespawner_override": {"cmd": ["/nowhere"]}},
+        {
+            "display_name": "Never there",
+            "slug": "never",
+            "kubespawner_override": {
+                "extra_annotations": {"test/ignored": "true"},
+                "start_timeout": 2,
+            },
+        },
+    ]
+
+
+def before(spawner):
+    spawner.environment["FROM_THE_HOOK"] = spawner.user.name
+    if spawner.name == "hurried":
+        spawner.queue_timeout = 1
+
+
+def change(spawner, pod):
+    pod.metadata.annotations["admins/project"] = pod.metadata.labels.get("runai/project", "none")
+    return pod
+
+
+c.KubeSpawner.profile_list = profiles
+c.KubeSpawner.pre_spawn_hook = before
+c.KubeSpawner.modify_pod_hook = change
+c.KubeSpawner.extra_pod_config = {"dnsPolicy": "Default"}
+c.KubeSpawner.environment = {"GREETING": "hello", "NVIDIA_VISIBLE_DEVICES": "all"}
+"""
+)
+
+
+# JupyterLab as `runai up` starts it: no question about news at first.
+LAB = """
+import runai.embedded
+c.KubeSpawner.default_url = "/lab"
+c.KubeSpawner.environment = {"JUPYTER_CONFIG_PATH": runai.embedded.__path__[0] + "/lab"}
+"""
+
+
+def documented_values(service: str) -> str:
+    """Return zero-to-jupyterhub's values as the documentation has them, for a service elsewhere."""
+    [values] = re.findall(
+        r"^```yaml\n(hub:.*?)^```", DOCUMENTATION.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert "http://runai.runai" in values
+    return str(values).replace("http://runai.runai", service)
