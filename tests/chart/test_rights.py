@@ -42,14 +42,6 @@ def kubelet():
         yield started
 
 
-@pytest.fixture
-def lab(plane):
-    made = ClusterLab(plane)
-    yield made
-    made.forget_projects()
-    made.remove()
-
-
 async def forbidden(rights: Path, act: Act, lab: ClusterLab, kubelet: Kubelet) -> list[str]:
     """Let it act; return what it was not allowed to do."""
     node, project = f"gpu-{lab.number}", f"vision-{lab.number}"

@@ -113,7 +113,7 @@ def installed() -> Iterator[ControlPlane]:
 
         def admits() -> bool:
             plain = job("plain")
-            del plain["spec"]["podFailurePolicy"]
+            del plain["spec"]["podFailurePolicy"], plain["spec"]["podReplacementPolicy"]
             path = "/apis/batch/v1/namespaces/default/jobs?dryRun=All"
             return "podFailurePolicy" in started.request("POST", path, plain)["spec"]
 

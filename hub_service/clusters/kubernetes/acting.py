@@ -67,6 +67,8 @@ class Acting:
             return
         self.bound[pod.uid] = decision, grant
         self._news.tell(pod, "Scheduled", f"Runs on {decision.node}.")
+        if pod.remark:
+            self._news.tell(pod, "NotElastic", pod.remark)
 
     async def reserve(self, decision: Start, name: str, slot: Slot) -> None:
         """Have a device kept for those who are to share it."""

@@ -49,6 +49,8 @@ GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB, by NVIDIA's feature discovery
 PROJECT_LABELS = ("runai/project", "project", "runai/queue", "kai.scheduler/queue")
 KIND_LABEL = "runai/kind"
 GANG_LABEL = "runai/gang"
+ELASTIC_LABEL = "elastic"
+"""The original's."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 HELD = "runai/held"
 """Annotation: the scheduler keeps the Job suspended, and why it waits."""
@@ -61,6 +63,10 @@ RESERVED_DEVICE = "run.ai/reserve_for_gpu_index"
 USER = "hub.jupyter.org/username"
 SERVER = "hub.jupyter.org/servername"
 _FINISHED = frozenset({"Succeeded", "Failed"})
+_NOT_RESIZED = (
+    "It keeps the GPUs that it asks for: pods of plain YAML are not resized."
+    " Submit it with runai submit --elastic instead."
+)
 _PRIORITIES = {"train": 50, "build": 100, "inference": 125}
 
 PodKind = Literal["train", "build", "inference"]
@@ -104,6 +110,8 @@ class Pod:
     """Why it waits, as we told it last."""
     unsupported: str = ""
     """What it asks for that this scheduler cannot do, as a sentence."""
+    remark: str = ""
+    """What it asks for that it does without, as a sentence: it is told so when it starts."""
     is_up: bool = False
     """Its containers run."""
     exit_code: int | None = None
@@ -211,6 +219,7 @@ def read_pod(found: Object) -> Pod:
         bound=when(scheduled["lastTransitionTime"]) if is_bound else None,
         sentence="" if is_bound else scheduled.get("message", ""),
         unsupported=_unsupported(spec, wrong, kind, owner),
+        remark=_NOT_RESIZED if labels.get(ELASTIC_LABEL) == "true" else "",
         is_up=status.get("phase") == "Running",
         exit_code=_exit_code(status),
         user=annotations.get(USER, ""),

@@ -1,0 +1,28 @@
+"""Fixtures of the chart's tests on a control plane; `plane` is the whole suite's.
+
+lab       a namespace that is gone after the test, with all projects
+rights    kubeconfig of the installed service account
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from control_plane.lab import ClusterLab
+from control_plane.plane import ControlPlane
+
+
+@pytest.fixture
+def lab(plane: ControlPlane) -> Iterator[ClusterLab]:
+    made = ClusterLab(plane)
+    yield made
+    made.forget_projects()
+    made.remove()
+
+
+@pytest.fixture
+def rights(plane: ControlPlane) -> Path:
+    return plane.service_account("runai", "runai-scheduler")

@@ -1,0 +1,91 @@
+"""Each file of examples/kubernetes is taken by the API server; a pod that waits says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from control_plane.objects import pod
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "kubernetes"
+# Their pods, by file.
+PODS = {"session": 1, "job": 1, "gang": 2, "elastic": 1}
+
+
+def apply(lab, name: str) -> None:
+    where = ("--namespace", lab.namespace.name)
+    lab.plane.kubectl("apply", *where, "-f", str(EXAMPLES / f"{name}.yaml"))
+
+
+def described(lab, name: str) -> str:
+    return lab.plane.kubectl("describe", "pod", name, "--namespace", lab.namespace.name)
+
+
+def made(lab) -> list[str]:
+    """Return the names of the example's pods."""
+    return [n for p in lab.namespace.pods() if (n := p["metadata"]["name"]) != "other"]
+
+
+@pytest.fixture
+def full(lab, rights, eventually):
+    """A cluster whose only GPU somebody has, and a scheduler."""
+    lab.node("gpu-0", gpus=1)
+    apply(lab, "project")
+    with Scheduler(rights) as scheduler:
+        lab.namespace.create(pod("other", project="vision"))
+        eventually(lambda: lab.namespace.node_of("other"), what="the GPU is taken")
+        yield scheduler
+
+
+def test_there_is_a_test_of_each():
+    assert {path.stem for path in EXAMPLES.iterdir()} == {"project", *PODS}
+
+
+def test_a_project_is_pleasant_to_look_at(full, lab, eventually):
+    def columns() -> list[str]:
+        header, line = lab.plane.kubectl("get", "project", "vision").splitlines()
+        assert header.split()[:5] == ["NAME", "QUOTA", "FAIR", "SHARE", "ALLOCATED"]
+        return line.split()
+
+    eventually(lambda: columns()[:4] == ["vision", "2", "1", "1"], what="it shows what is held")
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_that_waits_says_why_when_it_is_described(full, lab, eventually, name):
+    apply(lab, name)
+
+    pods = eventually(lambda: names if len(names := made(lab)) == PODS[name] else None)
+    for each in pods:
+        text = eventually(
+            lambda each=each: t if "Waiting" in (t := described(lab, each)) else None,
+            what="it is told why it waits",
+        )
+        (line,) = {line for line in text.splitlines() if " Waiting " in line}
+        assert "runai-scheduler" in line
+        assert len(line.split("runai-scheduler")[1].split()) > 5  # a sentence
+
+
+@pytest.mark.parametrize("name", ["job", "gang", "elastic"])
+def test_it_runs_when_there_is_room(full, lab, eventually, name):
+    apply(lab, name)
+    lab.node("gpu-1", gpus=2)
+
+    def bound() -> bool:
+        return [lab.namespace.node_of(each) for each in made(lab)] == ["gpu-1"] * PODS[name]
+
+    eventually(bound, what="its pods are bound")
+
+
+def test_a_job_labelled_elastic_is_told_that_it_is_not_resized(full, lab, eventually):
+    lab.node("gpu-1", gpus=2)
+
+    apply(lab, "elastic")
+
+    def said() -> bool:
+        return any("runai submit --elastic" in described(lab, each) for each in made(lab))
+
+    eventually(said, what="its Event says so")
