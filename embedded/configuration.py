@@ -28,6 +28,11 @@ HANDED_ON = (
     "RUNAI_ELASTIC_RESIZE_COST",
     "RUNAI_LEDGER",
     "RUNAI_LOG_LEVEL",
+    "RUNAI_NOTIFY_FROM",
+    "RUNAI_NOTIFY_SMTP",
+    "RUNAI_NOTIFY_TO",
+    "RUNAI_NOTIFY_WEBHOOK",
+    "RUNAI_NOTIFY_WEBHOOK_SECRET",
 )
 """The service's own variables that whoever starts the platform may set."""
 # What members of projects may do with the service, from the browser, a notebook or the terminal.

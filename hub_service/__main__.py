@@ -39,6 +39,7 @@ from runai.hub_service.running import (
     Work,
     hub_users,
     no_opinion,
+    notifier,
     on_signal,
     run_until,
     url_of,
@@ -167,6 +168,7 @@ async def serve_here(config: Config) -> None:
         work: list[Work] = [
             cluster.run(),
             platform.controller.run(),
+            notifier(config, platform).run(),
             Bookkeeping(cluster, platform.ledger, platform.controller.changes).run(),
             platform.ledger.run(),
         ]

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.notifications import NotificationSettings
 
 __all__ = ["Config", "HubConfig", "KubernetesConfig"]
 
@@ -89,6 +90,8 @@ class Config:
     """How eagerly elastic jobs grow."""
     kubernetes: KubernetesConfig | None = None
     """None: the cluster is this machine."""
+    notify: NotificationSettings = field(default_factory=NotificationSettings)
+    """Where people are told of their workloads, beside the pages; nowhere unless set."""
     hub_pid: int | None = None
     """JupyterHub's process, where it is this service's parent: the service leaves with it."""
 
@@ -130,6 +133,7 @@ class Config:
             log_level=_log_level(environ),
             elastic=_elastic_rules(environ),
             kubernetes=_kubernetes(environ),
+            notify=NotificationSettings.from_environment(environ),
             hub_pid=_count("RUNAI_HUB_PID", environ, most=MOST_PID)
             if environ.get("RUNAI_HUB_PID")
             else None,

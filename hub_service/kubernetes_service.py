@@ -34,6 +34,7 @@ from runai.hub_service.running import (
     Work,
     hub_users,
     no_opinion,
+    notifier,
     on_signal,
     run_until,
     url_of,
@@ -137,6 +138,7 @@ async def lead(
     work: list[Work] = [
         cluster.run(),
         platform.controller.run(),
+        notifier(config, platform).run(),
         Bookkeeping(cluster, ledger, platform.controller.changes).run(),
         ledger.run(),
     ]

@@ -14,9 +14,11 @@ from typing import Any
 from runai.hub_service.api.hub_auth import HubAuthenticator
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.config import Config
+from runai.hub_service.notifications import Notifier
+from runai.hub_service.notifications.channels import Channel, Mail, Webhook
 from runai.hub_service.serving import Server
 
-__all__ = ["Work", "hub_users", "no_opinion", "on_signal", "run_until", "url_of"]
+__all__ = ["Work", "hub_users", "no_opinion", "notifier", "on_signal", "run_until", "url_of"]
 
 LEAVE_WITHIN_S = 10.0
 """Long enough for streams to end and the ledger to be written; the next start waits for us."""
@@ -94,6 +96,22 @@ def url_of(config: Config, listening: socket.socket | None) -> str:
         f"http://[{host}]:{port}{config.prefix}"
         if ":" in host
         else f"http://{host}:{port}{config.prefix}"
+    )
+
+
+def notifier(config: Config, platform: Platform) -> Notifier:
+    """Return what tells people of their workloads, by the ways that are set."""
+    channels: list[Channel] = []
+    if config.notify.webhook is not None:
+        channels.append(Webhook(config.notify.webhook))
+    if config.notify.mail is not None:
+        channels.append(Mail(config.notify.mail))
+    return Notifier(
+        platform.cluster,
+        platform.idle.now,
+        platform.recent,
+        channels,
+        platform.controller.changes,
     )
 
 

@@ -4,7 +4,8 @@ One dictionary of plain values; `panel.js` renders it and decides nothing. The t
 here are the contract between the two, repeated there as JSDoc.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal, TypedDict
 
 from runai.hub_service.api.schemas import Overview, ProjectView, WorkloadView
@@ -18,6 +19,7 @@ __all__ = [
     "Chart",
     "Row",
     "State",
+    "Told",
     "is_simulated",
     "jobs_state",
     "my_projects",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 FINISHED = frozenset({"succeeded", "failed", "ended"})
+SHOWN_TOLD = 5
 SHOWN_FINISHED = 5
 """Finished workloads at the end of the table; older ones only make it long."""
 
@@ -81,6 +84,14 @@ class Bar(TypedDict):
     waiting: int
 
 
+class Told(TypedDict):
+    """What happened to a workload: when (Unix seconds), what kind of thing, as a sentence."""
+
+    at: float
+    kind: Literal["paused", "resumed", "failed", "idle"]
+    text: str
+
+
 class Chart(TypedDict):
     """Allocated against utilized, now and over time; times in Unix seconds."""
 
@@ -104,6 +115,8 @@ class State(TypedDict):
     workloads: list[Row]
     chart: Chart | None
     notes: list[str]
+    told: list[Told]
+    """What happened to them lately, the latest first."""
 
 
 def panel_state(
@@ -125,6 +138,7 @@ def panel_state(
         workloads=[_row(view) for view in (*going, *ended[:SHOWN_FINISHED])],
         chart=chart,
         notes=[COMPUTE_IS_SHARED] if any(view.limit for view in going) else [],
+        told=_told(overview),
     )
 
 
@@ -138,11 +152,12 @@ def quota_state(overview: Overview, *, projects: Sequence[str]) -> State:
         workloads=[],
         chart=None,
         notes=[],
+        told=[],
     )
 
 
 def jobs_state(
-    overview: Overview, ids: Iterable[str], *, before: Sequence[Row], notes: Sequence[str]
+    overview: Overview, ids: Sequence[str], *, before: Sequence[Row], notes: Sequence[str]
 ) -> State:
     """Show these workloads; one that was there `before` and is no more is shown as deleted."""
     now = {view.id: view for view in overview.workloads}
@@ -161,6 +176,7 @@ def jobs_state(
         workloads=rows,
         chart=None,
         notes=list(notes) if waiting else [],
+        told=_told(overview, set(ids)),
     )
 
 
@@ -181,6 +197,14 @@ def my_usage(overview: Overview, user: str) -> tuple[float, float | None]:
 def is_simulated(overview: Overview) -> bool:
     """Tell whether any device is simulated."""
     return any(device.simulated for node in overview.nodes for device in node.devices)
+
+
+def _told(overview: Overview, ids: AbstractSet[str] | None = None) -> list[Told]:
+    return [
+        Told(at=one.at.timestamp(), kind=one.kind, text=one.text)
+        for one in overview.notifications[:SHOWN_TOLD]
+        if ids is None or one.workload in ids
+    ]
 
 
 def _bar(project: ProjectView) -> Bar:

@@ -21,7 +21,8 @@ import { h } from "./nodes.js";
  * @typedef {import("./chart.js").Chart} Chart
  * @typedef {import("./nodes.js").Node_} Node_
  * @typedef {{view: "panel" | "quota" | "jobs", lost: string, simulated: boolean, projects: Bar[],
- *   workloads: Row[], chart: Chart | null, notes: string[]}} State
+ *   workloads: Row[], chart: Chart | null, notes: string[],
+ *   told: {at: number, kind: string, text: string}[]}} State
  * @typedef {{confirming: string, busy: Map<string, string>, errors: Map<string, string>}} Clicks
  *   what clicks have begun: a workload whose stop is to be confirmed, versions seen at a click
  * @typedef {(verb: Action["verb"], row: Row) => void} Act
@@ -42,7 +43,7 @@ export const BEGUN = {
  * @param {State} state @param {Clicks} clicks @param {Act} act @returns {Node_[]}
  */
 export function view(state, clicks, act) {
-  const { projects, workloads, chart, notes } = state;
+  const { projects, workloads, chart, notes, told } = state;
   const inPanel = state.view === "panel";
   return [
     h("div", { class: `runai runai-${state.view}`, key: "all" },
@@ -60,6 +61,9 @@ export function view(state, clicks, act) {
         workloads.length
           ? workloadTable(workloads, clicks, act, !inPanel)
           : h("p", { class: "runai-none" }, inPanel ? "None yet: %runai_submit script.py submits one." : "Submitted…"),
+        told.length > 0 && h("ul", { class: "runai-told", role: "log", "aria-label": "What happened", key: "told" },
+          told.map((one) => h("li", { key: `${one.at} ${one.text}`, class: `runai-told-${one.kind}` },
+            h("time", {}, new Date(1000 * one.at).toLocaleTimeString([], { timeStyle: "short" })), ` ${one.text}`))),
         notes.map((note) => h("p", { class: "runai-note", key: note }, note)),
       ),
     ),

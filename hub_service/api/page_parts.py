@@ -86,6 +86,7 @@ def gpus_page(overview: Overview, user: str) -> dict[str, Any]:
             "waiting": sum(p.waiting for p in overview.projects if p.parent is None),
             "reclaimed": overview.idle_gpu_hours_reclaimed,
             "notes": overview.notes,
+            "notifications": overview.notifications,
         },
         "projects": project_rows(overview.projects, len(devices)),
         "workloads": [
@@ -103,6 +104,7 @@ def gpus_parts(environment: Environment, overview: Overview, user: str) -> Rende
     parts = {
         "summary": macros.summary(values["overview"]),
         "notes": macros.notes(values["overview"]["notes"]),
+        "notifications": macros.notifications(values["overview"]["notifications"]),
         "projects": macros.projects(values["projects"]),
         "nothing": macros.nothing(not rows),
     }

@@ -23,6 +23,7 @@ from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound
 from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
+from runai.hub_service.notifications import Recent
 
 __all__ = ["Caller", "On", "Platform", "Watcher", "Watching"]
 
@@ -45,6 +46,8 @@ class Platform:
     """Whether jobs could begin in a directory; always true where only their user could tell."""
     clock: Callable[[], float] = time.time
     present: Present = field(default_factory=Present)
+    recent: Recent = field(default_factory=Recent)
+    """What people were told lately."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the service is about to end: who waits is answered with what is, streams end."""
     questions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
@@ -64,6 +67,7 @@ class Platform:
             progress=await self.cluster.progress(),
             idle=self.idle.now,
             present=self.present,
+            recent=self.recent,
         )
 
     async def shared_world(self) -> World:

@@ -20,7 +20,9 @@ from runai.hub_service.api.durations import Seconds
 from runai.hub_service.api.elastic_schemas import ElasticView
 from runai.hub_service.api.idle_schemas import IdlePut, IdleView
 from runai.hub_service.api.limits import LimitView, ProcessView
+from runai.hub_service.api.notification_schemas import NotificationView
 from runai.hub_service.api.progress_schemas import MetricsView, ProgressView
+from runai.hub_service.api.usage_schemas import UsageKind, UsageOf, UsagePoint, UsageSeries
 from runai.hub_service.api.wire import (
     EnvName,
     Gpus,
@@ -45,6 +47,7 @@ __all__ = [
     "LimitView",
     "LogLine",
     "NodeView",
+    "NotificationView",
     "OthersView",
     "Overview",
     "PastWorkload",
@@ -326,6 +329,8 @@ class Overview(Wire):
     nodes: list[NodeView]
     idle_gpu_hours_reclaimed: float = 0
     """What would have been idle, had it not been given to others; ever."""
+    notifications: list[NotificationView] = []
+    """What happened to the caller's workloads in the last hour, the latest first."""
     notes: list[str] = []
     """What an admin should know: "quotas add up to 6 GPUs, the cluster has 5"."""
 
@@ -343,46 +348,6 @@ class WhoAmI(Wire):
 
 
 # -- usage ---------------------------------------------------------------------------------------
-
-
-class UsagePoint(Wire):
-    """Averages over one step that ends at `at`, in GPUs; None: nothing was measured then."""
-
-    at: datetime
-    allocated: float | None
-    utilized: float | None
-
-
-class UsageSeries(Wire):
-    """Allocation and utilization over a range, time-weighted, zeros included and gaps left out."""
-
-    since: datetime
-    until: datetime
-    step_s: int
-    capacity: float
-    """GPUs in the cluster now."""
-    points: list[UsagePoint]
-    allocated_average: float | None
-    utilized_average: float | None
-    allocated_gpu_hours: float
-    used_gpu_hours: float
-    idle_gpu_hours: float
-    """Allocated and less than 1 % busy."""
-    simulated: bool
-
-
-UsageKind = Literal["project", "user", "node"]
-
-
-class UsageOf(Wire):
-    """What a project, a user or a node held and kept busy over a range; averages in GPUs."""
-
-    name: str
-    allocated_average: float | None
-    utilized_average: float | None
-    allocated_gpu_hours: float
-    used_gpu_hours: float
-    idle_gpu_hours: float
 
 
 class PastWorkload(Wire):

@@ -27,6 +27,7 @@ from runai.hub_service.api.schemas import (
     DeviceView,
     HistoryView,
     NodeView,
+    NotificationView,
     Overview,
     ProjectView,
     ReasonView,
@@ -46,6 +47,9 @@ from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory, g
 from runai.hub_service.submission import build_quota
 
 __all__ = ["Viewer", "version_of"]
+
+TOLD = 10
+"""Notifications in an overview."""
 
 RECENT = 100
 """Finished workloads in an overview; `workloads` lists all."""
@@ -240,8 +244,16 @@ class Viewer:
             workloads=[self.workload(record) for record in seen],
             nodes=self.nodes(),
             idle_gpu_hours_reclaimed=self.world.meter.reclaimed() / 3600,
+            notifications=self._notifications(),
             notes=self._notes() if self.actor.admin else [],
         )
+
+    def _notifications(self) -> list[NotificationView]:
+        recent = self.world.recent.of(self.actor.name, self.world.at)[:TOLD]
+        return [
+            NotificationView(at=_time(n.at), kind=n.kind, workload=n.workload, text=n.text)
+            for n in recent
+        ]
 
     def _notes(self) -> list[str]:
         roots = [r.spec for r in self.world.projects.values() if r.spec.parent is None]

@@ -19,6 +19,7 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.idle.watch import IdleNow
 from runai.hub_service.ledger import Totals
+from runai.hub_service.notifications import Recent
 from runai.hub_service.scheduler.model import ProjectShare
 from runai.hub_service.scheduler.quantity import MilliGpu
 
@@ -68,6 +69,8 @@ class World:
     present: Present
     progress: Mapping[WorkloadId, Progress] = field(default_factory=dict)
     """What jobs have reported of themselves last."""
+    recent: Recent = field(default_factory=Recent)
+    """What people were told lately."""
     idle: Callable[[WorkloadId], IdleNow | None] = lambda _workload: None
     """How idle a workload is; None: it is not."""
 

@@ -23,7 +23,7 @@ const chart = (given = {}) => ({
   allocated: 4, utilized: 3, since: 0, until: 600, step_s: 4, points: [[2, 4, 1], [596, 4, 2], [602, 4, 3]], quota: 2.5, ...given,
 });
 const state = (given = {}) => ({
-  view: "panel", lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], ...given,
+  view: "panel", lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], told: [], ...given,
 });
 const clicks = (given = {}) => ({ confirming: "", busy: new Map(), errors: new Map(), ...given });
 
@@ -100,6 +100,12 @@ test("simulated devices are marked at the bars, in the picture and at the worklo
   const marks = (simulated) => drawn({ simulated }).filter((node) => text(node) === "simulated GPUs" && node.tag !== "p");
   assert.deepEqual(marks(true).map((node) => node.tag), ["span", "text", "span"]);
   assert.deepEqual(marks(false), []);
+});
+
+test("what happened lately is told with its time, in a list that is read out", () => {
+  const log = find(drawn({ told: [{ at: 1e9, kind: "paused", text: "vision/a was paused" }] }), "role", "log");
+  assert.match(text(log), /\d.* vision\/a was paused/);
+  assert.equal(find(drawn(), "role", "log"), undefined);
 });
 
 test("a picture that is out of date says so", () => {

@@ -1,0 +1,119 @@
+"""Watch the cluster for what people should be told, keep it for pages, hand it to the channels.
+
+A slow or broken channel delays nobody: each has a queue of its own, and what does not fit is
+dropped and counted in the log, which names no address and no secret. Made by the composition root.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from runai.hub_service.broadcast import Broadcast
+from runai.hub_service.clusters.base import Cluster
+from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
+from runai.hub_service.errors import NotFound
+from runai.hub_service.idle.machine import Do
+from runai.hub_service.idle.watch import IdleNow
+from runai.hub_service.notifications.channels import Channel, Undelivered
+from runai.hub_service.notifications.news import Kind, Notification, Recent, Seen, happened, seen
+
+__all__ = ["Notifier"]
+
+LOG = logging.getLogger("runai.notifications")
+
+LOOK_EVERY_S = 5.0
+"""Idleness makes no change that wakes anybody."""
+QUEUED = 1000
+TRIES = 3
+AGAIN_S = 10.0
+
+
+class Notifier:
+    """Tell what happens from now on."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        idle: Callable[[WorkloadId], IdleNow | None],
+        recent: Recent,
+        channels: Sequence[Channel],
+        changes: Broadcast,
+        *,
+        clock: Callable[[], float] = time.time,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        self._cluster = cluster
+        self._idle = idle
+        self._recent = recent
+        self._queues = [(channel, asyncio.Queue[Notification](QUEUED)) for channel in channels]
+        self._changes = changes
+        self._clock = clock
+        self._again_s = again_s
+        self._seen: dict[WorkloadId, Seen] = {}
+
+    async def run(self) -> None:
+        """Watch and deliver for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for channel, queue in self._queues:
+                tasks.create_task(self._deliver(channel, queue))
+            while True:
+                version = self._changes.version
+                await self.look()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY_S):
+                        await self._changes.after(version)
+
+    async def look(self) -> None:
+        """Tell what has happened since the last look; the first one only remembers."""
+        now: dict[WorkloadId, Seen] = {}
+        for record in await self._cluster.workloads():
+            before = self._seen.get(record.id)
+            idle = self._idle(record.id)
+            told = idle is not None and idle.level not in {None, Do.BADGE}
+            now[record.id] = seen(record, before, is_idle=told)
+            for kind in happened(before, now[record.id]) if before is not None else ():
+                self._tell(await self._notification(kind, record))
+        self._seen = now
+
+    async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
+        history_kind, sentence = _SENTENCES[kind]
+        why = ""
+        with suppress(NotFound):  # deleted since
+            events = await self._cluster.history(record.id)
+            why = next((e.text for e in reversed(events) if e.kind == history_kind), "")
+        text = sentence.format(record.id) + (f": {why}" if why else "")
+        spec = record.spec
+        return Notification(self._clock(), kind, record.id, spec.project, spec.user, text)
+
+    def _tell(self, notification: Notification) -> None:
+        self._recent.add(notification)
+        for channel, queue in self._queues:
+            try:
+                queue.put_nowait(notification)
+            except asyncio.QueueFull:
+                LOG.warning("%s is too slow: a notification was dropped", channel.name)
+
+    async def _deliver(self, channel: Channel, queue: asyncio.Queue[Notification]) -> None:
+        while True:
+            notification = await queue.get()
+            for attempt in range(1, TRIES + 1):
+                try:
+                    await channel.send(notification)
+                except Undelivered as trouble:
+                    LOG.warning("%s, try %d of %d: %s", channel.name, attempt, TRIES, trouble)
+                    if not trouble.worth_again:
+                        break
+                    await asyncio.sleep(self._again_s * attempt)
+                else:
+                    break
+
+
+_SENTENCES: dict[Kind, tuple[str, str]] = {
+    "paused": ("stopping", "{} was paused"),
+    "resumed": ("starting", "{} runs again"),
+    "failed": ("failed", "{} failed"),
+    "idle": ("warning", "{} keeps no GPU busy"),
+}
+"""Which line of its history tells more, and the sentence."""

@@ -1,0 +1,322 @@
+"""Who is told what happened: sentences, then a real HTTP receiver and a real mail server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import threading
+from asyncio import Server
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller as MailServer
+from aiosmtpd.smtp import AuthResult, LoginPassword
+
+from labs import Clock, SimulatedLab, plan, running, start, stop
+from runai.hub_service.broadcast import Broadcast
+from runai.hub_service.clusters.records import WorkloadState
+from runai.hub_service.config import Config
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.idle.machine import Do
+from runai.hub_service.idle.watch import IdleNow
+from runai.hub_service.notifications import Notification, NotificationSettings, Notifier, Recent
+from runai.hub_service.notifications.channels import Mail, Undelivered, Webhook
+from runai.hub_service.notifications.news import Seen, happened
+from waiting import eventually_async
+
+LEAST = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret-of-the-hub"}
+PAUSED = Notification(1e9, "paused", "vision/exp", "vision", "ana", "vision/exp was paused: why")
+SECRET = "correct horse"
+
+RUNNING, AWAY = WorkloadState.RUNNING, WorkloadState.PAUSED
+FAILED, QUEUED = WorkloadState.FAILED, WorkloadState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kinds"),
+    [
+        (Seen(RUNNING, 0), Seen(AWAY, 1, away=True), ["paused"]),
+        (Seen(AWAY, 1, away=True), Seen(RUNNING, 1), ["resumed"]),
+        (Seen(RUNNING, 0), Seen(RUNNING, 1), ["paused", "resumed"]),
+        (Seen(QUEUED, 0), Seen(RUNNING, 0), []),
+        (Seen(RUNNING, 0), Seen(WorkloadState.SUSPENDED, 0), []),
+        (Seen(RUNNING, 0), Seen(FAILED, 0), ["failed"]),
+        (Seen(FAILED, 0), Seen(FAILED, 0), []),
+        (Seen(RUNNING, 0), Seen(RUNNING, 0, is_idle=True), ["idle"]),
+        (Seen(RUNNING, 0, is_idle=True), Seen(RUNNING, 0, is_idle=True), []),
+    ],
+)
+def test_what_is_worth_telling(before, now, kinds):
+    assert happened(before, now) == kinds
+
+
+def test_what_was_told_is_its_owners_and_for_an_hour():
+    recent = Recent()
+    recent.add(PAUSED)
+
+    assert list(recent.of("ana", PAUSED.at + 3599)) == [PAUSED]
+    assert list(recent.of("ana", PAUSED.at + 3601)) == []
+    assert list(recent.of("mia", PAUSED.at)) == []
+
+
+async def test_a_pause_and_the_return_are_told_once_with_the_reason():
+    lab, recent, idle = SimulatedLab(), Recent(), dict[str, IdleNow]()
+    notifier = Notifier(lab.simulated, idle.get, recent, [], Broadcast(), clock=Clock())
+    async with running(lab.simulated):
+        job = lab.job()
+        await lab.started(job)
+        await notifier.look()
+        await lab.cluster.apply(plan(stop(job.id)))
+        await lab.until(job.id, "paused")
+        await notifier.look()
+        await notifier.look()
+        await lab.cluster.apply(plan(start(job.id, 0)))
+        await lab.until(job.id, "running")
+        await notifier.look()
+        idle[job.id] = IdleNow(1200, Do.NOTIFY)
+        await notifier.look()
+        await notifier.look()
+
+    told = list(reversed(recent.of("ana", Clock()())))
+    assert [(one.kind, one.workload) for one in told] == [
+        (kind, "vision/exp") for kind in ("paused", "resumed", "idle")
+    ]
+    assert "nlp takes back what is its own" in told[0].text
+
+
+# -- out of the service --------------------------------------------------------------------------
+
+
+@dataclass
+class Receiver:
+    """A web server that keeps what is posted to it."""
+
+    answers: list[int] = field(default_factory=list)
+    posted: list[tuple[str, bytes]] = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    here = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            here.posted.append((self.headers.get("X-Runai-Signature", ""), body))
+            self.send_response(here.answers.pop(0) if here.answers else 204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    here.url = f"http://127.0.0.1:{server.server_port}/hook/{SECRET.replace(' ', '-')}"
+    yield here
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def settings(**variables: str) -> NotificationSettings:
+    return NotificationSettings.from_environment(
+        {f"RUNAI_NOTIFY_{name}": value for name, value in variables.items()}
+    )
+
+
+async def test_a_webhook_is_posted_signed_json(receiver):
+    given = settings(WEBHOOK=receiver.url, WEBHOOK_SECRET=SECRET).webhook
+    assert given is not None
+    await Webhook(given).send(PAUSED)
+
+    [(signature, body)] = receiver.posted
+    assert json.loads(body) == {
+        "at": "2001-09-09T01:46:40+00:00", "kind": "paused", "workload": "vision/exp",
+        "project": "vision", "user": "ana", "text": "vision/exp was paused: why",
+    }  # fmt: skip
+    assert signature == f"sha256={hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()}"
+
+
+async def test_what_a_receiver_refuses_is_tried_again_and_no_secret_is_logged(receiver, caplog):
+    receiver.answers = [503, 503]
+    given = settings(WEBHOOK=receiver.url).webhook
+    assert given is not None
+    lab, changes = SimulatedLab(), Broadcast()
+    channels = [Webhook(given)]
+    notifier = Notifier(
+        lab.simulated, lambda _: None, Recent(), channels, changes, clock=Clock(), again_s=0
+    )
+    async with running(lab.simulated), running(notifier):  # type: ignore[arg-type]
+        job = lab.job()
+        await lab.started(job)
+        await notifier.look()
+        with caplog.at_level(logging.WARNING):
+            await lab.end(job, 3)
+            await lab.until(job.id, "failed")
+            changes.announce()
+            await eventually_async(lambda: len(receiver.posted) == 3)
+
+    assert {json.loads(body)["kind"] for _, body in receiver.posted} == {"failed"}
+    assert "it answered 503" in caplog.text
+    assert receiver.url not in caplog.text
+    assert "/hook/" not in caplog.text
+
+
+async def test_a_receiver_that_is_away_is_an_undelivered_notification():
+    given = settings(WEBHOOK="http://127.0.0.1:9/hook").webhook
+    assert given is not None
+    with pytest.raises(Undelivered, match=r"^ConnectError$") as trouble:
+        await Webhook(given).send(PAUSED)
+
+    assert trouble.value.worth_again
+
+
+class Mailbox:
+    """What a mail server does with what it is given."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[list[str], bytes]] = []
+        self.refuse = ""
+
+    async def handle_RCPT(self, _server, _session, envelope, address, _) -> str:  # noqa: N802
+        if self.refuse:
+            return self.refuse
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, _server, _session, envelope) -> str:  # noqa: N802
+        self.messages.append((envelope.rcpt_tos, envelope.content))
+        return "250 OK"
+
+
+class AnyPort(MailServer):
+    """A mail server on whatever port is free."""
+
+    def _trigger_server(self) -> None:
+        assert isinstance(self.server, Server)
+        self.port = self.server.sockets[0].getsockname()[1]
+        super()._trigger_server()
+
+
+@pytest.fixture
+def mailbox() -> Iterator[tuple[Mailbox, str]]:
+    box = Mailbox()
+
+    def known(_server, _session, _envelope, _mechanism, data) -> AuthResult:
+        fits = isinstance(data, LoginPassword) and data.password == SECRET.encode()
+        return AuthResult(success=fits, handled=False)
+
+    server = AnyPort(box, "127.0.0.1", 0, authenticator=known, auth_require_tls=False)
+    server.start()
+    yield box, f"127.0.0.1:{server.port}"
+    server.stop()
+
+
+def mail(server: str, password: str = SECRET, to: str = "{user}@lab.example") -> Mail:
+    quoted = password.replace(" ", "%20")
+    given = settings(SMTP=f"smtp://gpus:{quoted}@{server}", FROM="gpus@lab.example", TO=to).mail
+    assert given is not None
+    return Mail(given)
+
+
+async def test_a_mail_goes_to_the_owner(mailbox):
+    box, server = mailbox
+    await mail(server).send(PAUSED)
+
+    [(recipients, content)] = box.messages
+    assert recipients == ["ana@lab.example"]
+    assert b"Subject: vision/exp: paused" in content
+    assert b"vision/exp was paused: why" in content
+
+
+async def test_a_name_that_is_an_address_is_written_to(mailbox):
+    box, server = mailbox
+    await mail(server, to="{user}").send(named("ana@uni.example"))
+
+    assert box.messages[0][0] == ["ana@uni.example"]
+
+
+def named(user: str) -> Notification:
+    return Notification(PAUSED.at, PAUSED.kind, PAUSED.workload, PAUSED.project, user, PAUSED.text)
+
+
+@pytest.mark.parametrize("user", ["a b", "ana\r\nBcc: all@lab.example", "<ana>", "ana,mia", ""])
+async def test_a_name_that_makes_no_address_gets_no_mail(mailbox, user):
+    box, server = mailbox
+    with pytest.raises(Undelivered, match="makes no address"):
+        await mail(server).send(named(user))
+
+    assert box.messages == []
+
+
+@pytest.mark.parametrize(
+    ("password", "refuse", "again"),
+    [("wrong", "", False), (SECRET, "550 who", False), (SECRET, "451 later", True)],
+)
+async def test_a_refusal_names_neither_password_nor_recipient(mailbox, password, refuse, again):
+    box, server = mailbox
+    box.refuse = refuse
+    with pytest.raises(Undelivered) as trouble:
+        await mail(server, password).send(PAUSED)
+
+    said = f"{trouble.value!r} {trouble.value.__cause__!r}"
+    assert trouble.value.worth_again is again
+    assert not any(word in said for word in (password, "ana", "lab.example"))
+
+
+# -- settings ------------------------------------------------------------------------------------
+
+
+def test_nothing_leaves_the_service_unless_it_is_set():
+    assert Config.from_environment(LEAST).notify == NotificationSettings(None, None)
+
+
+MAIL = {"SMTP": "smtps://u:hidden@mail.example", "FROM": "a@b.example", "TO": "{user}@b.example"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"WEBHOOK": "ftp://hidden"}, "WEBHOOK is no address"),
+        ({"WEBHOOK": "http://elsewhere.example/hidden"}, "WEBHOOK is no address"),
+        ({"WEBHOOK": "https://u:hidden@host.example/"}, "WEBHOOK is no address"),
+        ({"WEBHOOK": "https://host.example:port/hidden"}, "WEBHOOK is no address"),
+        ({"WEBHOOK": "https://host.example/hidden\r\nX: y"}, "WEBHOOK is no address"),
+        (MAIL | {"SMTP": "http://u:hidden@mail.example"}, "SMTP is no mail server"),
+        (MAIL | {"SMTP": "smtp://u:hidden@mail.example/path"}, "SMTP is no mail server"),
+        (MAIL | {"FROM": "hidden"}, "FROM is no address"),
+        (MAIL | {"FROM": "a@b.example\nBcc: hidden@c.example"}, "FROM is no address"),
+        (MAIL | {"TO": "hidden@b.example"}, "TO makes no addresses"),
+        (MAIL | {"TO": "{user} hidden"}, "TO makes no addresses"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_without_being_repeated(variables, said):
+    with pytest.raises(InvalidRequest, match=said) as refused:
+        settings(**variables)
+
+    assert "hidden" not in f"{refused.value} {refused.value.__cause__!r}"
+
+
+def test_no_secret_is_printed_with_the_settings():
+    given = settings(**MAIL, WEBHOOK="https://h.example/hidden", WEBHOOK_SECRET="hidden")
+
+    assert given.mail is not None
+    assert (given.mail.password, given.mail.port, given.mail.security) == ("hidden", 465, "tls")
+    assert "hidden" not in repr(given)
+
+
+def test_mail_to_another_machine_is_never_sent_in_the_clear():
+    away, here = settings(**MAIL | {"SMTP": "smtp://mail.example"}).mail, settings(
+        **MAIL | {"SMTP": "smtp://localhost:25"}
+    ).mail  # fmt: skip
+
+    assert away is not None
+    assert here is not None
+    assert (away.security, here.security) == ("starttls", "none")
