@@ -1,7 +1,7 @@
 """Magics and live views for notebooks: `%load_ext runai.widgets`, then `%runai_submit train.py`.
 
-The same in Python: `submit`, `panel`, `quota`. Knows the platform only through its client;
-nothing is connected before it is asked for. The names here are the whole public interface.
+The same in Python: `submit`, `panel`, `quota`, `status`. Knows the platform only through its
+client; nothing is connected before it is asked for. The names here are the whole public interface.
 """
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -10,9 +10,9 @@ from runai.widgets.jobs import Job, Jobs, submit
 from runai.widgets.link import connect
 
 # From here on `panel` is the function; the module of that name is imported already.
-from runai.widgets.panel import panel, quota
+from runai.widgets.panel import panel, quota, status
 
-__all__ = ["Job", "Jobs", "connect", "load_ipython_extension", "panel", "quota", "submit"]
+__all__ = ["Job", "Jobs", "connect", "load_ipython_extension", "panel", "quota", "status", "submit"]
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -11,13 +11,15 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from runai.hub_service.errors import RunaiError
 from runai.widgets import text
+from runai.widgets.gpu_cell import CellMeter
 from runai.widgets.jobs import Job, Jobs, dry_run, send
 from runai.widgets.link import link
+from runai.widgets.panel import Panel, own_session, status
 from runai.widgets.request import (
     cell_command,
     environment,
@@ -27,6 +29,14 @@ from runai.widgets.request import (
 )
 
 __all__ = ["RunaiMagics"]
+
+
+class CellFailed(Exception):
+    """The measured cell failed and has shown its own traceback; what comes after it is not run."""
+
+    def _render_traceback_(self) -> list[str]:
+        return []
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,6 +139,28 @@ class RunaiMagics(Magics):
             return dry_run(request)
         jobs = send(request)
         return _wait(jobs) if options.wait else jobs
+
+    @_in_one_sentence
+    @cell_magic
+    def gpu(self, line: str, cell: str) -> None:
+        """Run the cell; print how busy it kept this session's GPU, its memory at most, its time."""
+        if line.strip():
+            raise UsageError("%%gpu takes no arguments: the cell below it is measured.")
+        here, session, shell = link(), own_session(), self.shell
+        assert shell is not None
+        with CellMeter(lambda: here.client.workload(session)) as meter:
+            ran = shell.run_cell(cell, store_history=False)
+        print(meter.report())  # noqa: T201 - that is what it is for
+        if not ran.success:
+            raise CellFailed
+
+    @_in_one_sentence
+    @line_magic
+    def runai_status(self, line: str) -> Panel:
+        """Show this session's GPU in one line: share, load, memory, what comes of idleness."""
+        if line.strip():
+            raise UsageError("%runai_status takes no arguments.")
+        return status()
 
     @_in_one_sentence
     @magic_arguments()

@@ -4,6 +4,8 @@ Feeds one `state` (made by `state`) to `panel.js` on the listening thread, so th
 a cell runs. Buttons reach the service from the page itself; outside JupyterHub they come here.
 """
 
+import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +16,7 @@ import traitlets
 from IPython.core.getipython import get_ipython
 
 from runai.hub_service.api.schemas import Overview
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.widgets import state as states
 from runai.widgets import text
 from runai.widgets.link import Link, link
@@ -23,9 +25,11 @@ from runai.widgets.script import page_script
 from runai.widgets.state import Chart, State
 from runai.widgets.timeline import Timeline
 
-__all__ = ["Panel", "in_a_notebook", "jobs_view", "panel", "quota"]
+__all__ = ["Panel", "in_a_notebook", "jobs_view", "own_session", "panel", "quota", "status"]
 
 HERE = Path(__file__).parent
+LOADS = 40
+"""Points of a sparkline: a minute or so."""
 STEPS = 150
 """Points of the chart: one for every four pixels or so."""
 
@@ -54,7 +58,8 @@ class Panel(anywidget.AnyWidget):
             RunaiError: the platform cannot be asked; the cell says so better than an empty picture.
         """
         overview = here.client.overview()
-        first = draw(overview)
+        self._loads: dict[str, deque[float | None]] = {}
+        first = self._with_recent(draw(overview))
         super().__init__(state=first, service=here.page_path)
         self._link = here
         self._draw, self._say, self._lose, self._done = draw, say, lose, done
@@ -87,11 +92,20 @@ class Panel(anywidget.AnyWidget):
             self.state = {**self.state, "lost": news.text}
             return
         self._latest = news
-        state = self._draw(news)
+        state = self._with_recent(self._draw(news))
         with self.hold_sync():
             self.state = dict(state)
         if self._done(state):
             self._leave()
+
+    def _with_recent(self, state: State) -> State:
+        """Add to each workload how busy its GPUs were while this view was open."""
+        rows = state["workloads"]
+        self._loads = {row["id"]: self._loads.get(row["id"], deque(maxlen=LOADS)) for row in rows}
+        for row in rows:
+            self._loads[row["id"]].append(states.load(row))
+            row["recent"] = list(self._loads[row["id"]])
+        return state
 
     def _act(self, _widget: object, content: object, _buffers: object) -> None:
         """Do what a button asked for, where the page itself cannot reach the service."""
@@ -148,6 +162,30 @@ def quota() -> Panel:
         here,
         lambda overview: states.quota_state(overview, projects=projects),
         lambda overview: _quota_text(overview, projects),
+    )
+
+
+def own_session() -> str:
+    """Return the workload that this kernel belongs to.
+
+    Raises:
+        InvalidRequest: it belongs to none.
+    """
+    if not (workload := os.environ.get("RUNAI_WORKLOAD", "")):
+        raise InvalidRequest(
+            "This notebook runs without a GPU of the platform.",
+            hint="Start its server with one, or submit a job.",
+        )
+    return workload
+
+
+def status() -> Panel:
+    """Show this session's GPU in one line; live."""
+    here, session = link(), own_session()
+    return Panel(
+        here,
+        lambda overview: states.status_state(overview, session),
+        lambda overview: states.status_state(overview, session)["notes"][0],
     )
 
 

@@ -12,6 +12,7 @@ from runai.hub_service.api.schemas import Overview, ProjectView, WorkloadView
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
 from runai.widgets.text import elastic_text, limit_text, reason
 from runai.widgets.timeline import Point
+from runai.widgets.wording import gpus, percent
 
 __all__ = [
     "Action",
@@ -22,10 +23,12 @@ __all__ = [
     "Told",
     "is_simulated",
     "jobs_state",
+    "load",
     "my_projects",
     "my_usage",
     "panel_state",
     "quota_state",
+    "status_state",
 ]
 
 FINISHED = frozenset({"succeeded", "failed", "ended"})
@@ -68,6 +71,8 @@ class Row(TypedDict):
     notice: str
     """What was done lately because it used more memory than its share."""
     simulated: bool
+    recent: list[float | None]
+    """How busy what it holds was of late, 0..1; None: not measured."""
     actions: list[Action]
     version: str
 
@@ -108,7 +113,7 @@ class Chart(TypedDict):
 class State(TypedDict):
     """All that one view shows."""
 
-    view: Literal["panel", "quota", "jobs"]
+    view: Literal["panel", "quota", "jobs", "status"]
     lost: str
     simulated: bool
     projects: list[Bar]
@@ -180,6 +185,42 @@ def jobs_state(
     )
 
 
+def status_state(overview: Overview, session: str) -> State:
+    """Show one session's GPU in one line."""
+    found = next((view for view in overview.workloads if view.id == session), None)
+    line = f"{session} is not there any more." if found is None else _status(found)
+    return State(
+        view="status",
+        lost="",
+        simulated=is_simulated(overview),
+        projects=[],
+        workloads=[],
+        chart=None,
+        notes=[line],
+        told=[],
+    )
+
+
+def _status(view: WorkloadView) -> str:
+    devices = sorted({share.device for worker in view.workers for share in worker.devices})
+    parts = [f"GPU {', '.join(map(str, devices))}" if devices else "no GPU now"]
+    parts += [f"{gpus(view.allocated)} allocated"] if devices else []
+    if view.utilized is not None:
+        parts.append(f"{percent(view.utilized, view.allocated)} utilized")
+    if view.memory_used_mib is not None:
+        limit = f" of {view.limit.memory_mib / 1024:.1f}" if view.limit else ""
+        parts.append(f"{view.memory_used_mib / 1024:.1f}{limit} GiB")
+    parts += [view.idle.text] if view.idle else []
+    return " · ".join(parts) + (" (simulated)" if view.simulated else "")
+
+
+def load(row: Row) -> float | None:
+    """Return how busy what a workload holds is, 0..1."""
+    if row["utilized"] is None or row["allocated"] <= 0:
+        return None
+    return round(min(1.0, row["utilized"] / row["allocated"]), 3)
+
+
 def my_projects(overview: Overview, projects: Sequence[str]) -> list[ProjectView]:
     """Return the user's projects; all of them for an admin who is in none."""
     mine = [project for project in overview.projects if project.name in projects]
@@ -240,6 +281,7 @@ def _row(view: WorkloadView) -> Row:
         progress=view.progress.text if view.progress else "",
         notice=f"{view.name} {view.notice}" if view.notice else "",
         simulated=view.simulated,
+        recent=[],
         actions=_actions(view),
         version=view.version,
     )

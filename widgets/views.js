@@ -14,13 +14,13 @@ import { h } from "./nodes.js";
  * @typedef {{id: string, name: string, project: string, kind: string, state: string, gpus: number,
  *   allocated: number, utilized: number | null, average: number | null, reason: string,
  *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, elastic: string, progress: string, notice: string,
- *   simulated: boolean, actions: Action[],
+ *   simulated: boolean, recent: (number | null)[], actions: Action[],
  *   version: string}} Row
  * @typedef {{name: string, quota: number | null, allocated: number, sessions: number,
  *   over_quota: number, utilized: number | null, waiting: number}} Bar
  * @typedef {import("./chart.js").Chart} Chart
  * @typedef {import("./nodes.js").Node_} Node_
- * @typedef {{view: "panel" | "quota" | "jobs", lost: string, simulated: boolean, projects: Bar[],
+ * @typedef {{view: "panel" | "quota" | "jobs" | "status", lost: string, simulated: boolean, projects: Bar[],
  *   workloads: Row[], chart: Chart | null, notes: string[],
  *   told: {at: number, kind: string, text: string}[]}} State
  * @typedef {{confirming: string, busy: Map<string, string>, errors: Map<string, string>}} Clicks
@@ -48,7 +48,7 @@ export function view(state, clicks, act) {
   return [
     h("div", { class: `runai runai-${state.view}`, key: "all" },
       state.lost && h("p", { class: "runai-lost", role: "status", key: "lost" }, `Not up to date: ${state.lost}`),
-      state.view !== "jobs" && h("section", { key: "quota", "aria-label": "Quota" },
+      ["panel", "quota"].includes(state.view) && h("section", { key: "quota", "aria-label": "Quota" },
         h("header", {}, h("h3", {}, "Quota"), state.simulated && simulatedBadge()),
         projects.length ? quotaBars(projects) : h("p", { class: "runai-none" }, "You are in no project."),
       ),
@@ -56,7 +56,8 @@ export function view(state, clicks, act) {
         h("header", {}, h("h3", {}, "My GPUs"), chartLegend(chart)),
         chartPicture(chart, state.simulated),
       ),
-      state.view !== "quota" && h("section", { key: "workloads", "aria-label": "Workloads" },
+      state.view === "status" && h("p", { class: "runai-status", key: "status" }, ...notes),
+      ["panel", "jobs"].includes(state.view) && h("section", { key: "workloads", "aria-label": "Workloads" },
         (inPanel || state.simulated) && h("header", {}, inPanel && h("h3", {}, "My workloads"), state.simulated && simulatedBadge()),
         workloads.length
           ? workloadTable(workloads, clicks, act, !inPanel)
@@ -157,8 +158,16 @@ function workloadRow(row, clicks, act, withProject) {
 /** @param {Row} row */
 function meter(row) {
   if (row.utilized === null || !(row.allocated > 0)) return false;
+  if (row.recent.length > 2) return sparkline(row.recent);
   const share = Math.min(100, (100 * row.utilized) / row.allocated);
   return h("span", { class: "runai-meter", "aria-hidden": "true" }, h("i", { style: `width:${share}%` }));
+}
+
+/** How busy it was of late; the figure above it says how busy it is. @param {(number | null)[]} recent */
+function sparkline(recent) {
+  const step = 56 / (recent.length - 1);
+  const line = recent.map((load, at) => (load === null ? "" : `${at && recent[at - 1] !== null ? "L" : "M"}${(at * step).toFixed(1)} ${(13 - 12 * load).toFixed(1)}`)).join("");
+  return h("svg", { class: "runai-spark", viewBox: "0 0 56 14", "aria-hidden": "true" }, h("path", { d: line }));
 }
 
 /** @param {Row} row @param {Clicks} clicks @param {Act} act @returns {Node_[]} */

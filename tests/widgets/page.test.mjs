@@ -13,7 +13,7 @@ import { install } from "./dom.mjs";
 const row = (given = {}) => ({
   id: "vision/a", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
   utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", idle: "", elastic: "", progress: "", notice: "",
-  simulated: true, version: "1",
+  simulated: true, recent: [], version: "1",
   actions: [{ verb: "suspend", label: "Pause" }, { verb: "delete", label: "Stop" }], ...given,
 });
 const bar = (given = {}) => ({
@@ -106,6 +106,16 @@ test("what happened lately is told with its time, in a list that is read out", (
   const log = find(drawn({ told: [{ at: 1e9, kind: "paused", text: "vision/a was paused" }] }), "role", "log");
   assert.match(text(log), /\d.* vision\/a was paused/);
   assert.equal(find(drawn(), "role", "log"), undefined);
+});
+
+test("how busy a workload was is a line with gaps where nobody knows", () => {
+  const path = drawn({ workloads: [row({ recent: [0, 1, null, 0.5, 0.5] })] }).find((node) => node.props.class === "runai-spark").children[0];
+  assert.equal(path.props.d, "M0.0 13.0L14.0 1.0M42.0 7.0L56.0 7.0");
+});
+
+test("a status is its one line", () => {
+  const nodes = drawn({ view: "status", chart: null, notes: ["GPU 0 · 0.5 allocated"] });
+  assert.deepEqual(nodes.map((node) => node.tag), ["div", "p"]);
 });
 
 test("a picture that is out of date says so", () => {

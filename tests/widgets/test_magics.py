@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -146,3 +147,33 @@ def test_an_interrupt_ends_the_wait_and_leaves_the_job_running(notebook, eventua
 
     assert ran.out.splitlines()[0] == "Stopped waiting; the job goes on. %runai_list shows it."
     assert ran.value.state == "running"
+
+
+def test_a_cell_is_measured_and_its_names_stay(notebook, monkeypatch):
+    bob = notebook("bob")
+    bob("%runai_submit sleep --name session -- 600")
+    monkeypatch.setenv("RUNAI_WORKLOAD", "vision/session")
+
+    ran = bob("%%gpu\nanswer = 6 * 7")
+
+    assert re.search(r"\d+\.\d s", ran.out)
+    assert bob("answer").value == 42
+
+
+def test_a_measured_cell_that_fails_shows_its_own_error_once(notebook, monkeypatch):
+    bob = notebook("bob")
+    bob("%runai_submit sleep --name session -- 600")
+    monkeypatch.setenv("RUNAI_WORKLOAD", "vision/session")
+
+    ran = bob("%%gpu\n1 / 0")
+
+    assert (ran.out + ran.err).count("ZeroDivisionError: ") == 1
+    assert "CellFailed" not in ran.out + ran.err
+
+
+def test_without_a_session_a_cell_cannot_be_measured(notebook, monkeypatch):
+    bob = notebook("bob")
+    monkeypatch.delenv("RUNAI_WORKLOAD", raising=False)
+
+    assert "without a GPU of the platform" in bob("%%gpu\n1").err
+    assert "without a GPU of the platform" in bob("%runai_status").err

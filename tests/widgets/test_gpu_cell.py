@@ -1,0 +1,75 @@
+"""What `%%gpu` prints of a cell, and what the status line says of a session."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+
+import pytest
+
+from overviews import overview, workload
+from runai.hub_service.api.limits import LimitView
+from runai.hub_service.errors import Unavailable
+from runai.widgets.gpu_cell import CellMeter
+from runai.widgets.state import status_state
+
+LIMIT = LimitView(memory_mib=8192, tier="frameworks", badge="soft limit", why="PyTorch keeps it")
+HELD = {"gpus": 0.5, "allocated": 0.5, "limit": LIMIT}
+
+
+def test_a_cell_is_read_while_it_runs_and_once_more_at_its_end():
+    loads = iter([0.1, 0.2, 0.3, *([0.0] * 1000)])
+    memory = iter([1024, 4096, 2048, *([0] * 1000)])
+    reads, thrice = count(1), threading.Event()
+
+    def read():
+        if next(reads) == 3:
+            thrice.set()
+        return workload("lab", utilized=next(loads), memory_used_mib=next(memory), **HELD)
+
+    with CellMeter(read, every_s=0.001) as meter:
+        assert thrice.wait(30)
+
+    assert "of 0.5 GPU busy" in meter.report()
+    assert "4.0 of 8.0 GiB at most" in meter.report()
+
+
+def test_the_average_is_of_the_share_that_is_held():
+    ticks = iter([100.0, 112.5])
+
+    def read():
+        return workload("lab", utilized=0.25, memory_used_mib=None, simulated=True, **HELD)
+
+    with CellMeter(read, every_s=3600, clock=lambda: next(ticks)) as meter:
+        pass
+
+    assert meter.report() == "50 % of 0.5 GPU busy · 12.5 s (simulated GPU)"
+
+
+def test_a_cell_goes_on_where_nobody_measures():
+    def read():
+        raise Unavailable("The GPU service is away.")
+
+    with CellMeter(read, every_s=3600) as meter:
+        done = True
+
+    assert done
+    assert meter.report().endswith("not measured: The GPU service is away.")
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (HELD | {"utilized": 0.1, "memory_used_mib": 2048},
+         "no GPU now · 20 % utilized · 2.0 of 8.0 GiB (simulated)"),
+        ({"allocated": 0, "utilized": None}, "no GPU now (simulated)"),
+    ],
+)  # fmt: skip
+def test_a_session_is_one_line(given, line):
+    state = status_state(overview(workload("lab", simulated=True, **given)), "vision/lab")
+
+    assert state["notes"] == [line]
+
+
+def test_a_session_that_is_gone_says_so():
+    assert "not there" in status_state(overview(), "vision/lab")["notes"][0]
