@@ -39,6 +39,8 @@ class _Fault:
     times: int
     answer: Callable[[], web.StreamResponse] | None
     """None: the request is carried out, and the connection lost before the answer."""
+    gate: asyncio.Event | None = None
+    """Given: the request is carried out when it opens, and nothing else is wrong."""
 
 
 class FaultyServer:
@@ -59,6 +61,7 @@ class FaultyServer:
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._begun = threading.Event()
+        self._deadly = ("", "", False)
         self.is_down = False
         """Whether every request loses its connection."""
         self.requests: list[tuple[str, str]] = []
@@ -93,6 +96,25 @@ class FaultyServer:
     def lose_answer(self, method: str, part: str, *, times: int = 1) -> None:
         """Carry the next such requests out, and break the connection before the answer."""
         self._faults.append(_Fault(method, part, times, None))
+
+    def hold(self, method: str, part: str) -> Callable[[], None]:
+        """Keep the next such request from arriving; return what lets it go on."""
+        gate = asyncio.Event()
+        self._faults.append(_Fault(method, part, 1, None, gate))
+
+        def go_on() -> None:
+            self._loop.call_soon_threadsafe(gate.set)
+
+        return go_on
+
+    def die_at(self, method: str, part: str, *, after: bool = False) -> None:
+        """Lose every connection from such a request on; `after`: it alone is carried out."""
+        self._deadly = (method, part, after)
+
+    @property
+    def are_over(self) -> bool:
+        """Tell whether everything that was to go wrong has done so."""
+        return not any(fault.times for fault in self._faults)
 
     def cut(self) -> None:
         """Break all connections that wait for something, such as watches."""
@@ -143,8 +165,17 @@ class FaultyServer:
         self._open.add(task)
         try:
             fault = self._fault(request)
+            is_deadly = self._is_deadly(request)
             if self.is_down:
                 raise ConnectionResetError
+            if is_deadly:
+                self.is_down = True
+                if not self._deadly[2]:
+                    raise ConnectionResetError
+                fault = _Fault(request.method, "", 1, None)
+            if fault is not None and fault.gate is not None:
+                await fault.gate.wait()
+                fault = None
             if fault is not None and fault.answer is not None:
                 return fault.answer()
             headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
@@ -180,6 +211,10 @@ class FaultyServer:
         except asyncio.CancelledError:
             asking.add_done_callback(_unread)
             raise
+
+    def _is_deadly(self, request: web.Request) -> bool:
+        method, part, _after = self._deadly
+        return request.method == method and part in request.path_qs
 
     def _fault(self, request: web.Request) -> _Fault | None:
         for fault in self._faults:

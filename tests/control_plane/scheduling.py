@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -34,13 +35,19 @@ class Scheduler:
     """A controller over a `KubernetesCluster`, for as long as a `with` lasts."""
 
     def __init__(
-        self, kubeconfig: Path, policy: Policy | None = None, *, candidate: str = ""
+        self,
+        kubeconfig: Path,
+        policy: Policy | None = None,
+        *,
+        candidate: str = "",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Use the rights that a kubeconfig gives; nothing runs before `with`.
 
         A `candidate` schedules only while it holds the Lease, and dies without giving it back.
         """
         self._candidate = candidate
+        self._clock = clock
         self._kubeconfig = str(kubeconfig)
         self._policy = policy
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -104,7 +111,7 @@ class Scheduler:
             await candidate.lead(lambda: self._work(api))
 
     async def _work(self, api: Api) -> None:
-        self.cluster = KubernetesCluster(api)
+        self.cluster = KubernetesCluster(api, clock=self._clock)
         controller = Controller(
             self.cluster, decide, policy=self._policy, on_cycle=self.cycles.append
         )

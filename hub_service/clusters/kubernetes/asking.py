@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from runai.hub_service.clusters.kubernetes.api import ApiError
+from runai.hub_service.clusters.records import WorkloadSpec
 from runai.hub_service.errors import Conflict, InvalidRequest, Unavailable
 
-__all__ = ["asking"]
+__all__ = ["asking", "taken"]
 
 
 @contextlib.contextmanager
@@ -29,3 +30,12 @@ def _translate(error: ApiError) -> NoReturn:
     raise Unavailable(
         f"Kubernetes does not do it now: {error.message}.", hint="Try again in a moment."
     ) from error
+
+
+def taken(spec: WorkloadSpec, state: str) -> Conflict:
+    """Return that a name is taken; `state` is that of whoever has it."""
+    return Conflict(
+        f"{spec.project} already has a workload named {spec.name}{state}.",
+        hint=f"Choose another name, or delete it: runai delete {spec.name} -p {spec.project}",
+        code="name_taken",
+    )

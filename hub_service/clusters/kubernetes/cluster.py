@@ -14,7 +14,7 @@ from runai.hub_service.clusters.base import LogChunk, Seen
 from runai.hub_service.clusters.kubernetes import histories, logs
 from runai.hub_service.clusters.kubernetes import projects as project_objects
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
-from runai.hub_service.clusters.kubernetes.asking import asking
+from runai.hub_service.clusters.kubernetes.asking import asking, taken
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.inventory import inventory, named
 from runai.hub_service.clusters.kubernetes.jobs import Job, read_job, resumed, suspended
@@ -79,7 +79,7 @@ class KubernetesCluster(Scheduling):
         seen: set[WorkloadId] = set()
         for spec in specs:
             if spec.id in known or spec.id in seen:
-                raise _taken(spec, f" ({known[spec.id].state})" if spec.id in known else "")
+                raise taken(spec, f" ({known[spec.id].state})" if spec.id in known else "")
             seen.add(spec.id)
         around = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
         bodies = [manifest(spec, around[spec.user], api_url=self._api_url) for spec in specs]
@@ -210,7 +210,9 @@ class KubernetesCluster(Scheduling):
             self._notice()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
-        """Do nothing: the device plugin takes broken devices out of what its node has."""
+        """Take out those that are shared; the device plugin takes all others from its node."""
+        if self._sharing.learn_faults(node, faults):
+            self._notice()
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return nothing: there is no agent on the nodes yet, who would ask."""
@@ -336,7 +338,7 @@ class KubernetesCluster(Scheduling):
             with asking():
                 found = await self._api.create(path, body)
         except Conflict:
-            raise _taken(spec, "") from None
+            raise taken(spec, "") from None
         self._jobs.take(found)
         return read_job(found)
 
@@ -389,11 +391,3 @@ class KubernetesCluster(Scheduling):
             hint="JupyterHub or its Job starts and stops it.",
             code="is_a_pod",
         )
-
-
-def _taken(spec: WorkloadSpec, state: str) -> Conflict:
-    return Conflict(
-        f"{spec.project} already has a workload named {spec.name}{state}.",
-        hint=f"Choose another name, or delete it: runai delete {spec.name} -p {spec.project}",
-        code="name_taken",
-    )

@@ -51,6 +51,8 @@ class World:
     promises: Mapping[str, Promise] = field(default_factory=dict)
     closed: Collection[str] = ()
     """Nodes whose devices are given to nobody new."""
+    broken: Mapping[str, Collection[int]] = field(default_factory=dict)
+    """Devices that nobody may share any more, by node."""
     broken_since: Mapping[str, float] = field(default_factory=dict)
     """Since when a gang runs with fewer workers than it needs, by workload."""
 
@@ -107,7 +109,7 @@ def _nodes(world: World) -> Iterable[Node]:
             memory_mib=Mib(max(0, machine.memory_mib - memory[name])),
             labels=machine.labels,
             schedulable=machine.is_open,
-            broken_devices=tuple(sorted(foreign[name].union(gone))),
+            broken_devices=tuple(sorted(foreign[name].union(gone, world.broken.get(name, ())))),
         )
 
 

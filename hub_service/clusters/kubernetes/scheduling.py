@@ -138,6 +138,7 @@ class Scheduling:
                 devices=self._slots.held(pods),
                 promises=self._promises,
                 closed=self._sharing.closed(pods),
+                broken=self._sharing.broken(pods, self._slots.held(pods)),
                 broken_since=self._broken_since,
             ),
         )

@@ -88,8 +88,10 @@ class Sharing:
         self._first_seen: dict[str, float] = {}
         """Since when we know reservation pods, by UID."""
         self._agents: dict[str, Seen] = {}
+        self._faults: dict[str, Mapping[str, str]] = {}
         self._refusals: dict[str, _Refusals] = {}
-        self._warned: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
+        """Who was told what of which device: UIDs and UUIDs."""
         self.failed = False
         """Whether something is to be tried again."""
 
@@ -122,6 +124,22 @@ class Sharing:
         now = self._clock()
         refusing = {node for node, refusals in self._refusals.items() if refusals.until > now}
         return refusing | {pod.node for pod, _name, _device in unguarded(pods)}
+
+    def learn_faults(self, node: str, faults: Mapping[str, str]) -> bool:
+        """Take note of why devices of a node are broken, by UUID; tell whether that is new."""
+        before = self._faults.get(node, {})
+        self._faults[node] = {uuid: why for uuid, why in {**before, **faults}.items() if why}
+        return before != self._faults[node]
+
+    def broken(
+        self, pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, set[int]]:
+        """Return the devices that nobody else may share: broken ones, by node."""
+        found: dict[str, set[int]] = {}
+        for (node, number), guard in guards(pods, slots).items():
+            if guard.device in self._faults.get(node, {}):
+                found.setdefault(node, set()).add(number)
+        return found
 
     async def reserve(self, name: str, slot: Slot) -> None:
         """Make a reservation pod and bind it, if that is not done already.
@@ -168,6 +186,9 @@ class Sharing:
                 await self._try(self._look_after(pod, world, is_wanted=pod.name in wanted))
         for pod, name, device in unguarded(pods):
             await self._try(self._mend(pod, name, device, world))
+        for pod in pods:
+            if pod.grant is not None and pod.holds:
+                await self._try(self._tell_of_faults(pod, pod.grant.devices))
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -183,12 +204,12 @@ class Sharing:
             await self._give_up(pod, pod.why or "it ended", world)
         elif not is_wanted:
             await self._delete(pod)
+        elif (devices := self._given(pod)) and not _is_one_device(devices):
+            text = f"it was given {', '.join(devices)}, and whole single devices alone are shared"
+            await self._give_up(pod, text, world)
         elif not pod.node or pod.device:
             self._note_success(pod)
-        elif devices := self._told(pod):
-            if len(devices) > 1 or devices[0].startswith("MIG-"):
-                await self._give_up(pod, f"it was given {', '.join(devices)}", world)
-                return
+        elif devices:
             note = device_note(pod, devices[0])
             self._take(await self._api.patch(pod_path(pod), note))
         elif self._clock() - (pod.bound or 0) > DEVICE_KNOWN_WITHIN_S:
@@ -225,10 +246,18 @@ class Sharing:
                 assert pod.grant is not None
                 number = world.slots[pod.uid][pod.grant.reservations.index(name)]
                 await self.reserve(name, (pod.node, number))
-        elif kept.device and kept.deleted is None and pod.uid not in self._warned:
+        elif kept.device and kept.deleted is None and (pod.uid, device) not in self._warned:
             text = f"its GPU {device} is not reserved any more: {name} was given {kept.device}"
             await tell_event(self._api, pod, "DeviceUnreserved", text, bad=True)
-            self._warned.add(pod.uid)
+            self._warned.add((pod.uid, device))
+
+    async def _tell_of_faults(self, pod: Pod, devices: Iterable[str]) -> None:
+        faults = self._faults.get(pod.node, {})
+        for device in devices:
+            if device in faults and (pod.uid, device) not in self._warned:
+                text = f"its GPU {device} is broken: {faults[device]}"
+                await tell_event(self._api, pod, "DeviceBroken", text, bad=True)
+                self._warned.add((pod.uid, device))
 
     async def _delete(self, pod: Pod) -> None:
         await self._api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
@@ -253,11 +282,13 @@ class Sharing:
         made = {name for name, slot in self._made.items() if slot in promised}
         return shared | awaited | made
 
-    def _told(self, pod: Pod) -> tuple[str, ...]:
-        """Return what an agent says that a reservation pod has got.
+    def _given(self, pod: Pod) -> tuple[str, ...]:
+        """Return what a reservation pod has got, as it says itself, or as an agent does.
 
         Agents know pods by name: what was read before this pod was there, is of an earlier one.
         """
+        if pod.device:
+            return (pod.device,)
         seen = self._agents.get(pod.node)
         if seen is None or seen.at <= self._first_seen[pod.uid]:
             return ()
@@ -303,6 +334,12 @@ class Sharing:
             for name, slot in self._made.items()
             if name not in known and slot in promised
         }
-        self._warned &= uids
+        self._warned = {warned for warned in self._warned if warned[0] in uids}
+        self._faults = {node: f for node, f in self._faults.items() if node in world.nodes}
         self._agents = {node: seen for node, seen in self._agents.items() if node in world.nodes}
         self._refusals = {n: r for n, r in self._refusals.items() if n in world.nodes}
+
+
+def _is_one_device(devices: Sequence[str]) -> bool:
+    """Tell whether these are one whole device: parts that the driver made are shared by nobody."""
+    return len(devices) == 1 and not devices[0].startswith("MIG-")

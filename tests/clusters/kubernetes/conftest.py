@@ -2,15 +2,19 @@
 
 lab       a namespace that is gone after the test
 rights    kubeconfig of the chart's service account: what the scheduler runs with
+plugin    the device plugin of a node `gpu-0` with two devices, in a project `vision` that has both
+until     wait for something while the device plugin does its work
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from control_plane.device_plugin import DevicePlugin
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
 
@@ -25,3 +29,23 @@ def lab(plane: ControlPlane) -> Iterator[ClusterLab]:
 @pytest.fixture
 def rights(plane: ControlPlane) -> Path:
     return plane.service_account("runai", "runai-scheduler")
+
+
+@pytest.fixture
+def ready(lab: ClusterLab) -> ClusterLab:
+    lab.node("gpu-0", gpus=2, labels={"nvidia.com/gpu.memory": "16000"})
+    lab.project("vision", quota=2)
+    return lab
+
+
+@pytest.fixture
+def plugin(ready: ClusterLab) -> DevicePlugin:
+    return DevicePlugin(ready.plane, {"gpu-0": ["GPU-a", "GPU-b"]})
+
+
+@pytest.fixture
+def until(eventually: Any, plugin: DevicePlugin) -> Callable[[Callable[[], Any], str], Any]:
+    def wait(condition: Callable[[], Any], what: str) -> Any:
+        return eventually(lambda: (plugin.look(), condition())[1], what=what)
+
+    return wait

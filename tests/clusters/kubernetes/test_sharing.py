@@ -7,58 +7,11 @@ from collections import Counter
 
 import pytest
 
-from control_plane.device_plugin import DevicePlugin
+from clusters.kubernetes.sharing_world import half, notes, sentence, visible
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 
 pytestmark = pytest.mark.kubernetes
-
-DEVICES = {"gpu-0": ["GPU-a", "GPU-b"]}
-
-
-def half(name: str, fraction: str = "0.5", **how):
-    return pod(name, 0, project="vision", annotations={"gpu-fraction": fraction}, **how)
-
-
-@pytest.fixture
-def ready(lab):
-    lab.node("gpu-0", gpus=2, labels={"nvidia.com/gpu.memory": "16000"})
-    lab.project("vision", quota=2)
-    return lab
-
-
-@pytest.fixture
-def plugin(ready):
-    return DevicePlugin(ready.plane, DEVICES)
-
-
-@pytest.fixture
-def until(eventually, plugin):
-    """Wait for something while the device plugin does its work."""
-
-    def wait(condition, what: str):
-        return eventually(lambda: (plugin.look(), condition())[1], what=what)
-
-    return wait
-
-
-def notes(found) -> dict[str, str]:
-    annotations: dict[str, str] = found["metadata"].get("annotations", {})
-    return annotations
-
-
-def visible(namespace) -> dict[str, str]:
-    """Return the devices that bound pods see, by name."""
-    return {
-        p["metadata"]["name"]: notes(p)["runai/visible-devices"]
-        for p in namespace.pods()
-        if "nodeName" in p["spec"]
-    }
-
-
-def sentence(found) -> str:
-    conditions = found["status"].get("conditions", [])
-    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
 
 
 def test_two_halves_share_a_device_and_a_third_goes_to_the_next(ready, rights, plugin, until):

@@ -1,0 +1,42 @@
+"""What tests of parts of GPUs ask of a cluster, and how they see what came of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from control_plane.objects import Namespace, pod
+
+__all__ = ["events", "half", "notes", "sentence", "visible"]
+
+
+def half(name: str, fraction: str = "0.5", **how: Any) -> dict[str, Any]:
+    """Return a notebook that asks for a part of a GPU."""
+    return pod(name, 0, project="vision", annotations={"gpu-fraction": fraction}, **how)
+
+
+def notes(found: dict[str, Any]) -> dict[str, str]:
+    """Return a pod's annotations."""
+    annotations: dict[str, str] = found["metadata"].get("annotations", {})
+    return annotations
+
+
+def visible(namespace: Namespace) -> dict[str, str]:
+    """Return the devices that bound pods see, by name."""
+    return {
+        p["metadata"]["name"]: notes(p)["runai/visible-devices"]
+        for p in namespace.pods()
+        if "nodeName" in p["spec"] and "runai/visible-devices" in notes(p)
+    }
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """Return why a pod waits, as it was told."""
+    conditions = found["status"].get("conditions", [])
+    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
+
+
+def events(namespace: Namespace, word: str) -> list[str]:
+    """Return what people were told, by the word that stands for it."""
+    path = f"/api/v1/namespaces/{namespace.name}/events"
+    found = namespace.plane.request("GET", path)["items"]
+    return [event["message"] for event in found if event["reason"] == word]

@@ -1,0 +1,338 @@
+"""Whatever happens between two calls of the API, no device is given twice and no pod is lost.
+
+`plugin.look()` checks at each look that no device carries more than it has.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from clusters.kubernetes.sharing_world import events, half, notes, sentence, visible
+from control_plane.device_plugin import DevicePlugin
+from control_plane.faults import FaultyServer
+from control_plane.objects import pod
+from control_plane.plane import ApiRefused
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+MAKE_OR_BIND = ("POST", "/namespaces/runai-reservation/pods")
+BIND_RESERVATION = ("POST", "/namespaces/runai-reservation/pods/gpu-res")
+BIND_SHARER = ("POST", "/pods/one/binding")
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
+CALLS = [
+    pytest.param(MAKE_OR_BIND, id="making-the-reservation"),
+    pytest.param(BIND_RESERVATION, id="binding-the-reservation"),
+    pytest.param(BIND_SHARER, id="binding-who-shares"),
+]
+
+
+def both_share_one_device(ready, plugin) -> bool:
+    seen = visible(ready.namespace)
+    return len(seen) == 2 and len(set(seen.values())) == 1 and len(plugin.reservations()) == 1
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("fate", [409, 429, 500, "lost"])
+def test_a_call_that_fails_makes_nothing_twice(ready, rights, plugin, until, call, fate):
+    for name in ("one", "two"):
+        ready.namespace.create(half(name))
+
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
+        if fate == "lost":
+            server.lose_answer(*call)
+        else:
+            server.refuse(*call, status=fate)
+        until(
+            lambda: server.are_over and both_share_one_device(ready, plugin),
+            what="both share one device",
+        )
+
+    assert len(plugin.names) == 1
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_the_next_scheduler_goes_on_where_the_first_died(ready, rights, plugin, until, call, after):
+    work = ready.namespace
+    for name in ("one", "two"):
+        work.create(half(name))
+
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
+        server.die_at(*call, after=after)
+        until(lambda: server.is_down, what="the first one dies")
+    with Scheduler(rights):
+        until(lambda: both_share_one_device(ready, plugin), what="both share one device")
+
+    assert len(plugin.names) == 1
+
+
+def test_the_next_scheduler_collects_what_the_first_left(ready, rights, plugin, until):
+    ready.namespace.create(half("one"))
+    plugin.annotates = False
+    with Scheduler(rights):
+        until(plugin.reservations, what="a device is reserved")
+    ready.namespace.delete("one")
+
+    with Scheduler(rights):
+        until(lambda: not plugin.reservations(), what="the reservation is gone")
+
+
+def test_whoever_comes_before_the_device_is_known_waits_for_it(ready, rights, plugin, until):
+    work = ready.namespace
+    plugin.annotates = False
+
+    with Scheduler(rights):
+        work.create(half("one"))
+        until(plugin.reservations, what="a device is reserved")
+        work.create(half("two"))
+        said = until(lambda: sentence(work.pod("two")), what="the second one is told")
+        assert visible(work) == {}
+        plugin.annotates = True
+        until(lambda: both_share_one_device(ready, plugin), what="both share one device")
+
+    assert said == "its place on gpu-0 is kept until its devices there are ready"
+
+
+def test_a_reservation_stays_for_whoever_is_being_bound(ready, rights, plugin, until):
+    work = ready.namespace
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
+        work.create(half("one"))
+        until(lambda: visible(work), what="the first is bound")
+        (before,) = plugin.reservations()
+        go_on = server.hold("POST", "/pods/two/binding")
+        work.create(half("two"))
+        until(
+            lambda: any("/pods/two/binding" in path for _method, path in server.requests),
+            what="the second is being bound",
+        )
+        work.delete("one")
+        until(lambda: len(work.pods()) == 1, what="the first is gone")
+        go_on()
+        until(lambda: "two" in visible(work), what="the second is bound")
+
+        work.create(half("three"))
+        until(lambda: "three" in visible(work), what="the third is bound")
+
+    (after,) = plugin.reservations()
+    assert before["metadata"]["uid"] == after["metadata"]["uid"]
+    assert len(set(visible(work).values())) == 1
+
+
+def test_a_reservation_stays_while_whoever_shares_is_stopping(ready, rights, plugin, until):
+    work = ready.namespace
+    with Scheduler(rights):
+        work.create(half("one"))
+        until(lambda: visible(work), what="it is bound")
+        work.annotate("one", {"test/stops-in": "1s"})
+        work.delete("one")
+        work.create(half("two", "0.9"))
+        until(lambda: "two" in visible(work), what="the next is bound")
+        # The first has half of its device until it is gone, so they were never on one together.
+        until(lambda: len(work.pods()) == 1, what="the first is gone")
+
+
+def test_a_kubelet_that_turns_a_reservation_away_is_left_alone(ready, rights, plugin, until):
+    work = ready.namespace
+    plugin.turns_away = 1
+    ready.node("gpu-1", gpus=1)
+    plugin.nodes["gpu-1"] = ["GPU-c"]
+
+    with Scheduler(rights):
+        work.create(half("one"))
+        until(lambda: visible(work), what="it is bound elsewhere")
+
+    (told,) = events(work, "NoDevice")
+    assert "UnexpectedAdmissionError: Allocate failed" in told
+    (kept,) = plugin.reservations()
+    assert kept["spec"]["nodeName"] == work.node_of("one")
+    assert kept["spec"]["nodeName"] not in told
+
+
+def test_a_reservation_without_a_device_is_given_up_in_time(ready, rights, plugin, until):
+    work = ready.namespace
+    plugin.annotates = False
+    passed = 0.0
+
+    with Scheduler(rights, clock=lambda: time.time() + passed):
+        work.create(half("one"))
+        until(plugin.reservations, what="a device is reserved")
+        passed = 61.0
+        work.create(half("two"))  # something happens
+        until(lambda: events(work, "NoDevice"), what="it is told")
+
+    assert "nobody said which device it has within 60 s" in events(work, "NoDevice")[0]
+
+
+def test_a_burst_fills_devices_and_never_beyond(ready, rights, plugin, until):
+    work = ready.namespace
+    ready.node("gpu-1", gpus=2)
+    plugin.nodes["gpu-1"] = ["GPU-c", "GPU-d"]
+    ready.project("burst", quota=4)
+    chance = random.Random(7)
+    for number in range(60):
+        fraction = chance.choice(["0.1", "0.25", "0.3", "0.5", "0.7"])
+        asks = {"gpu-fraction": fraction}
+        work.create(pod(f"part-{number}", 0, project="burst", annotations=asks))
+
+    with Scheduler(rights) as scheduler:
+
+        def full() -> bool:
+            return sum(plugin.most.values()) >= 3800 and all(
+                visible(work).get(p["metadata"]["name"]) or sentence(p) for p in work.pods()
+            )
+
+        until(full, what="the devices are full and everybody else is told why he waits")
+        for name in list(visible(work))[::2]:
+            work.delete(name)
+        held = len(visible(work))
+        until(lambda: len(visible(work)) > held, what="others take their places")
+
+    assert len(plugin.reservations()) == 4
+    assert max(plugin.most.values()) <= 1000
+    assert scheduler.refused == []
+
+
+def test_a_lost_reservation_is_made_again(ready, rights, plugin, until):
+    work = ready.namespace
+    with Scheduler(rights):
+        work.create(half("one"))
+        until(lambda: visible(work), what="it is bound")
+        (before,) = plugin.reservations()
+        _lose(plugin)
+        until(lambda: _is_another(plugin, before), what="it is reserved again")
+        work.create(half("two"))
+        until(lambda: both_share_one_device(ready, plugin), what="another one shares it")
+
+    assert events(work, "DeviceUnreserved") == []
+
+
+def test_a_device_whose_reservation_has_moved_gets_nobody_new(ready, rights, plugin, until):
+    work = ready.namespace
+    with Scheduler(rights):
+        work.create(half("one"))
+        until(lambda: visible(work), what="it is bound")
+        plugin.nodes["gpu-0"].reverse()
+        _lose(plugin)
+        until(lambda: events(work, "DeviceUnreserved"), what="it is told")
+        work.create(half("two"))
+        work.create(pod("whole", 1, project="vision"))
+        until(
+            lambda: all(sentence(work.pod(name)) for name in ("two", "whole")),
+            what="others wait",
+        )
+        assert set(visible(work)) == {"one"}
+        work.delete("one")
+        until(lambda: "two" in visible(work) and work.node_of("whole"), what="they are bound")
+
+
+def test_whoever_shares_a_device_that_was_given_away_is_evicted(ready, rights, plugin, until):
+    work = ready.namespace
+    with Scheduler(rights) as scheduler:
+        work.create(half("one"))
+        until(lambda: visible(work), what="it is bound")
+        plugin.is_strict = False  # for a moment both of them have it
+        _lose(plugin)
+        work.create(pod("theirs", 2, nodeName="gpu-0", schedulerName="theirs"))
+        until(
+            lambda: any(key.endswith("/theirs") for key, _has in plugin.has.values()),
+            what="somebody else was faster",
+        )
+        plugin.tell(scheduler)
+        until(lambda: [p["metadata"]["name"] for p in work.pods()] == ["theirs"], what="it is gone")
+
+    (told,) = events(work, "DeviceLost")
+    assert f"was given to {work.name}/theirs" in told
+
+
+def test_what_agents_say_of_an_earlier_reservation_is_not_believed(
+    ready, rights, plugin, until, eventually
+):
+    work = ready.namespace
+    plugin.annotates = False
+    with Scheduler(rights) as scheduler:
+        work.create(half("one"))
+        until(lambda: plugin.has, what="a device is reserved")
+        plugin.tell(scheduler, age=60)
+        cycles = len(scheduler.cycles)
+        eventually(lambda: len(scheduler.cycles) > cycles, what="it looks")
+        assert visible(work) == {}
+        plugin.tell(scheduler)
+        until(lambda: visible(work), what="it is bound")
+
+    (reservation,) = plugin.reservations()
+    assert notes(reservation)["run.ai/reserve_for_gpu_index"] == visible(work)["one"]
+
+
+def test_a_part_of_a_device_that_the_driver_made_is_not_shared(ready, rights, plugin, until):
+    work = ready.namespace
+    plugin.nodes["gpu-0"] = ["MIG-a", "MIG-b"]
+    plugin.annotates = False
+    with Scheduler(rights) as scheduler:
+        work.create(half("one"))
+        until(lambda: plugin.has, what="a device is reserved")
+        plugin.tell(scheduler)
+        until(lambda: events(work, "NoDevice"), what="it is told")
+
+    assert (
+        "it was given MIG-a, and whole single devices alone are shared"
+        in events(work, "NoDevice")[0]
+    )
+    assert visible(work) == {}
+
+
+def test_a_device_that_breaks_gets_nobody_new_and_its_users_are_told(ready, rights, plugin, until):
+    work = ready.namespace
+    with Scheduler(rights) as scheduler:
+        work.create(half("one"))
+        until(lambda: visible(work), what="it is bound")
+        broken = visible(work)["one"]
+        scheduler.call(scheduler.cluster.note_faults("gpu-0", {broken: "XID 79"}))
+        work.create(half("two"))
+        until(lambda: "two" in visible(work), what="the next is bound")
+
+    assert visible(work)["two"] != broken
+    assert events(work, "DeviceBroken") == [f"its GPU {broken} is broken: XID 79"]
+
+
+def test_of_two_leaders_one_acts(ready, rights, plugin, until):
+    work = ready.namespace
+    ready.forget(LEASE)
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig, candidate="first"):
+        until(lambda: _leads(ready) == "first", what="the first one leads")
+        with Scheduler(rights, candidate="second") as second:
+            for name in ("one", "two"):
+                work.create(half(name))
+            until(plugin.reservations, what="a device is reserved")
+            server.is_down = True
+            server.cut()
+            until(lambda: _leads(ready) == "second", what="the second one leads")
+            until(lambda: both_share_one_device(ready, plugin), what="both share one device")
+            work.create(half("three"))
+            until(lambda: "three" in visible(work), what="the second one acts")
+    ready.forget(LEASE)
+    assert second.cycles
+
+
+def _leads(lab) -> str:
+    try:
+        holder: str = lab.plane.request("GET", LEASE)["spec"]["holderIdentity"]
+    except ApiRefused:
+        return ""
+    return holder
+
+
+def _lose(plugin: DevicePlugin) -> None:
+    """Take a reservation away at once, as a node's end or somebody's `kubectl delete` does."""
+    (found,) = plugin.reservations()
+    path = f"/api/v1/namespaces/runai-reservation/pods/{found['metadata']['name']}"
+    plugin.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+
+
+def _is_another(plugin: DevicePlugin, before) -> bool:
+    return any(
+        found["metadata"]["uid"] != before["metadata"]["uid"] for found in plugin.reservations()
+    )
