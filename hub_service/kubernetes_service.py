@@ -5,6 +5,7 @@ that no request reaches it; when it leads, it looks at everything anew. Called b
 """
 
 import asyncio
+import gc
 import logging
 import secrets
 import socket
@@ -48,6 +49,9 @@ __all__ = ["serve_kubernetes"]
 
 LOG = logging.getLogger("runai.service")
 
+SELDOM = 20_000, 20, 20
+"""Objects, then collections, between two collections of each generation of Python's collector."""
+
 
 async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     """Run the service over a Kubernetes cluster, while it leads; until then it waits unseen.
@@ -55,6 +59,9 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
+    # What a cycle makes goes by itself; to look for circles among all pods as often as Python does
+    # by default takes longer than to decide.
+    gc.set_threshold(*SELDOM)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     stopped, ended = asyncio.Event(), asyncio.Event()
     on_signal(stopped.set)
