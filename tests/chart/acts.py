@@ -69,7 +69,7 @@ class Stage:
         return read_pod(self.lab.namespace.create(pod(name, 0, project=self.project, **fields)))
 
     def acting(self) -> Acting:
-        return Acting(self.api, self.cluster._sharing, self.cluster._news)
+        return Acting(self.api, self.cluster._sharing, self.cluster._events)
 
     def events(self) -> list[str]:
         path = f"/api/v1/namespaces/{self.lab.namespace.name}/events"

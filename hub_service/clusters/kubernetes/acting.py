@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
+from runai.hub_service.clusters.kubernetes.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.fractions import Grant
 from runai.hub_service.clusters.kubernetes.grouping import Group
 from runai.hub_service.clusters.kubernetes.jobs import Job, Steps, held, let_go, told
-from runai.hub_service.clusters.kubernetes.news import News
 from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.reservations import Slot
 from runai.hub_service.clusters.kubernetes.sharing import Sharing
@@ -37,11 +37,11 @@ Call = Callable[[], Awaitable[None]]
 class Acting:
     """What came of the decisions of one plan."""
 
-    def __init__(self, api: Api, sharing: Sharing, news: News) -> None:
-        """Begin with nothing done; `news` is what nobody has to wait for."""
+    def __init__(self, api: Api, sharing: Sharing, events: EventQueue) -> None:
+        """Begin with nothing done; `events` are those that nobody has to wait for."""
         self._api = api
         self._sharing = sharing
-        self._news = news
+        self._events = events
         self.refused: list[Refused] = []
         self.bound: dict[str, tuple[Start, Grant | None]] = {}
         """Starts that were carried out, by the pod's UID."""
@@ -66,9 +66,9 @@ class Acting:
             self._refuse(decision, pod, error)
             return
         self.bound[pod.uid] = decision, grant
-        self._news.tell(pod, "Scheduled", f"Runs on {decision.node}.")
+        self._events.tell(pod, "Scheduled", f"Runs on {decision.node}.")
         if pod.remark:
-            self._news.tell(pod, "NotElastic", pod.remark)
+            self._events.tell(pod, "NotElastic", pod.remark)
 
     async def reserve(self, decision: Start, name: str, slot: Slot) -> None:
         """Have a device kept for those who are to share it."""

@@ -17,9 +17,9 @@ from runai.hub_service.clusters.kubernetes import projects as project_objects
 from runai.hub_service.clusters.kubernetes.acting import Acting, at_once
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.doing import Bound, OurDoing
+from runai.hub_service.clusters.kubernetes.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.grouping import Group, groups, name_of, project_of
 from runai.hub_service.clusters.kubernetes.jobs import Job, read_job
-from runai.hub_service.clusters.kubernetes.news import News
 from runai.hub_service.clusters.kubernetes.objects import (
     Machine,
     Pod,
@@ -75,7 +75,7 @@ class Scheduling:
             self._namespaces,
             self._projects,
         )
-        self._news = News(api)
+        self._events = EventQueue(api)
         self._doing = OurDoing()
         self._slots = Slots()
         self._sharing = Sharing(
@@ -101,7 +101,7 @@ class Scheduling:
         async with asyncio.TaskGroup() as following:
             for mirror in self._mirrors:
                 following.create_task(mirror.run())
-            following.create_task(self._news.run())
+            following.create_task(self._events.run())
         raise AssertionError("mirrors run for ever")
 
     async def changed(self) -> None:
@@ -145,7 +145,7 @@ class Scheduling:
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
-        acting = Acting(self._api, self._sharing, self._news)
+        acting = Acting(self._api, self._sharing, self._events)
         pods = self._applied_pods()
         held = self._slots.held(pods)
         calls = PlanCalls(

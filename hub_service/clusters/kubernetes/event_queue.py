@@ -8,7 +8,7 @@ from runai.hub_service.clusters.kubernetes.api import Api, ApiError
 from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.telling import tell_event
 
-__all__ = ["News"]
+__all__ = ["EventQueue"]
 
 LOG = logging.getLogger("runai.kubernetes")
 
@@ -16,7 +16,7 @@ TOLD_AT_ONCE = 4
 MOST_UNTOLD = 10_000
 
 
-class News:
+class EventQueue:
     """Events that no decision waits for, told in the background, oldest first.
 
     Kubernetes keeps Events for an hour, and promises nothing of them: too many are dropped.
