@@ -160,6 +160,9 @@ class ProcessKubelet:
         home = mounts.get(str(place)) or (place if place.is_absolute() and place.is_dir() else None)
         home = home or self._place(pod, "work")
         words = [_moved(_expanded(word, env), mounts) for word in words]
+        if not words:  # its image's own command, which only waits (pause)
+            self._tell(pod, "Running", address, {"running": {"startedAt": _now()}})
+            return
         try:
             process = subprocess.Popen(
                 words,
