@@ -152,7 +152,7 @@ def running_kubernetes_hub(
         "RUNAI_TEST_SERVICE_RIGHTS": str(plane.service_account("runai", "runai-scheduler")),
         "RUNAI_TEST_TOKEN": TESTER_TOKEN,
     }
-    with ProcessKubelet(plane, place / "node") as kubelet:
+    with ProcessKubelet(plane, place / "node", gpus) as kubelet:
         hub.kubelet = kubelet
         lab.node(NODE, gpus=gpus, status=kubelet.status)
         try:

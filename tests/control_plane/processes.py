@@ -1,12 +1,13 @@
 """The kubelet of one node that runs the first container of each pod as a process of this machine.
 
-    with ProcessKubelet(plane, folder) as kubelet:
+    with ProcessKubelet(plane, folder, gpus=1) as kubelet:
         add_node(plane, NODE, gpus=1, status=kubelet.status)
 
 Each pod has an address of its own (127.78.x.y: all of 127/8 is this machine) and folders where its
-volumes would be mounted; a claim's folder is shared by the pods that mount it. Images, limits and
-other containers are ignored. kwok keeps the node itself alive, and leaves its pods alone. Logs are
-served as kubelets do. Called by fixtures that need a real server behind a pod.
+volumes would be mounted; a claim's folder is shared by the pods that mount it. Devices GPU-0, GPU-1
+... go to whoever asks for whole ones. Images, limits and other containers are ignored. kwok keeps
+the node itself alive, and leaves its pods alone. Logs are served as kubelets do. Called by fixtures
+that need a real server behind a pod.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import re
 import signal
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -35,6 +37,8 @@ NODE = "processes"
 WATCH_S = 1
 """A watch ends by itself after this, so that whoever stops us waits no longer."""
 WITHIN_S = 30
+RESERVATIONS = "runai-reservation"
+RESERVED = "run.ai/reserve_for_gpu_index"
 IGNORED = "test/ignored"
 """Annotation of pods that never come up, such as those whose image cannot be had."""
 KEPT = ("PATH", "LANG", "VIRTUAL_ENV")
@@ -44,9 +48,12 @@ REFERENCE = re.compile(r"\$(\$|\(([^)]+)\))")
 class ProcessKubelet:
     """See the module."""
 
-    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+    def __init__(self, plane: ControlPlane, folder: Path, gpus: int = 0) -> None:
         """Keep volumes in `folder`; nothing runs before `with`."""
         self._plane = plane
+        self._free = [f"GPU-{number}" for number in range(gpus)]
+        self._granting = threading.Lock()
+        self._granted: dict[str, list[str]] = {}
         self._folder = folder
         self._logs = Kubelet()
         self._addresses = (f"127.78.{n // 250}.{n % 250 + 1}" for n in itertools.count())
@@ -152,9 +159,11 @@ class ProcessKubelet:
         if IGNORED in pod["metadata"].get("annotations", {}):
             return
         name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]
-        address = next(self._addresses)
+        address, devices = next(self._addresses), self._grant(pod)
         mounts = self._mounts(pod, container)
         env = self._environment(pod, container, mounts, address)
+        if devices:
+            env.setdefault("NVIDIA_VISIBLE_DEVICES", ",".join(devices))
         words = [*container.get("command", ()), *container.get("args", ())]
         place = Path(container.get("workingDir", ""))
         home = mounts.get(str(place)) or (place if place.is_absolute() and place.is_dir() else None)
@@ -189,6 +198,18 @@ class ProcessKubelet:
         end = {"exitCode": code if code >= 0 else 128 - code, "finishedAt": _now()}
         self._tell(pod, phase, address, {"terminated": end})
 
+    def _grant(self, pod: dict[str, Any]) -> Sequence[str]:
+        """Give a pod whole devices, as a device plugin does; our agent tells of a reservation's."""
+        limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
+        with self._granting:
+            wanted = int(limits.get("nvidia.com/gpu", 0))
+            devices, self._free = self._free[:wanted], self._free[wanted:]
+            self._granted[pod["metadata"]["uid"]] = devices
+        if pod["metadata"]["namespace"] == RESERVATIONS:
+            notes = {RESERVED: devices[0]}
+            self._quietly("PATCH", _path(pod), {"metadata": {"annotations": notes}}, "merge-patch")
+        return devices
+
     def _remove(self, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]
         if process := self._running.get(name):
@@ -199,6 +220,8 @@ class ProcessKubelet:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        with self._granting:
+            self._free += self._granted.pop(pod["metadata"]["uid"], ())
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         self._quietly("DELETE", _path(pod), body)
 

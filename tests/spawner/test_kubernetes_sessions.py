@@ -59,7 +59,7 @@ def test_a_session_knows_who_it_is_and_its_devices_are_the_plugins_to_name(
     assert environment["RUNAI_GPU_FRACTION"] == "1"
     assert environment["RUNAI_API_URL"].endswith("/services/runai/")
     assert environment["GREETING"] == "hello"
-    assert "NVIDIA_VISIBLE_DEVICES" not in environment
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"  # not what `environment` says
     assert "RUNAI_HUB_TOKEN" not in environment
     with hub.client(environment["JUPYTERHUB_API_TOKEN"]) as client:
         assert (client.whoami().name, client.whoami().projects) == ("ana", ["vision"])
