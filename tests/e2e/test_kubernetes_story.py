@@ -81,18 +81,20 @@ def url(hub: KubernetesHub) -> str:
 def test_a_gpu_is_chosen_waited_for_and_worked_on(
     hub: KubernetesHub, page_of: Callable[[str], Page]
 ) -> None:
-    # Ana takes the one GPU that sessions of vision may use.
-    ana, bo = page_of("ana"), page_of("bo")
-    lab.take(ana, url(hub), "1 GPU")
+    # Ana and Cy take half a GPU each, which is all that sessions of vision may use.
+    ana, bo, cy = page_of("ana"), page_of("bo"), page_of("cy")
+    lab.take(ana, url(hub), "½ GPU")
     lab.wait_for_lab(ana)
+    lab.take(cy, url(hub), "½ GPU")
+    lab.wait_for_lab(cy)
 
     # Bo's form says that it would wait, and why; the page says it while he waits.
     bo.goto(f"{url(hub)}/hub/spawn")
-    lab.choose(bo, "1 GPU")
+    lab.choose(bo, "½ GPU")
     expect(bo.get_by_text("would wait").first).to_be_visible()
     lab.picture(bo, PICTURES, "kubernetes-form")
     lab.start(bo)
-    reason = bo.get_by_text("Waiting: vision uses 1 of its 1 build GPU: ana 1.0")
+    reason = bo.get_by_text("Waiting: vision uses 1 of its 1 build GPU: ana 0.5, cy 0.5")
     expect(reason.first).to_be_visible(timeout=SECONDS)
     lab.picture(bo, PICTURES, "kubernetes-waiting")
 
@@ -115,7 +117,8 @@ def test_a_gpu_is_chosen_waited_for_and_worked_on(
         assert [line.text for line in client.logs("vision/exp")] == ["epoch 1", "trained"]
         client.delete("vision/exp")
 
-    # She stops; Bo gets her GPU and arrives in JupyterLab.
+    # She stops; Bo gets her half, beside Cy on the same device, and arrives in JupyterLab.
     lab.stop_server(ana, url(hub))
     lab.wait_for_lab(bo)
-    assert hub.pod("bo")["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    seen = [hub.environment(user)["NVIDIA_VISIBLE_DEVICES"] for user in ("bo", "cy")]
+    assert seen == ["GPU-0", "GPU-0"]
