@@ -54,6 +54,10 @@ class KubernetesConfig:
     """This service's own; "": it runs in none."""
     alive_port: int = 0
     """Where its kubelet asks whether it lives; 0: nowhere."""
+    agent_account: str = "runai:runai-agent"
+    """The service account of the nodes' agents, with its namespace."""
+    reservation_image: str = ""
+    """Of the pods that hold shared devices, in which nothing runs; "": Kubernetes' own for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,8 @@ def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
         alive_port=_count("RUNAI_ALIVE_PORT", environ, most=MOST_PORT)
         if environ.get("RUNAI_ALIVE_PORT")
         else 0,
+        agent_account=environ.get("RUNAI_AGENT_ACCOUNT") or f"{own}:runai-agent",
+        reservation_image=environ.get("RUNAI_RESERVATION_IMAGE", ""),
     )
 
 

@@ -22,6 +22,8 @@ from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.leading import Leadership
+from runai.hub_service.clusters.kubernetes.node_tokens import NodeTokens
+from runai.hub_service.clusters.kubernetes.reservations import IMAGE
 from runai.hub_service.config import Config, KubernetesConfig
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import Unavailable
@@ -125,6 +127,7 @@ async def lead(
         image=where.image,
         api_url=config.api_url,
         default_project=where.default_project,
+        reservation_image=where.reservation_image or IMAGE,
     )
     metrics = Metrics()
     ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
@@ -136,8 +139,9 @@ async def lead(
         ),
         ledger=ledger,
         idle=IdleWatch(cluster, ledger),
-        # There are no agents yet, so no node has a token.
-        authenticator=SharedTokens(config.hub_token, {}, users),
+        authenticator=NodeTokens(
+            api, where.agent_account, SharedTokens(config.hub_token, {}, users)
+        ),
         prefix=config.prefix,
         version=version("jupyter-runai"),
         workdir_exists=no_opinion,

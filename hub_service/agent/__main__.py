@@ -2,8 +2,9 @@
 
 RUNAI_API_URL (the service's root), RUNAI_AGENT_TOKEN, RUNAI_NODE; devices as the service has them:
 RUNAI_GPUS ("auto" or a number), RUNAI_SIMULATE (a number wins); RUNAI_AGENT_METRICS (HOST:PORT) for
-Prometheus. Leaves at SIGTERM and when its parent is gone (RUNAI_AGENT_PARENT, its PID, if given).
-Started by the service, or by a DaemonSet.
+Prometheus. On a node of Kubernetes: RUNAI_AGENT_TOKEN_FILE, its pod's own token, instead of the
+other; RUNAI_POD_RESOURCES, the kubelet's socket. Leaves at SIGTERM and when its parent is gone
+(RUNAI_AGENT_PARENT, its PID, if given). Started by the service, or by a DaemonSet.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from runai.hub_service.agent.devices import Device, open_devices
 from runai.hub_service.agent.hard_limits import HardLimits
@@ -25,6 +27,9 @@ from runai.hub_service.agent.reporting import HttpReporter
 from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
 from runai.hub_service.parent import end_with_parent
+
+if TYPE_CHECKING:
+    from runai.hub_service.agent.pod_resources import PodResources
 
 __all__ = ["Settings", "main"]
 
@@ -41,7 +46,9 @@ class Settings:
     simulate: int | None
     parent: int | None
     metrics: tuple[str, int] | None
-    token: str = field(repr=False)
+    token: str | Path = field(repr=False)
+    pod_resources: str = ""
+    """The kubelet's socket; "": this is no node of Kubernetes."""
 
     @classmethod
     def parse(cls, environ: Mapping[str, str]) -> "Settings":
@@ -60,7 +67,10 @@ class Settings:
             simulate=_number("RUNAI_SIMULATE", simulate) if simulate else None,
             parent=_number("RUNAI_AGENT_PARENT", parent) if parent else None,
             metrics=_address(environ.get("RUNAI_AGENT_METRICS", "")),
-            token=_needed(environ, "RUNAI_AGENT_TOKEN"),
+            token=Path(file)
+            if (file := environ.get("RUNAI_AGENT_TOKEN_FILE", ""))
+            else _needed(environ, "RUNAI_AGENT_TOKEN"),
+            pod_resources=environ.get("RUNAI_POD_RESOURCES", ""),
         )
 
 
@@ -99,6 +109,16 @@ def _keeper(devices: Sequence[Device]) -> Keeper:
         return Keeper(no_hard_limit=str(error))
 
 
+def _kubelet(settings: Settings) -> "PodResources | None":
+    """Return who says which pods have which devices, on a node of Kubernetes."""
+    if not settings.pod_resources:
+        return None
+    # Its library is there for Kubernetes only.
+    from runai.hub_service.agent.pod_resources import PodResources  # noqa: PLC0415
+
+    return PodResources(settings.pod_resources)
+
+
 def _serve_metrics(settings: Settings, agent: Agent) -> Callable[[], None]:
     """Answer Prometheus where that is wanted and possible; return what ends it."""
     if settings.metrics is None:
@@ -127,6 +147,7 @@ async def _run(settings: Settings) -> None:
         reporter,
         wanted=lambda: os.getppid() == parent,
         keeper=_keeper(source.devices()),
+        kubelet=_kubelet(settings),
     )
     me = asyncio.current_task()
     assert me is not None

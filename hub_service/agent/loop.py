@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,10 +18,16 @@ from runai.hub_service.agent.devices import DeviceSource
 from runai.hub_service.agent.keeping import Keeper
 from runai.hub_service.agent.processor import ProcessorMeter
 from runai.hub_service.agent.releasing import Releaser
-from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.api.reports import (
+    AgentAllocation,
+    AgentReply,
+    AgentReport,
+    NodeDevice,
+    PodDevices,
+)
 from runai.hub_service.errors import RunaiError, Unavailable
 
-__all__ = ["Agent", "Reporter", "Tally"]
+__all__ = ["Agent", "Kubelet", "Reporter", "Tally"]
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +41,17 @@ KEPT_REPORTS = 600
 """How many reports wait for the service at most; the oldest go first."""
 
 MAX_DELAY_S = 10.0
+
+
+class Kubelet(Protocol):
+    """Who knows which pods have which devices (`pod_resources`)."""
+
+    def holders(self) -> Mapping[str, Sequence[str]]:
+        """Return the UUIDs of each pod's devices, by `namespace/name`.
+
+        Raises:
+            OSError: it does not say now.
+        """
 
 
 class Reporter(Protocol):
@@ -77,8 +94,12 @@ class Agent:
         idle_s: float = IDLE_S,
         keeper: Keeper | None = None,
         releaser: Releaser | None = None,
+        kubelet: Kubelet | None = None,
     ) -> None:
-        """Measure `source` and tell `reporter`, while `wanted` says so; `keeper` acts on it."""
+        """Measure `source` and tell `reporter`, while `wanted` says so; `keeper` acts on it.
+
+        On a node of Kubernetes `kubelet` says who has which devices.
+        """
         self._node = node
         self._source = source
         self._reporter = reporter
@@ -86,6 +107,8 @@ class Agent:
         self._busy_s, self._idle_s = busy_s, idle_s
         self._keeper = keeper or Keeper()
         self._releaser = releaser or Releaser()
+        self._kubelet = kubelet
+        self._kubelet_is_away = False
         self._processor = ProcessorMeter()
         self.tally = Tally()
         self._allocations: list[AgentAllocation] = []
@@ -139,7 +162,7 @@ class Agent:
 
     def _report(self, allocations: list[AgentAllocation]) -> AgentReport:
         poll = self._source.poll(allocations)
-        report = usage.report(self._node, poll, allocations)
+        report = self._with_holders(usage.report(self._node, poll, allocations))
         # What was measured is worth telling even where nothing could be done about it.
         try:
             self._releaser.look(poll, allocations)
@@ -148,6 +171,25 @@ class Agent:
         except Exception:
             log.exception("limits and releases could not be looked after")
             return report
+
+    def _with_holders(self, report: AgentReport) -> AgentReport:
+        """Return a report that says, on a node of Kubernetes, who has which devices."""
+        if self._kubelet is None:
+            return report
+        try:
+            holders = self._kubelet.holders()
+        except OSError as error:
+            if not self._kubelet_is_away:
+                log.warning("%s", error)
+            self._kubelet_is_away = True
+            return report
+        self._kubelet_is_away = False
+        pods = [PodDevices(pod=pod, devices=list(has)) for pod, has in holders.items()]
+        inventory = [
+            NodeDevice(uuid=d.uuid, name=d.name, memory_mib=d.memory_mib, simulated=d.simulated)
+            for d in self._source.devices()
+        ]
+        return report.model_copy(update={"pods": tuple(pods), "inventory": tuple(inventory)})
 
     async def _send(self) -> None:
         failures = 0

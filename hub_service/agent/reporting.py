@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 
 from runai.hub_service import calls
 from runai.hub_service.api.problems import error_from_reply
@@ -24,8 +25,10 @@ __all__ = ["HttpReporter"]
 class HttpReporter:
     """Speaks to one service; one report at a time."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str | Path) -> None:
         """Take note of the address; it is connected to when there is something to tell.
+
+        A token in a file is read each time: Kubernetes writes another one before it expires.
 
         Raises:
             InvalidRequest: `url` is no address.
@@ -37,7 +40,7 @@ class HttpReporter:
         self._root = parts.path.rstrip("/") + "/"
         # Without user:password@, for sentences.
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._token = token
         self._one_at_a_time = threading.Lock()
         self._said = b""
         self._reply = AgentReply(allocations=[])
@@ -83,7 +86,9 @@ class HttpReporter:
             http.close()
         http.timeout = call.timeout_s
         try:
-            http.request(call.method, self._root + call.path, call.content(), self._headers)
+            token = self._token if isinstance(self._token, str) else self._token.read_text().strip()
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            http.request(call.method, self._root + call.path, call.content(), headers)
             with http.getresponse() as response:
                 return response.status, response.headers.get("Retry-After"), response.read()
         except BaseException:

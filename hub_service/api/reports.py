@@ -15,10 +15,15 @@ __all__ = [
     "AgentReply",
     "AgentReport",
     "DeviceSample",
+    "NodeDevice",
     "Notice",
+    "PodDevices",
     "ProcessSample",
     "UsageSample",
 ]
+
+
+Uuid = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:/_.-]+$", max_length=100)]
 
 
 class UsageSample(Wire):
@@ -78,6 +83,23 @@ class Notice(Wire):
     """What follows the workload's name in a sentence."""
 
 
+class PodDevices(Wire):
+    """Which devices the kubelet has given to a pod."""
+
+    pod: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$", max_length=320)]
+    """`namespace/name`."""
+    devices: list[Uuid]
+
+
+class NodeDevice(Wire):
+    """A device that a node has."""
+
+    uuid: Uuid
+    name: Annotated[str, StringConstraints(max_length=100)]
+    memory_mib: Annotated[int, Field(ge=0)]
+    simulated: bool = False
+
+
 class AgentReport(Wire):
     """One second of one node, from its agent. A failed poll sends no samples: a gap, not a zero.
 
@@ -96,6 +118,10 @@ class AgentReport(Wire):
     notices: tuple[Notice, ...] = ()
     tiers: dict[str, Literal["frameworks", "mps", "driver"]] = Field(default_factory=dict)
     """What keeps each workload within its share; who is not named: the frameworks."""
+    pods: tuple[PodDevices, ...] | None = None
+    """On a node of Kubernetes: who has which devices; None: the kubelet was not asked, or away."""
+    inventory: tuple[NodeDevice, ...] = ()
+    """There: the devices of the node, in the order in which the driver counts them."""
     no_hard_limit: Annotated[str, StringConstraints(max_length=500)] = ""
     """Why the node's driver keeps no limits, as half a sentence."""
 

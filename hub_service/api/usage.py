@@ -1,14 +1,16 @@
 """Routes of measurements: what was used over a range, and the agents' samples."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.permissions import Action, Actor, authorise, may
 from runai.hub_service.api.platform import Caller, On, Platform
-from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport, PodDevices
 from runai.hub_service.api.schemas import (
     DeviceShareView,
     PastWorkload,
@@ -18,6 +20,7 @@ from runai.hub_service.api.schemas import (
     UsageSeries,
 )
 from runai.hub_service.bookkeeping import held_devices
+from runai.hub_service.clusters.base import Seen
 from runai.hub_service.clusters.records import Allocation, WorkloadSpec
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
 from runai.hub_service.ledger import Usage, UsageFilter
@@ -128,6 +131,9 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
     report = _dated(report, on.clock())
     await on.cluster.note_faults(node, {device.device: device.fault for device in report.devices})
+    if report.pods is not None:
+        await on.cluster.note_holders(node, _seen(report, report.pods, on.clock()))
+        devices = await on.cluster.devices()
     held = held_devices(await on.cluster.workloads(), devices)
     on.ledger.record(on.clock(), report.interval, held, report)
     await on.idle.observe(report)
@@ -145,6 +151,18 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
 async def usage_between(on: Platform, asked: UsageFilter, start: float, end: float) -> UsageSeries:
     """Return the averages over a range, with as few points as can be."""
     return await _series(on, await on.ledger.usage(asked, start, end, ONE_STEP_S))
+
+
+def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> Seen:
+    """Return what an agent saw, by our clock; who does not say how long ago is not believed."""
+    return Seen(
+        0.0 if report.age is None else now - report.age,
+        {of.pod: tuple(of.devices) for of in pods},
+        tuple(
+            Device(index, found.uuid, found.name, found.memory_mib, simulated=found.simulated)
+            for index, found in enumerate(report.inventory)
+        ),
+    )
 
 
 def _dated(report: AgentReport, now: float) -> AgentReport:

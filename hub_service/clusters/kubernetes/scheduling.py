@@ -127,6 +127,7 @@ class Scheduling:
         self._groups = {group.name: group for group in found}
         self._doing.seen(found)
         self._note_broken(now)
+        held = self._slots.held(pods)
         records = list(self._projects.objects.values())
         return snapshot(
             now,
@@ -135,10 +136,10 @@ class Scheduling:
                 pods=pods,
                 groups=found,
                 projects=project_objects.for_core(records, project_objects.misplaced(records)),
-                devices=self._slots.held(pods),
+                devices=held,
                 promises=self._promises,
                 closed=self._sharing.closed(pods),
-                broken=self._sharing.broken(pods, self._slots.held(pods)),
+                broken=self._sharing.broken(pods, held),
                 broken_since=self._broken_since,
             ),
         )

@@ -49,7 +49,8 @@ class Service:
         with self.log.open("ab") as log:
             command = [sys.executable, "-P", "-m", "runai.hub_service"]
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        url = f"http://127.0.0.1:{port}/services/runai/"
+        self.address = f"127.0.0.1:{port}"
+        url = f"http://{self.address}/services/runai/"
         self.client = Client(url, TOKEN, patience_s=60)
         self.impatient = Client(url, TOKEN, patience_s=0)
 

@@ -1,0 +1,104 @@
+"""Ask the kubelet which pods have which GPUs: its pod-resources API, over a socket of the node.
+
+One call of gRPC (`v1.PodResourcesLister/List`) and four of its messages, of which two fields each
+matter; they are read from their bytes here, since generated code and its library would be more than
+that. Used by the agent's loop on nodes of Kubernetes. Source of the messages: k8s.io/kubelet,
+pkg/apis/podresources/v1/api.proto.
+"""
+
+from collections.abc import Iterator
+
+import grpc
+
+__all__ = ["PodResources"]
+
+GPU_RESOURCE = "nvidia.com/gpu"
+LIST = "/v1.PodResourcesLister/List"
+ANSWERED_WITHIN_S = 5.0
+
+
+class PodResources:
+    """The kubelet of this node."""
+
+    def __init__(self, socket: str) -> None:
+        """Connect to a socket, such as /var/lib/kubelet/pod-resources/kubelet.sock, when asked."""
+        self._channel = grpc.insecure_channel(f"unix://{socket}")
+        self._list = self._channel.unary_unary(LIST)
+
+    def holders(self) -> dict[str, list[str]]:
+        """Return the UUIDs of the GPUs of each pod that has some, by `namespace/name`.
+
+        Raises:
+            OSError: the kubelet does not answer, or not what is understood.
+        """
+        try:
+            answer: bytes = self._list(b"", timeout=ANSWERED_WITHIN_S)
+        except grpc.RpcError as error:
+            raise OSError(f"the kubelet does not say who has which devices: {error}") from error
+        return read_holders(answer)
+
+    def close(self) -> None:
+        """Hang up; a repeat does nothing."""
+        self._channel.close()
+
+
+def read_holders(answer: bytes) -> dict[str, list[str]]:
+    """Read a ListPodResourcesResponse.
+
+    Raises:
+        OSError: these bytes are none.
+    """
+    found: dict[str, list[str]] = {}
+    try:
+        for pod in _fields(answer, 1):
+            namespace, name = _text(pod, 2), _text(pod, 1)
+            devices = [
+                uuid.decode()
+                for container in _fields(pod, 3)
+                for given in _fields(container, 2)
+                if _text(given, 1) == GPU_RESOURCE
+                for uuid in _fields(given, 2)
+            ]
+            if devices:
+                found.setdefault(f"{namespace}/{name}", []).extend(devices)
+    except (IndexError, UnicodeDecodeError, ValueError) as error:
+        raise OSError(f"the kubelet's answer is not understood: {error}") from error
+    return found
+
+
+def _text(message: bytes, number: int) -> str:
+    return b"".join(_fields(message, number)).decode()
+
+
+def _fields(message: bytes, number: int) -> Iterator[bytes]:
+    """Yield the contents of one field of a message of protocol buffers, of those with a length."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        match key & 7:
+            case 0:  # a number
+                _number, at = _varint(message, at)
+            case 1:  # eight bytes
+                at += 8
+            case 2:  # as many bytes as it says
+                length, at = _varint(message, at)
+                if at + length > len(message):
+                    raise ValueError("it ends in the middle of a field")
+                if key >> 3 == number:
+                    yield message[at : at + length]
+                at += length
+            case 5:  # four bytes
+                at += 4
+            case kind:
+                raise ValueError(f"it has a field of the unknown kind {kind}")
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return a number that begins there, and where it ends."""
+    number = shift = 0
+    while True:
+        byte = message[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return number, at
