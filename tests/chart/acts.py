@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 from chart.rights import Right
+from control_plane.agents import agent_token
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
 from control_plane.objects import job, pod
@@ -22,6 +23,7 @@ from runai.hub_service.clusters.kubernetes.acting import Acting
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.leading import Leadership
+from runai.hub_service.clusters.kubernetes.node_tokens import NodeTokens
 from runai.hub_service.clusters.kubernetes.objects import Pod, read_pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.reservations import PODS, reservation_name
@@ -273,6 +275,22 @@ async def shows_itself(stage: Stage) -> None:
     assert found["metadata"]["labels"][LEADS] == "true"
 
 
+async def knows_an_agent(stage: Stage) -> None:
+    node = agent_token(stage.lab.plane, stage.node)
+    with node as token:
+        assert await NodeTokens(stage.api, "runai:runai-agent", Nobody()).node(token) == stage.node
+
+
+class Nobody:
+    """Knows nobody."""
+
+    async def actor(self, request: Any) -> Any:
+        raise AssertionError(request)
+
+    async def person(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
 SCHEDULER, JOBS, OWN, SHARING = (
     "ClusterRole runai-scheduler",
     "ClusterRole runai-jobs",
@@ -298,6 +316,7 @@ ACTS: Mapping[Right, Act] = {
     Right(SCHEDULER, "pods/eviction", "create"): evicts,
     Right(SCHEDULER, "pods/status", "patch"): says_why,
     Right(SCHEDULER, "events", "create"): notes,
+    Right(SCHEDULER, "tokenreviews", "create"): knows_an_agent,
     Right(SCHEDULER, "projects", "create"): makes_a_project,
     Right(SCHEDULER, "projects", "patch"): changes_a_project,
     Right(SCHEDULER, "projects", "delete"): deletes_a_project,

@@ -126,4 +126,15 @@ def installed() -> Iterator[ControlPlane]:
             return "env" in made["spec"]["containers"][0]
 
         eventually(shows_no_devices, what="the policy of visible devices is in force")
+
+        def refuses_forgeries() -> bool:
+            forged = pod("forged", 0, annotations={"runai/devices": "{}"})
+            try:
+                started.request("POST", path, forged)
+            except ApiRefused as refused:
+                return "by the scheduler alone" in str(refused)
+            return False
+
+        path = "/api/v1/namespaces/default/pods?dryRun=All"
+        eventually(refuses_forgeries, what="the policy of granted devices is in force")
         yield started

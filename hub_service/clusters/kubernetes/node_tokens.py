@@ -48,7 +48,7 @@ class NodeTokens:
     async def actor(self, request: Request) -> Actor:
         """Return a node's agent, or whoever else knows."""
         token = bearer_token(request) or ""
-        if token.count(".") == 2 and (node := await self._node(token)):  # a JWT
+        if token.count(".") == 2 and (node := await self.node(token)):  # a JWT
             return Actor(node, "agent")
         return await self._others.actor(request)
 
@@ -56,7 +56,12 @@ class NodeTokens:
         """Return a user by name."""
         return await self._others.person(name)
 
-    async def _node(self, token: str) -> str:
+    async def node(self, token: str) -> str:
+        """Return on which node the agent is whose token it is; "" is no agent's.
+
+        Raises:
+            Unavailable: the API server does not say.
+        """
         digest, now = sha256(token.encode()).digest(), self._clock()
         until, node = self._known.get(digest, (0.0, ""))
         if until <= now:

@@ -13,8 +13,8 @@ import pytest
 
 from clusters.kubernetes.sharing_world import half, visible
 from clusters.kubernetes.test_service import LEASE, Service
+from control_plane.agents import agent_token
 from control_plane.device_plugin import DevicePlugin
-from control_plane.objects import pod
 from kubelet_socket import listening
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.reports import AgentReport
@@ -22,8 +22,6 @@ from runai.hub_service.client import Client
 from runai.hub_service.errors import Forbidden, Unauthenticated
 
 pytestmark = pytest.mark.kubernetes
-
-RUNAI = "/api/v1/namespaces/runai"
 
 
 @pytest.fixture
@@ -35,28 +33,6 @@ def service(lab, rights, free_port, tmp_path) -> Iterator[Service]:
     made.end()
     lab.forget_projects()
     lab.forget(LEASE)
-
-
-def token(lab, node: str, *, audience: str = "runai", account: str = "runai-agent") -> str:
-    """Return the token that the agent's pod on a node has."""
-    agent = pod(f"agent-{node}", 0, nodeName=node, schedulerName="default-scheduler")
-    agent["spec"]["serviceAccountName"] = account
-    made = lab.plane.request("POST", f"{RUNAI}/pods", agent)
-    bound_to = {
-        "kind": "Pod",
-        "apiVersion": "v1",
-        **{name: made["metadata"][name] for name in ("name", "uid")},
-    }
-    asked = {"spec": {"audiences": [audience], "boundObjectRef": bound_to}}
-    path = f"{RUNAI}/serviceaccounts/{account}/token"
-    found: str = lab.plane.request("POST", path, asked)["status"]["token"]
-    return found
-
-
-@pytest.fixture
-def no_agents_left(lab):
-    yield
-    lab.plane.request("DELETE", f"{RUNAI}/pods", {"gracePeriodSeconds": 0})
 
 
 @contextlib.contextmanager
@@ -80,7 +56,6 @@ def agent(url: str, place: Path, shown: str, socket: str) -> Iterator[None]:
         process.wait(30)
 
 
-@pytest.mark.usefixtures("no_agents_left")
 def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp_path):
     uuids = [device.uuid for device in SimulatedDevices(2, node="gpu-0").devices()]
     plugin = DevicePlugin(lab.plane, {"gpu-0": uuids})
@@ -98,7 +73,8 @@ def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp
     url = f"http://{service.address}/services/runai/"
     with (
         listening(tmp_path / "kubelet.sock", holders) as socket,
-        agent(url, tmp_path, token(lab, "gpu-0"), socket),
+        agent_token(lab.plane, "gpu-0") as token,
+        agent(url, tmp_path, token, socket),
     ):
         eventually(both, what="both are bound")
 
@@ -108,18 +84,15 @@ def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp
     assert [d.uuid for d in nodes["gpu-0"].devices if d.allocated == 1] == [device]
 
 
-@pytest.mark.usefixtures("no_agents_left")
 def test_an_agent_reports_about_its_own_node_alone(service, lab):
     url = f"http://{service.address}/services/runai/"
     report = AgentReport(node="gpu-0", at=0, age=0, interval=1, devices=[], samples=[])
-    shown = token(lab, "gpu-1")
-    with Client(url, shown, patience_s=60) as elsewhere, pytest.raises(Forbidden, match="gpu-1"):
-        elsewhere.report(report)
-    with Client(url, shown, patience_s=60) as here:
-        here.report(report.model_copy(update={"node": "gpu-1"}))
+    with agent_token(lab.plane, "gpu-1") as token, Client(url, token, patience_s=60) as agent:
+        agent.report(report.model_copy(update={"node": "gpu-1"}))
+        with pytest.raises(Forbidden, match="gpu-1"):
+            agent.report(report)
 
 
-@pytest.mark.usefixtures("no_agents_left")
 @pytest.mark.parametrize(
     "wrong", [{"audience": "https://kubernetes.default.svc"}, {"account": "default"}]
 )
@@ -127,7 +100,8 @@ def test_tokens_that_are_not_for_us_are_nobodys(service, lab, wrong):
     url = f"http://{service.address}/services/runai/"
     report = AgentReport(node="gpu-0", at=0, age=0, interval=1, devices=[], samples=[])
     with (
-        Client(url, token(lab, "gpu-0", **wrong), patience_s=60) as client,
+        agent_token(lab.plane, "gpu-0", **wrong) as token,
+        Client(url, token, patience_s=60) as client,
         pytest.raises(Unauthenticated),
     ):
         client.report(report)

@@ -9,6 +9,7 @@ import pytest
 
 from clusters.kubernetes.sharing_world import half, notes, sentence, visible
 from control_plane.objects import job, pod
+from control_plane.plane import ApiRefused
 from control_plane.scheduling import Scheduler
 
 pytestmark = pytest.mark.kubernetes
@@ -186,3 +187,21 @@ def test_who_asks_for_no_device_sees_none(ready):
 
     assert variables("plain") == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     assert (variables("whole"), variables("foreign")) == ([], [])
+
+
+def test_nobody_writes_what_a_pod_was_given_but_its_binding(ready, rights, plugin, until):
+    work = ready.namespace
+    forged = half("forged")
+    forged["metadata"]["annotations"]["runai/devices"] = '{"GPU-a": 1}'
+    with pytest.raises(ApiRefused, match="are written by the scheduler alone"):
+        work.create(forged)
+    work.create(half("one"))
+
+    with Scheduler(rights):
+        until(lambda: visible(work), what="it is bound")
+
+    with pytest.raises(ApiRefused, match="are written by the scheduler alone"):
+        work.annotate("one", {"runai/visible-devices": "all"})
+    with pytest.raises(ApiRefused, match="that a bound pod asked for cannot be changed"):
+        work.annotate("one", {"gpu-fraction": "0.1"})
+    work.annotate("one", {"theirs": "may change"})

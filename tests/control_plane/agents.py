@@ -1,0 +1,32 @@
+"""The tokens that pods of the nodes' agents have."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+from control_plane.objects import pod
+from control_plane.plane import ControlPlane
+
+__all__ = ["agent_token"]
+
+RUNAI = "/api/v1/namespaces/runai"
+NUMBERS = itertools.count(1)
+
+
+@contextlib.contextmanager
+def agent_token(
+    plane: ControlPlane, node: str, *, audience: str = "runai", account: str = "runai-agent"
+) -> Iterator[str]:
+    """Give the token of a pod of the agents on a node, while that pod is there."""
+    agent = pod(f"agent-{next(NUMBERS)}", 0, nodeName=node, schedulerName="default-scheduler")
+    agent["spec"]["serviceAccountName"] = account
+    made = plane.request("POST", f"{RUNAI}/pods", agent)["metadata"]
+    bound_to = {"kind": "Pod", "apiVersion": "v1", "name": made["name"], "uid": made["uid"]}
+    asked = {"spec": {"audiences": [audience], "boundObjectRef": bound_to}}
+    try:
+        path = f"{RUNAI}/serviceaccounts/{account}/token"
+        yield plane.request("POST", path, asked)["status"]["token"]
+    finally:
+        plane.request("DELETE", f"{RUNAI}/pods/{made['name']}", {"gracePeriodSeconds": 0})
