@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -58,3 +63,27 @@ def test_bob_and_patty(folder):
     assert len(results) == 6
     assert results[0].startswith("Done: ")
     assert set(results) == {results[0]}
+
+
+def test_a_sweep_of_twenty_under_quota(folder):
+    shown = run("sweep.ipynb", folder)
+
+    assert shown[-1] == "20 tried\n"
+    assert shown[-2].count("loss 0.0") == 3
+    assert len({line.partition(":")[0] for line in shown[-2].splitlines()}) == 3
+
+
+@pytest.mark.torch
+def test_a_gang_has_the_same_weights_on_every_worker(folder, service):
+    shutil.copy(EXAMPLES / "gang.py", folder)
+    client = Client(service.url, service.tokens["bob"])
+    command = [sys.executable, "gang.py"]
+    client.submit(
+        SubmitRequest(name="gang", command=command, workdir=str(folder), gpus="0.5", workers=2)
+    )
+    eventually(lambda: client.workload("vision/gang").state in {"succeeded", "failed"}, within=100)
+
+    lines = [line.text for line in client.logs("vision/gang")]
+    found = sorted(line for line in lines if line.startswith("worker"))
+    client.close()
+    assert found == [f"worker {rank} of 2 found 1.000 -2.000 3.000" for rank in (0, 1)]
