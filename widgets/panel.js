@@ -22,7 +22,7 @@ const CONFIRM_MS = 4000, BEGUN_MS = 15000;
 /** @param {{model: Model, el: any}} view_ @returns {() => void} */
 function render({ model, el }) {
   /** @type {Clicks} */
-  const clicks = { confirming: "", busy: new Map(), errors: new Map() };
+  const clicks = { service: model.get("service"), confirming: "", busy: new Map(), errors: new Map() };
   /** @type {Map<string, string>} */
   const versions = new Map();
   /** @type {Set<ReturnType<typeof setTimeout>>} */

@@ -23,7 +23,7 @@ import { h } from "./nodes.js";
  * @typedef {{view: "panel" | "quota" | "jobs" | "status", lost: string, simulated: boolean, projects: Bar[],
  *   workloads: Row[], chart: Chart | null, notes: string[],
  *   told: {at: number, kind: string, text: string}[]}} State
- * @typedef {{confirming: string, busy: Map<string, string>, errors: Map<string, string>}} Clicks
+ * @typedef {{service: string, confirming: string, busy: Map<string, string>, errors: Map<string, string>}} Clicks
  *   what clicks have begun: a workload whose stop is to be confirmed, versions seen at a click
  * @typedef {(verb: Action["verb"], row: Row) => void} Act
  */
@@ -172,14 +172,17 @@ function sparkline(recent) {
 
 /** @param {Row} row @param {Clicks} clicks @param {Act} act @returns {Node_[]} */
 function buttons(row, clicks, act) {
+  const path = row.id.split("/").map(encodeURIComponent).join("/");
+  const page = clicks.service && row.state !== "deleted"
+    ? [h("a", { key: "page", href: `${clicks.service}workloads/${path}`, target: "_blank", rel: "noopener", "aria-label": `Output and history of ${row.name}` }, "Output")] : [];
   const begun = clicks.busy.get(row.id);
-  if (begun) return [h("span", { class: "runai-begun", role: "status", key: "begun" }, begun)];
-  return row.actions.map(({ verb, label }) => {
+  if (begun) return [...page, h("span", { class: "runai-begun", role: "status", key: "begun" }, begun)];
+  return [...page, ...row.actions.map(({ verb, label }) => {
     const asks = label === "Stop" && clicks.confirming === row.id;
     return h("button", {
       key: verb, type: "button", class: asks ? "runai-asks" : null,
       "aria-label": asks ? `Really stop ${row.name}` : `${label} ${row.name}`,
       onclick: () => act(verb, row),
     }, asks ? "Really stop?" : label);
-  });
+  })];
 }

@@ -204,6 +204,16 @@ def test_no_page_keeps_anybody_out(platform, workloads, page_of, theme):
     assert found == {}
 
 
+@pytest.mark.axe
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_spawn_form_keeps_nobody_out(platform, workloads, page_of, theme):
+    page: Page = page_of("bob")
+    page.emulate_media(color_scheme=theme)
+    page.goto(f"{platform.url}/hub/spawn")
+
+    assert problems(page, "#runai-form") == []
+
+
 @pytest.mark.parametrize(
     "path", ["", "workloads/vision/bob-1", "projects/vision", "consumption", "submit"]
 )

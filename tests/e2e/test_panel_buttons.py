@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Page, expect
 
+from accessibility import problems
 from e2e import lab
 from e2e.running import Platform
 from waiting import eventually
@@ -73,3 +75,40 @@ def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> 
     eventually(lambda: [w.kind for w in bob.workloads()] == ["session"])
     expect(panel.get_by_text("exp1")).to_have_count(0, timeout=SECONDS)
     expect_busy(busy_page)
+
+
+SHOWN = [
+    "%load_ext runai.widgets\nfrom runai.widgets import panel, quota, status, submit",
+    "panel()",
+    "status()",
+    "submit(['sleep', '600'], gpus=1, name='seen', grace_seconds=1)",
+    "%%gpu\nsum(range(1000))",
+]
+
+
+@pytest.mark.axe
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_no_view_in_a_notebook_keeps_anybody_out(platform, page_of, theme):
+    home = platform.data_dir / "users" / "patty"
+    chosen = home / ".jupyter/lab/user-settings/@jupyterlab/apputils-extension"
+    page = page_of("patty")
+    lab.take(page, platform.url, "½ GPU")
+    lab.wait_for_lab(page)
+    chosen.mkdir(parents=True, exist_ok=True)
+    theme_setting = json.dumps({"theme": f"JupyterLab {theme}"})
+    (chosen / "themes.jupyterlab-settings").write_text(theme_setting)
+    cells = [nbformat.v4.new_code_cell(cell) for cell in SHOWN]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), home / "seen.ipynb")
+    lab.open_notebook(page, platform.url, "patty", "seen.ipynb")
+    is_light = str(theme == "Light").lower()
+    expect(page.locator("body")).to_have_attribute("data-jp-theme-light", is_light, timeout=SECONDS)
+    lab.run_all(page)
+
+    expect(page.locator("p.runai-status")).to_contain_text("0.5 allocated", timeout=SECONDS)
+    expect(page.locator(".runai-jobs")).to_contain_text("running", timeout=SECONDS)
+    expect(page.locator(".jp-OutputArea-output").last).to_contain_text("GPU busy", timeout=SECONDS)
+    lab.picture(page, PICTURES, f"views-{theme.lower()}")
+    assert problems(page, ".runai") == []
+    platform.client("patty").delete("nlp/seen")
+    lab.stop_server(page, platform.url)

@@ -25,7 +25,7 @@ const chart = (given = {}) => ({
 const state = (given = {}) => ({
   view: "panel", lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], told: [], ...given,
 });
-const clicks = (given = {}) => ({ confirming: "", busy: new Map(), errors: new Map(), ...given });
+const clicks = (given = {}) => ({ service: "", confirming: "", busy: new Map(), errors: new Map(), ...given });
 
 /** All nodes below, in order. */
 const all = (nodes) => nodes.flatMap((node) => (typeof node === "string" ? [] : [node, ...all(node.children)]));
@@ -62,6 +62,13 @@ test("an unlimited quota has no mark", () => {
 test("each button is labelled with what it does and to whom", () => {
   assert.deepEqual(labels(drawn()), ["Pause a", "Stop a"]);
   assert.deepEqual(labels(drawn({}, clicks({ confirming: "vision/a" }))), ["Pause a", "Really stop a"]);
+});
+
+test("a workload's output and life are a page away, where there is a page", () => {
+  const links = (clicked) => drawn({ workloads: [row({ id: "vision/a b" })] }, clicked).filter((node) => node.tag === "a");
+  assert.deepEqual(links(clicks()), []);
+  const [link] = links(clicks({ service: "/services/runai/" }));
+  assert.deepEqual([link.props.href, link.props["aria-label"]], ["/services/runai/workloads/vision/a%20b", "Output and history of a"]);
 });
 
 test("a click that has begun stands where the buttons were, an error below", () => {

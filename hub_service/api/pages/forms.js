@@ -32,7 +32,7 @@ function changed(form) {
 }
 
 /** @type {Record<string, string>} */
-const BECOMES = { "starts later": "start later", starts: "start", stops: "pause", waits: "make wait", moves: "move", resizes: "resize", runs: "run", gone: "end" };
+const BECOMES = { "starts later": "soon start", starts: "start", stops: "pause", waits: "make wait", moves: "move", resizes: "resize", runs: "run", gone: "end" };
 
 /** @param {any} found an answer of what would be */
 function effects(found) {
