@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from runai.widgets.gpu_cell import CellMeter
 from runai.widgets.state import status_state
 
 LIMIT = LimitView(memory_mib=8192, tier="frameworks", badge="soft limit", why="PyTorch keeps it")
-HELD = {"gpus": 0.5, "allocated": 0.5, "limit": LIMIT}
+HELD: dict[str, Any] = {"gpus": 0.5, "allocated": 0.5, "limit": LIMIT}
 
 
 def test_a_cell_is_read_while_it_runs_and_once_more_at_its_end():
