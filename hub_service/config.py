@@ -48,6 +48,8 @@ class KubernetesConfig:
     """Of this service: its Lease is there."""
     image: str = ""
     """What jobs of users without a notebook run in; "": such jobs are refused."""
+    jobs_ttl_s: int | None = None
+    """Seconds for which finished jobs are kept; None: until somebody deletes them."""
     default_project: str = "default"
     """Owns what names no project."""
     pod: str = ""
@@ -172,6 +174,9 @@ def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
         namespace=environ.get("RUNAI_JOBS_NAMESPACE") or own,
         own_namespace=own,
         image=environ.get("RUNAI_JOBS_IMAGE", ""),
+        jobs_ttl_s=_count("RUNAI_JOBS_TTL", environ, most=365 * DAY_S)
+        if environ.get("RUNAI_JOBS_TTL")
+        else None,
         default_project=environ.get("RUNAI_DEFAULT_PROJECT") or "default",
         pod=environ.get("RUNAI_POD", ""),
         alive_port=_count("RUNAI_ALIVE_PORT", environ, most=MOST_PORT)

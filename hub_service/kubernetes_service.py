@@ -126,6 +126,7 @@ async def lead(
         namespace=where.namespace,
         image=where.image,
         api_url=config.api_url,
+        ttl_s=where.jobs_ttl_s,
         default_project=where.default_project,
         reservation_image=where.reservation_image or IMAGE,
     )
@@ -145,6 +146,7 @@ async def lead(
         prefix=config.prefix,
         version=version("jupyter-runai"),
         workdir_exists=no_opinion,
+        images=True,
     )
     work: list[Work] = [
         cluster.run(),

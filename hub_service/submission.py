@@ -37,6 +37,8 @@ class Site:
     largest_device_mib: int
     most_devices: int = 0
     """Of the node that has most."""
+    images: bool = False
+    """Whether jobs run in container images."""
 
 
 def known_project(
@@ -94,6 +96,8 @@ def workload_specs(
         InvalidRequest: it cannot be meant, or can never run in this project.
     """
     _check_shape(request)
+    if request.image is not None:
+        _check_image(request, site)
     gpus = elastic_gpus(request) if request.elastic else _gpus(request)
     preemptible = request.kind == "job" if request.preemptible is None else request.preemptible
     at_least = 1 if request.elastic else request.workers
@@ -126,6 +130,7 @@ def workload_specs(
             array_index=index,
             source=request.source,
             server=request.server,
+            image=request.image or "",
         )
         for name, index in _names(request, project.name, site.taken)
     ]
@@ -148,6 +153,20 @@ def _check_shape(request: SubmitRequest) -> None:
     if request.kind == "session" and (request.workers > 1 or request.array is not None):
         raise InvalidRequest(
             "A session is one process.", hint="Submit a job for several workers or an array."
+        )
+
+
+def _check_image(request: SubmitRequest, site: Site) -> None:
+    if not site.images:
+        raise InvalidRequest(
+            "Jobs here run as programs of this machine, not in container images.",
+            hint="Leave the image out (--image); what your notebook has installed is there.",
+            code="no_images",
+        )
+    if request.kind == "session":
+        raise InvalidRequest(
+            "The image of a session is chosen where servers are started.",
+            hint="Leave the image out (--image), or choose it in JupyterHub.",
         )
 
 

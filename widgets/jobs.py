@@ -192,6 +192,7 @@ class Options(TypedDict, total=False):
     backoff_limit: int
     grace_seconds: int
     expected_runtime: int | str | None
+    image: str | None
     wait: bool
 
 
@@ -221,6 +222,7 @@ def submit(
     backoff_limit: int = 0,
     grace_seconds: int = 30,
     expected_runtime: int | str | None = None,
+    image: str | None = None,
     wait: bool = False,
 ) -> Job | Jobs:
     """Submit a script, a command line or a list of words; return at once, an `array` as Jobs.
@@ -250,6 +252,7 @@ def submit(
         backoff_limit=backoff_limit,
         grace_seconds=grace_seconds,
         expected_runtime=expected_runtime,
+        image=image,
     )
     jobs = send(request)
     return jobs.wait() if wait else jobs

@@ -134,7 +134,8 @@ def _added_specs(viewer: Viewer, actor: Actor, question: PlanQuestion) -> list[W
         if request.project is None:
             raise InvalidRequest("An added workload names no project.", hint="Name one: nlp.")
         project = known_project(request.project, projects, sorted(projects))
-        site = Site(projects, taken, world.largest_device_mib, world.most_devices)
+        most = (world.largest_device_mib, world.most_devices)
+        site = Site(projects, taken, *most, images=True)
         if request.command is None:  # nothing of it will run
             request = request.model_copy(update={"command": ["true"]})  # noqa: PLW2901
         new = workload_specs(request, user=actor.name, project=project, site=site)

@@ -44,6 +44,8 @@ class Platform:
     version: str
     workdir_exists: Callable[[str], bool]
     """Whether jobs could begin in a directory; always true where only their user could tell."""
+    images: bool = False
+    """Whether jobs run in container images, which their users may choose."""
     clock: Callable[[], float] = time.time
     present: Present = field(default_factory=Present)
     recent: Recent = field(default_factory=Recent)

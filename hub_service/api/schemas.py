@@ -26,6 +26,7 @@ from runai.hub_service.api.usage_schemas import UsageKind, UsageOf, UsagePoint, 
 from runai.hub_service.api.wire import (
     EnvName,
     Gpus,
+    ImageName,
     PositiveInt,
     Problem,
     ProjectName,
@@ -107,6 +108,7 @@ class SubmitRequest(Wire):
     expected_runtime: Seconds | None = None
     """From a start to the end, as its user expects it: seconds, or text such as 2h."""
     source: Annotated[str, StringConstraints(max_length=1_000_000)] = ""
+    image: ImageName | None = None
     owner: UserName | None = None
     server: Annotated[str, StringConstraints(max_length=255)] = ""
 
@@ -220,6 +222,7 @@ class WorkloadDetail(WorkloadView):
     grace_seconds: int = 30
     expected_runtime: int | None = None
     array_index: int | None = None
+    image: str = ""
     reported: MetricsView | None = None
     """All that it has reported of itself (`runai.reporter`)."""
     checkpoint_dir: str = ""

@@ -88,7 +88,7 @@ def _specs(
         )
     _check_workdir(platform, request.workdir)
     taken = {record.id for record in world.workloads}
-    site = Site(projects, taken, world.largest_device_mib, world.most_devices)
+    site = Site(projects, taken, world.largest_device_mib, world.most_devices, platform.images)
     specs = workload_specs(request, user=owner.name, project=project, site=site)
     if request.name is not None:
         _check_names(specs, taken)

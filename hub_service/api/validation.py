@@ -19,6 +19,7 @@ _HINTS = {
     "project": _NAME.format(n=24),
     "parent": _NAME.format(n=24),
     "gpus": "Use 0.5 and the like for a part of one GPU, or 1, 2, … for whole ones.",
+    "image": "Name it as docker pull does, such as quay.io/jupyter/pytorch-notebook:latest.",
     "priority": "Use low, normal or high.",
 }
 _SECRET = frozenset({"env", "source", "command"})

@@ -89,6 +89,7 @@ class Viewer:
             grace_seconds=spec.grace_seconds,
             expected_runtime=spec.expected_runtime,
             array_index=spec.array_index,
+            image=spec.image,
             reported=metrics_view(self.world.progress.get(record.id)),
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,

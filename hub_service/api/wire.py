@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 __all__ = [
     "EnvName",
     "Gpus",
+    "ImageName",
     "PositiveInt",
     "Problem",
     "ProjectName",
@@ -33,6 +34,14 @@ Gpus = Annotated[Decimal, Field(ge=0, le=100_000, decimal_places=3, allow_inf_na
 """GPUs of one worker or of a project; whole, or below 1 a fraction (the service checks which)."""
 
 PositiveInt = Annotated[int, Field(ge=1)]
+
+ImageName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?(@sha256:[0-9a-f]{64})?$", max_length=512
+    ),
+]
+"""A container image as registries know it: [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 

@@ -67,6 +67,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Expected runtime", duration_text(w.expected_runtime) if w.expected_runtime else ""),
         ("Array index", "" if w.array_index is None else str(w.array_index)),
         ("Command", shlex.join(w.command) if w.command else ""),
+        ("Image", w.image),
         ("Directory", w.workdir),
         ("Checkpoints", w.checkpoint_dir),
         ("Logs", w.log_dir),

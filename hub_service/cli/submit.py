@@ -98,6 +98,11 @@ __all__ = ["submit"]
     metavar="2h",
     help="How long it runs once started, if you know: tells others, and you, when GPUs are free.",
 )
+@click.option(
+    "--image",
+    metavar="name",
+    help="On Kubernetes: the container image. Default: that of your notebook.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would happen; store nothing.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the program's code.")
 @output_option("table", "json")
@@ -118,6 +123,7 @@ def submit(
     backoff_limit: int,
     grace: int,
     expected_runtime: str | None,
+    image: str | None,
     dry_run: bool,
     wait: bool,
     output: str,
@@ -155,6 +161,7 @@ def submit(
         backoff_limit=backoff_limit,
         grace_seconds=grace,
         expected_runtime=expected_runtime,
+        image=image,
     )
     with Client.discover() as client:
         reply = client.submit(request, dry_run=dry_run)

@@ -110,6 +110,8 @@ class WorkloadSpec:
     server: str = ""
     """JupyterHub's server name of a session ("" is the default server)."""
     node_type: str = ""
+    image: str = ""
+    """The container image that it runs in, where there are any; "" is the notebook's."""
 
     @property
     def id(self) -> WorkloadId:

@@ -6,7 +6,7 @@ Called by test_rights with all of the chart's rights, and again without one of t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -34,6 +34,7 @@ from waiting import eventually_async
 
 __all__ = ["ACTS", "Act", "Stage"]
 
+HOME = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}
 OWN_PODS = "/api/v1/namespaces/runai/pods"
 
 
@@ -114,8 +115,13 @@ async def sees_a_project(stage: Stage) -> None:
     await stage.until(lambda: name in stage.cluster._projects.objects, "it sees the project")
 
 
-async def submits_beside_a_notebook(stage: Stage) -> None:
-    stage.pod("notebook", annotations={"hub.jupyter.org/username": "ana"}, nodeName=stage.node)
+async def submits_beside_a_notebook(
+    stage: Stage, *, volumes: Sequence[Any] = (), mounts: Sequence[Any] = ()
+) -> None:
+    notebook = pod("notebook", 0, annotations={"hub.jupyter.org/username": "ana"})
+    notebook["spec"] |= {"nodeName": stage.node, "volumes": list(volumes)}
+    notebook["spec"]["containers"][0]["volumeMounts"] = list(mounts)
+    stage.lab.namespace.create(notebook)
     name = f"{stage.lab.namespace.name}/notebook"
 
     def up() -> bool:
@@ -123,6 +129,13 @@ async def submits_beside_a_notebook(stage: Stage) -> None:
 
     await stage.until(up, "the notebook runs")
     await stage.cluster.submit([stage.spec("ana")])
+
+
+async def submits_beside_a_notebook_with_a_home(stage: Stage) -> None:
+    stage.lab.namespace.claim("home")
+    await submits_beside_a_notebook(
+        stage, volumes=[HOME], mounts=[{"name": "home", "mountPath": "/h"}]
+    )
 
 
 async def submits(stage: Stage) -> None:
@@ -325,6 +338,7 @@ ACTS: Mapping[Right, Act] = {
     Right(JOBS, "jobs", "delete"): deletes_a_job,
     Right(JOBS, "pods", "delete"): deletes_a_session,
     Right(JOBS, "pods/log", "get"): reads_a_log,
+    Right(JOBS, "persistentvolumeclaims", "get"): submits_beside_a_notebook_with_a_home,
     Right(JOBS, "events", "list"): remembers,
     Right(OWN, "leases", "create"): leads_and_resigns,
     Right(OWN, "leases", "get"): leads_and_resigns,

@@ -22,12 +22,13 @@ def apply(lab, name: str) -> None:
 
 
 def described(lab, name: str) -> str:
-    return lab.plane.kubectl("describe", "pod", name, "--namespace", lab.namespace.name)
+    return str(lab.plane.kubectl("describe", "pod", name, "--namespace", lab.namespace.name))
 
 
 def made(lab) -> list[str]:
     """Return the names of the example's pods."""
-    return [n for p in lab.namespace.pods() if (n := p["metadata"]["name"]) != "other"]
+    names = [str(pod["metadata"]["name"]) for pod in lab.namespace.pods()]
+    return sorted({*names} - {"other"})
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_project_is_pleasant_to_look_at(full, lab, eventually):
     def columns() -> list[str]:
         header, line = lab.plane.kubectl("get", "project", "vision").splitlines()
         assert header.split()[:5] == ["NAME", "QUOTA", "FAIR", "SHARE", "ALLOCATED"]
-        return line.split()
+        return [str(word) for word in line.split()]
 
     eventually(lambda: columns()[:4] == ["vision", "2", "1", "1"], what="it shows what is held")
 

@@ -173,6 +173,13 @@ class Namespace:
         """Return where a pod is bound; "" before that."""
         return str(self.pod(name)["spec"].get("nodeName", ""))
 
+    def claim(self, name: str, *modes: str) -> None:
+        """Make a claim of a volume; by default one node may mount it."""
+        asked = {"requests": {"storage": "1Gi"}}
+        spec = {"accessModes": list(modes or ("ReadWriteOnce",)), "resources": asked}
+        path = f"/api/v1/namespaces/{self.name}/persistentvolumeclaims"
+        self.plane.request("POST", path, {"metadata": {"name": name}, "spec": spec})
+
     def delete(self, name: str, *, is_job: bool = False) -> None:
         """Delete a pod or a Job with its pods."""
         self.plane.request(

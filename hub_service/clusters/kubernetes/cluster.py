@@ -18,12 +18,13 @@ from runai.hub_service.clusters.kubernetes.asking import asking, taken
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.inventory import inventory, named
 from runai.hub_service.clusters.kubernetes.jobs import Job, read_job, resumed, suspended
-from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest, surroundings
+from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest
 from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.reservations import IMAGE
 from runai.hub_service.clusters.kubernetes.scheduling import Scheduling
 from runai.hub_service.clusters.kubernetes.showing import Known, records
 from runai.hub_service.clusters.kubernetes.telling import pod_path, tell_event
+from runai.hub_service.clusters.kubernetes.volumes import beside, check_room
 from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.project_tree import check_deletion, check_parent
 from runai.hub_service.clusters.records import (
@@ -52,6 +53,7 @@ class KubernetesCluster(Scheduling):
         namespace: str = "default",
         image: str = "",
         api_url: str = "",
+        ttl_s: int | None = None,
         default_project: str = "default",
         reservation_image: str = IMAGE,
         clock: Callable[[], float] = time.time,
@@ -59,7 +61,8 @@ class KubernetesCluster(Scheduling):
         """Make jobs in `namespace`, where the notebooks are.
 
         A job runs in the image of its user's notebook; `image` is for those who have none. Jobs
-        find the service at `api_url`.
+        find the service at `api_url`. Kubernetes forgets them `ttl_s` seconds after their end;
+        None: it keeps them until somebody deletes them.
         """
         super().__init__(
             api,
@@ -70,6 +73,7 @@ class KubernetesCluster(Scheduling):
         self._namespace = namespace
         self._image = image
         self._api_url = api_url
+        self._ttl_s = ttl_s
 
     # -- workloads ---------------------------------------------------------------------------------
 
@@ -82,7 +86,7 @@ class KubernetesCluster(Scheduling):
                 raise taken(spec, f" ({known[spec.id].state})" if spec.id in known else "")
             seen.add(spec.id)
         around = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
-        bodies = [manifest(spec, around[spec.user], api_url=self._api_url) for spec in specs]
+        bodies = [self._body(spec, around[spec.user]) for spec in specs]
         made: list[Job] = []
         try:
             for spec, body in zip(specs, bodies, strict=True):
@@ -332,6 +336,10 @@ class KubernetesCluster(Scheduling):
             if pod.owner is not None and pod.owner.uid == subject.uid
         ]
 
+    def _body(self, spec: WorkloadSpec, around: Surroundings) -> Object:
+        check_room(spec, around, self._machines.objects.get(around.node))
+        return manifest(spec, around, api_url=self._api_url, ttl_s=self._ttl_s)
+
     async def _make(self, spec: WorkloadSpec, body: Object) -> Job:
         path = f"/apis/batch/v1/namespaces/{self._namespace}/jobs"
         try:
@@ -381,8 +389,7 @@ class KubernetesCluster(Scheduling):
         if not servers:
             return Surroundings(self._image)
         first = min(servers, key=lambda pod: (pod.server != "", pod.name))
-        with asking():
-            return surroundings(await self._api.get(pod_path(first)))
+        return await beside(self._api, first)
 
     async def _is_a_pod(self, workload: WorkloadId, text: str) -> Conflict:
         await self.workload(workload)

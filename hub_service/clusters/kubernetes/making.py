@@ -14,6 +14,7 @@ from typing import Any
 from runai.hub_service.clusters.kubernetes.api import Object
 from runai.hub_service.clusters.kubernetes.fractions import Part, sees_its_share
 from runai.hub_service.clusters.kubernetes.objects import (
+    GANG_LABEL,
     GPU_RESOURCE,
     HELD,
     INDEX,
@@ -32,6 +33,8 @@ SPEC = "runai/spec"
 SOURCE_FILE = "/run/runai/source.py"
 MOST_SPEC_BYTES = 100_000
 """The API server takes 256 KiB of annotations; the source stands in two of them."""
+GANG_SERVICE = "runai-jobs"
+"""The headless Service, made by the chart, by which a gang's workers find each other."""
 _CONTAINER = "worker"
 
 
@@ -44,6 +47,9 @@ class Surroundings:
     """Fields of the pod's spec: volumes, accounts, tolerations and what else belongs to a node."""
     container: Mapping[str, Any] | None = None
     """Fields of its container: mounts, security, working directory."""
+    node: str = ""
+    """The only one that can mount its volumes, and what claim says so."""
+    claim: str = ""
 
 
 _OF_POD = (
@@ -78,8 +84,10 @@ def job_name(spec: WorkloadSpec) -> str:
     return f"{spec.project}-{spec.name}"
 
 
-def manifest(spec: WorkloadSpec, around: Surroundings, *, api_url: str = "") -> dict[str, Any]:
-    """Return the Job that runs a workload.
+def manifest(
+    spec: WorkloadSpec, around: Surroundings, *, api_url: str = "", ttl_s: int | None = None
+) -> dict[str, Any]:
+    """Return the Job that runs a workload; `ttl_s` seconds after its end Kubernetes forgets it.
 
     Raises:
         InvalidRequest: it cannot be had on Kubernetes.
@@ -94,7 +102,11 @@ def manifest(spec: WorkloadSpec, around: Surroundings, *, api_url: str = "") -> 
     labels = {"runai/project": spec.project, "runai/workload": spec.name}
     template = {
         "metadata": {
-            "labels": {**labels, "runai/kind": "train" if spec.preemptible else "build"},
+            "labels": {
+                **labels,
+                "runai/kind": "train" if spec.preemptible else "build",
+                **({GANG_LABEL: "true"} if spec.workers > 1 else {}),
+            },
             "annotations": {
                 PRIORITY: str(spec.priority),
                 **({} if (part := _part(spec)) is None else part.annotations),
@@ -121,6 +133,7 @@ def manifest(spec: WorkloadSpec, around: Surroundings, *, api_url: str = "") -> 
             # A pause is no failure, and nothing starts before what it replaces is gone.
             "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [disrupted]}]},
             "podReplacementPolicy": "Failed",
+            **({} if ttl_s is None else {"ttlSecondsAfterFinished": ttl_s}),
             "template": template,
         },
     }
@@ -146,10 +159,10 @@ def _check(spec: WorkloadSpec, around: Surroundings) -> None:
         raise InvalidRequest(
             "Elastic jobs cannot be had on Kubernetes yet.", hint="Submit it without --elastic."
         )
-    if not around.image:
+    if not (spec.image or around.image):
         raise InvalidRequest(
             f"It is not known which image {spec.id} is to run in.",
-            hint="Start your notebook server first: its image and volumes are used.",
+            hint="Name one (--image), or start your notebook server first: its own is used.",
             code="no_image",
         )
 
@@ -166,7 +179,7 @@ def _pod(spec: WorkloadSpec, around: Surroundings, api_url: str) -> dict[str, An
     container: dict[str, Any] = {
         "name": _CONTAINER,
         **(around.container or {}),
-        "image": around.image,
+        "image": spec.image or around.image,
         "command": [_argument(part) for part in spec.command or ()],
         "env": _environment(spec, api_url),
         "resources": {"limits": {GPU_RESOURCE: str(gpus)}} if gpus else {},
@@ -181,6 +194,8 @@ def _pod(spec: WorkloadSpec, around: Surroundings, api_url: str) -> dict[str, An
         "terminationGracePeriodSeconds": spec.grace_seconds,
         "containers": [container],
     }
+    if spec.workers > 1:
+        pod["subdomain"] = GANG_SERVICE
     if spec.source:
         source = {"fieldRef": {"fieldPath": "metadata.annotations['runai/source']"}}
         item = {"path": SOURCE_FILE.rpartition("/")[2], **source}
@@ -223,7 +238,9 @@ def _environment(spec: WorkloadSpec, api_url: str) -> Sequence[Mapping[str, Any]
     if not spec.gpus and part is None:
         fixed |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
     if spec.workers > 1:
-        fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0"}
+        # The Job controller names each pod's host by its index.
+        fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
+        fixed |= {"MASTER_ADDR": f"{job_name(spec)}-0.{GANG_SERVICE}"}
     own = {"PYTHONUNBUFFERED": "1", **spec.env}
     place = ["RUNAI_INDEX", *(["RANK"] if spec.workers > 1 else [])]
     reserved = {*fixed, *place, "RUNAI_WORKER", "NVIDIA_VISIBLE_DEVICES"}

@@ -27,6 +27,7 @@ from runai.hub_service.clusters.kubernetes.placement import (
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
 __all__ = [
+    "GANG_LABEL",
     "GPU_RESOURCE",
     "HELD",
     "INDEX",

@@ -72,7 +72,7 @@ def kept(job):
     "spec",
     [
         SPEC,
-        replace(SPEC, workers=3, min_workers=3, array_index=4, expected_runtime=60),
+        replace(SPEC, workers=3, min_workers=3, array_index=4, expected_runtime=60, image="a/b:1"),
         replace(SPEC, gpus=MilliGpu(0), env={}, source="", node_type="a100", grace_seconds=5),
     ],
     ids=["one worker", "gang", "without GPUs"],

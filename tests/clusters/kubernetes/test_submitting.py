@@ -1,0 +1,125 @@
+"""What a submitted job gets on a real API server: image, neighbours, a node, an end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from control_plane.objects import pod
+from kubernetes_lab import kubernetes_lab
+from labs import NODE
+from runai.hub_service.clusters.kubernetes.making import GANG_SERVICE
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.scheduler.quantity import MilliGpu
+from waiting import eventually_async
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture
+async def lab(plane):
+    async with kubernetes_lab(plane) as made:
+        yield made
+
+
+async def notebook(lab, *modes: str) -> None:
+    """Start the notebook of the user whom the lab's jobs are of, with a home of its own."""
+    namespace = lab.around.namespace
+    namespace.claim("home", *modes)
+    user = {"hub.jupyter.org/username": lab.job().user}
+    server = pod("jupyter", 0, annotations=user)
+    home = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}
+    server["spec"] |= {"nodeName": NODE, "volumes": [home]}
+    server["spec"]["containers"][0]["volumeMounts"] = [{"name": "home", "mountPath": "/home"}]
+    namespace.create(server)
+
+    async def up() -> bool:
+        found = lab.cluster._pods.objects.get(f"{namespace.name}/jupyter")
+        return found is not None and found.is_up
+
+    await eventually_async(up, what="the notebook runs")
+
+
+def pod_of(lab) -> dict[str, Any]:
+    spec: dict[str, Any] = lab.around.namespace.job("vision-exp")["spec"]["template"]["spec"]
+    return spec
+
+
+async def test_a_job_runs_in_the_image_that_is_asked_for_with_the_notebooks_home(lab):
+    await notebook(lab, "ReadWriteMany")
+
+    await lab.cluster.submit([replace(lab.job(), image="example/other:2")])
+
+    (container,) = pod_of(lab)["containers"]
+    assert container["image"] == "example/other:2"
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/home"]
+    assert "affinity" not in pod_of(lab)  # others may mount it too
+
+
+async def test_a_home_that_one_node_mounts_keeps_the_job_there(lab):
+    await notebook(lab)
+    lab.around.node("gpu-elsewhere", gpus=8)
+
+    await lab.started(lab.job())
+
+    (made,) = lab.around.namespace.pods("vision-exp")
+    assert made["spec"]["nodeName"] == NODE
+    (worker,) = [
+        w
+        for x in (await lab.cluster.observe()).workloads
+        for w in x.workers
+        if x.name == "vision/exp"
+    ]
+    assert worker.nodes == (NODE,)
+
+
+async def test_more_than_that_node_has_is_refused_with_the_reason(lab):
+    await notebook(lab)
+
+    with pytest.raises(InvalidRequest) as refused:
+        await lab.cluster.submit([replace(lab.job(), gpus=MilliGpu(5000))])
+
+    assert str(refused.value) == (
+        f"vision/exp asks for 5 GPUs, and {NODE} has 4 GPUs: the volume home of your notebook can"
+        " be mounted on that node alone. Ask for fewer, or ask an admin for a volume that is"
+        " ReadWriteMany."
+    )
+    assert lab.around.namespace.pods("vision-exp") == []
+
+
+async def test_a_home_that_one_pod_mounts_is_no_home_of_a_job(lab):
+    await notebook(lab, "ReadWriteOncePod")
+
+    with pytest.raises(InvalidRequest, match="can be mounted by one pod at a time"):
+        await lab.cluster.submit([lab.job()])
+
+
+async def test_the_workers_of_a_gang_find_the_first_by_the_charts_service(lab, plane):
+    await lab.started(lab.job(workers=2))
+
+    service = plane.request("GET", f"/api/v1/namespaces/runai/services/{GANG_SERVICE}")["spec"]
+    first, second = lab.around.namespace.pods("vision-exp")
+    for made in (first, second):
+        assert service["selector"].items() <= made["metadata"]["labels"].items()
+        (container,) = made["spec"]["containers"]
+        told = {each["name"]: each.get("value") for each in container["env"]}
+        where = f"{first['spec']['hostname']}.{first['spec']['subdomain']}"
+        assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == (where, "29500")
+    # They look for one another before any of them is ready.
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    assert first["spec"]["subdomain"] == GANG_SERVICE
+
+
+async def test_kubernetes_forgets_finished_jobs_where_it_is_to(lab):
+    lab.cluster._ttl_s = 0
+    spec = lab.job()
+    await lab.started(spec)
+
+    await lab.end(spec, 0)
+
+    async def gone() -> bool:
+        return spec.id not in {record.id for record in await lab.cluster.workloads()}
+
+    await eventually_async(gone, what="the job is forgotten")
