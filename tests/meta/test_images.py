@@ -1,0 +1,58 @@
+"""The recipes of the images agree with the package and the chart; nothing here can build them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "images").glob("*.Dockerfile"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_installs_what_the_package_offers(recipe: Path, metadata):
+    extras = re.findall(r"\[([a-z,]+)\]", recipe.read_text())
+
+    named = {name for group in extras for name in group.split(",")}
+    assert named <= metadata["project"]["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_is_careful(recipe: Path):
+    """What hadolint would say: versions are named, caches left out, root is not what stays."""
+    lines = recipe.read_text().splitlines()
+    begins = [line.split()[1] for line in lines if line.startswith("FROM ")]
+    users = [line.split()[1] for line in lines if line.startswith("USER ")]
+
+    assert all(":" in image or image == "${BASE}" for image in begins)
+    assert all("--no-cache-dir" in line for line in lines if "pip " in line)
+    assert not users or users[-1] == "1000:1000"
+    assert not any(line.startswith(("ADD ", "MAINTAINER")) for line in lines)
+
+
+def test_the_service_starts_as_in_the_chart():
+    recipe = (ROOT / "images/service.Dockerfile").read_text()
+    (started,) = re.findall(r"^CMD (.*)$", recipe, re.MULTILINE)
+    template = (ROOT / "helm/templates/service/deployment.yaml").read_text()
+    (command,) = re.findall(r"command: (.*)$", template, re.MULTILINE)
+
+    assert json.loads(started) == yaml.safe_load(command)
+    assert importlib.util.find_spec(json.loads(started)[-1]) is not None
+    assert "runAsUser: 1000" in template
+
+
+def test_what_is_copied_is_all_that_the_package_is_built_from(metadata):
+    folders = {
+        path.split("/")[0] for path in metadata["tool"]["setuptools"]["package-dir"].values()
+    }
+    let_in = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"
+    }
+
+    assert folders <= let_in
+    assert {"pyproject.toml", metadata["project"]["readme"], "LICENSE"} <= let_in
