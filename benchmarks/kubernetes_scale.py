@@ -47,6 +47,8 @@ RESULTS = Path(__file__).parent / "results" / "kubernetes_scale.json"
 GPUS = 8
 GANG = 16
 CLAIM = 64
+SETTLED = 8
+"""Requests in two seconds that a scheduler makes which has nothing to do: leases, watches."""
 GOALS = {"requests_per_pod": 4, "memory_mib": 600, "reclaim_decided_s": 0.3}
 
 
@@ -172,10 +174,10 @@ async def reclaim(crowd: Crowd, free: int) -> dict[str, float]:
 
 async def settled(plane: ControlPlane, scheduler: str) -> int:
     """Return the number of its requests when it has told everything: Events come afterwards."""
-    before = -1
-    while (now := requests(plane, scheduler)) > before:
-        before = now
+    before, now = -SETTLED, 0
+    while now - before >= SETTLED:
         await asyncio.sleep(2)
+        before, now = now, requests(plane, scheduler)
     return now
 
 

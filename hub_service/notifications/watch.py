@@ -13,7 +13,7 @@ from contextlib import suppress
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
-from runai.hub_service.errors import NotFound
+from runai.hub_service.errors import RunaiError
 from runai.hub_service.idle.machine import Do
 from runai.hub_service.idle.watch import IdleNow
 from runai.hub_service.notifications.channels import Channel, Undelivered
@@ -80,7 +80,7 @@ class Notifier:
     async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
         history_kind, sentence = _SENTENCES[kind]
         why = ""
-        with suppress(NotFound):  # deleted since
+        with suppress(RunaiError):  # deleted since, or its history cannot be read now
             events = await self._cluster.history(record.id)
             why = next((e.text for e in reversed(events) if e.kind == history_kind), "")
         text = sentence.format(record.id) + (f": {why}" if why else "")

@@ -5,6 +5,7 @@ JupyterHub makes: they are shown and scheduled, and never started here. How sche
 acts stands in `scheduling`; called by the controller and the API.
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -73,6 +74,9 @@ class KubernetesCluster(Scheduling):
         self._namespace = namespace
         self._image = image
         self._api_url = api_url
+        self._drawn: Mapping[WorkloadId, WorkloadRecord] = {}
+        self._drawn_at: asyncio.Event | None = None
+        """The change that is to come after those that `_drawn` shows."""
         self._ttl_s = ttl_s
 
     # -- workloads ---------------------------------------------------------------------------------
@@ -115,7 +119,8 @@ class KubernetesCluster(Scheduling):
         """Return what the API server still remembers of it: Events are kept for an hour."""
         record = await self.workload(workload)
         subject = await self._subject(workload)
-        return await histories.read(self._api, record, subject)
+        with asking():
+            return await histories.read(self._api, record, subject)
 
     async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Take a Job out of the queue and stop it if it runs."""
@@ -268,12 +273,12 @@ class KubernetesCluster(Scheduling):
 
     # -- inside ------------------------------------------------------------------------------------
 
-    async def _records(self) -> dict[WorkloadId, WorkloadRecord]:
+    async def _records(self) -> Mapping[WorkloadId, WorkloadRecord]:
         for mirror in self._mirrors:
             await mirror.listed()
-        pods = self._doing.applied_to(list(self._pods.objects.values()))
-        return records(
-            Known(
+        if self._drawn_at is not self._next_change:  # many ask between two changes
+            pods = self._doing.applied_to(list(self._pods.objects.values()))
+            known = Known(
                 pods,
                 self._known_jobs(),
                 self._namespaces.objects,
@@ -283,7 +288,8 @@ class KubernetesCluster(Scheduling):
                 self._waits,
                 self._stops,
             )
-        )
+            self._drawn, self._drawn_at = records(known), self._next_change
+        return self._drawn
 
     async def _subject(self, workload: WorkloadId) -> Job | Pod:
         """Return what the API server has of a workload: its Job, or its pod.

@@ -4,10 +4,11 @@ Kubernetes keeps Events for an hour by default: what is older is forgotten, but 
 and the outcome, which the object itself knows. Called by `cluster`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 
 from runai.hub_service.clusters.kubernetes.amounts import when
-from runai.hub_service.clusters.kubernetes.api import Api, Object
+from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.clusters.lifecycle import request_text
@@ -27,12 +28,20 @@ _KINDS: Mapping[str, str] = {
 
 
 async def read(api: Api, record: WorkloadRecord, subject: Job | Pod) -> list[HistoryEvent]:
-    """Return what is known of the life of a workload, oldest first."""
-    path = f"/api/v1/namespaces/{subject.namespace}/events"
-    found = await api.get(path, fieldSelector=f"involvedObject.uid={subject.uid}")
+    """Return what is known of the life of a workload, oldest first.
+
+    Of pods outside the namespace of the notebooks we may not read the Events that we wrote.
+
+    Raises:
+        ApiError: the API server does not answer.
+    """
     # Their times are of whole seconds: their versions tell which came first.
     ours = sorted(
-        (e for e in found["items"] if e.get("source", {}).get("component") == SCHEDULER),
+        (
+            e
+            for e in await _events(api, subject)
+            if e.get("source", {}).get("component") == SCHEDULER
+        ),
         key=lambda event: int(event["metadata"]["resourceVersion"]),
     )
     by = f"submitted by {record.spec.user}" if record.spec.user else "made"
@@ -42,6 +51,18 @@ async def read(api: Api, record: WorkloadRecord, subject: Job | Pod) -> list[His
         text = record.reason.text if record.reason else record.state.value
         last = [HistoryEvent(record.finished, record.state.value, text)]
     return [first, *_without_repeats([_event(event) for event in ours]), *last]
+
+
+async def _events(api: Api, subject: Job | Pod) -> Sequence[Object]:
+    path = f"/api/v1/namespaces/{subject.namespace}/events"
+    try:
+        found = await api.get(path, fieldSelector=f"involvedObject.uid={subject.uid}")
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        return ()
+    items: Sequence[Object] = found["items"]
+    return items
 
 
 def _event(event: Object) -> HistoryEvent:

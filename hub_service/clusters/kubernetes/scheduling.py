@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -61,7 +62,15 @@ class Scheduling:
         self._change = asyncio.Event()
         self._next_change = asyncio.Event()
         notice = self._notice
-        self._pods: Mirror[Pod] = Mirror(api, "/api/v1/pods", read_pod, notice)
+        self._pods: Mirror[Pod] = Mirror(
+            api,
+            "/api/v1/pods",
+            read_pod,
+            notice,
+            # Of thousands of pods one or the other comes up at any moment: nobody decides by it.
+            is_detail=lambda before, now: replace(before, is_up=now.is_up) == now,
+            on_detail=self._announce,
+        )
         self._machines: Mirror[Machine] = Mirror(api, "/api/v1/nodes", read_machine, notice)
         self._jobs: Mirror[Job] = Mirror(api, "/apis/batch/v1/jobs", read_job, notice)
         self._namespaces: Mirror[str] = Mirror(api, "/api/v1/namespaces", _project_of, notice)

@@ -34,13 +34,21 @@ class Mirror(Generic[T]):
         path: str,
         parse: Callable[[Object], T],
         on_change: Callable[[], None],
+        *,
+        is_detail: Callable[[T, T], bool] = lambda _before, _now: False,
+        on_detail: Callable[[], None] = lambda: None,
         **query: str,
     ) -> None:
-        """Begin empty. What `parse` fails on is left out, and said in the log."""
+        """Begin empty. What `parse` fails on is left out, and said in the log.
+
+        A change of one object that is a detail is told by `on_detail` instead of `on_change`.
+        """
         self._api = api
         self._path = path
         self._parse = parse
         self._on_change = on_change
+        self._is_detail = is_detail
+        self._on_detail = on_detail
         self._query = query
         self._known: dict[str, T] = {}
         self._seen = ""
@@ -70,10 +78,9 @@ class Mirror(Generic[T]):
         key = key_of(found)
         self._ahead[key] = int(found["metadata"]["resourceVersion"])
         if (parsed := self._parsed(key, found)) is not None:
-            is_new = self._known.get(key) != parsed
-            self._known[key] = parsed
-            if is_new and not quietly:
-                self._on_change()
+            before, self._known[key] = self._known.get(key), parsed
+            if not quietly:
+                self._tell(before, parsed)
 
     def drop(self, key: str, uid: str) -> None:
         """Note that an object is gone, before the watch does."""
@@ -149,11 +156,17 @@ class Mirror(Generic[T]):
             return
         parsed = None if kind == "DELETED" else self._parsed(key, subject)
         if parsed is None:
-            is_new = self._known.pop(key, None) is not None
+            before = self._known.pop(key, None)
         else:
-            is_new = self._known.get(key) != parsed
-            self._known[key] = parsed
-        if is_new:
+            before, self._known[key] = self._known.get(key), parsed
+        self._tell(before, parsed)
+
+    def _tell(self, before: T | None, now: T | None) -> None:
+        if before == now:
+            return
+        if before is not None and now is not None and self._is_detail(before, now):
+            self._on_detail()
+        else:
             self._on_change()
 
     def _is_old(self, kind: str, key: str, metadata: Object) -> bool:
