@@ -54,23 +54,25 @@ class ClusterLab:
 
     def remove(self) -> None:
         """Leave nothing behind that the next test's scheduler would see."""
-        reserved = "/api/v1/namespaces/runai-reservation/pods"
-        self.plane.request("DELETE", reserved, {"gracePeriodSeconds": 0})
+        self._empty("runai-reservation")
         for namespace in self._namespaces:
             path = f"/apis/batch/v1/namespaces/{namespace.name}/jobs"
             self.plane.request("DELETE", path, {"propagationPolicy": "Background"})
-            pods = f"/api/v1/namespaces/{namespace.name}/pods"
-
-            def empty(namespace: Namespace = namespace, pods: str = pods) -> bool:
-                self.plane.request("DELETE", pods, {"gracePeriodSeconds": 0})
-                return not namespace.pods()
-
-            eventually(empty, what=f"{namespace.name} is empty")
+            self._empty(namespace.name)
             self.plane.request("DELETE", f"/api/v1/namespaces/{namespace.name}")
         for name in self._nodes:
             self.forget(f"/api/v1/nodes/{name}")
         for name in self._projects:
             self.forget(f"{PROJECTS}/{name}")
+
+    def _empty(self, namespace: str) -> None:
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+
+        def empty() -> bool:
+            self.plane.request("DELETE", pods, {"gracePeriodSeconds": 0})
+            return not self.plane.request("GET", pods)["items"]
+
+        eventually(empty, what=f"{namespace} is empty")
 
     def forget(self, path: str) -> None:
         """Remove an object, if it is there."""

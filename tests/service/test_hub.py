@@ -305,7 +305,7 @@ def test_the_page_opens_after_the_hubs_login(browser):
     page = log_in(browser)
 
     assert (page.status_code, page.url.path) == (200, ROOT)
-    assert 'data-user="ana"' in page.text
+    assert '<p class="user">ana</p>' in page.text
     assert "script-src 'self'" in page.headers["Content-Security-Policy"]
     cookie = login_cookies(browser)["service-runai"]
     assert cookie.has_nonstandard_attr("HttpOnly")

@@ -21,8 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def run(name: str, folder: Path, *, epochs: str = "") -> list[str]:
     """Run a notebook beside copies of the examples; return what its cells printed or showed."""
-    for path in EXAMPLES.iterdir():
-        shutil.copy(path, folder)
+    shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True)
     notebook = nbformat.read(folder / name, as_version=4)
     for cell in notebook.cells:
         if epochs:

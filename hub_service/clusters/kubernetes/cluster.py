@@ -66,17 +66,13 @@ class KubernetesCluster(Scheduling):
         None: it keeps them until somebody deletes them.
         """
         super().__init__(
-            api,
-            default_project=default_project,
-            reservation_image=reservation_image,
-            clock=clock,
+            api, default_project=default_project, reservation_image=reservation_image, clock=clock
         )
         self._namespace = namespace
         self._image = image
         self._api_url = api_url
         self._drawn: Mapping[WorkloadId, WorkloadRecord] = {}
-        self._drawn_at: asyncio.Event | None = None
-        """The change that is to come after those that `_drawn` shows."""
+        self._drawn_at: asyncio.Event | None = None  # the change that is to come after those
         self._ttl_s = ttl_s
 
     # -- workloads ---------------------------------------------------------------------------------
@@ -108,17 +104,15 @@ class KubernetesCluster(Scheduling):
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
         """Return one workload."""
-        found = (await self._records()).get(workload)
-        if found is None:
-            raise NotFound(
-                f"There is no workload {workload}.", hint="runai list names those there are."
-            )
-        return found
+        if (found := (await self._records()).get(workload)) is not None:
+            return found
+        raise NotFound(
+            f"There is no workload {workload}.", hint="runai list names those there are."
+        )
 
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return what the API server still remembers of it: Events are kept for an hour."""
-        record = await self.workload(workload)
-        subject = await self._subject(workload)
+        record, subject = await self.workload(workload), await self._subject(workload)
         with asking():
             return await histories.read(self._api, record, subject)
 
@@ -277,7 +271,7 @@ class KubernetesCluster(Scheduling):
         for mirror in self._mirrors:
             await mirror.listed()
         if self._drawn_at is not self._next_change:  # many ask between two changes
-            pods = self._doing.applied_to(list(self._pods.objects.values()))
+            pods = self._applied_pods()
             known = Known(
                 pods,
                 self._known_jobs(),
