@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from e2e import lab
 from e2e.running import Platform
@@ -57,19 +57,9 @@ def browser(chromium: Path) -> Iterator[Browser]:
 @pytest.fixture
 def page_of(browser: Browser, platform: Platform) -> Iterator[Callable[[str], Page]]:
     """Sign users in, each in a browser of their own; a console error fails the test."""
-    errors: list[str] = []
 
-    def note(message: ConsoleMessage) -> None:
-        if message.type == "error":
-            errors.append(f"{message.text} ({message.location.get('url', '')})")
-
-    def sign_in(user: str) -> Page:
-        page = browser.new_context(viewport={"width": 1360, "height": 900}).new_page()
-        page.on("console", note)
+    def arrive(page: Page, user: str) -> None:
         lab.sign_in(page, platform.url, user, platform.password(user))
-        return page
 
-    yield sign_in
-    for context in browser.contexts:
-        context.close()
-    assert errors == []
+    with lab.pages(browser, arrive) as open_page:
+        yield open_page

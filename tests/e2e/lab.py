@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 SPAWN_MS = 60_000
+
+
+@contextmanager
+def pages(browser: Browser, arrive: Callable[[Page, str], None]) -> Iterator[Callable[[str], Page]]:
+    """Give a function that opens a user's page in a browser of its own; `arrive` signs in.
+
+    Raises:
+        AssertionError: at the end, if the console of one of them told of an error.
+    """
+    errors: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    def open_page(user: str) -> Page:
+        page = browser.new_context(viewport={"width": 1360, "height": 900}).new_page()
+        page.on("console", note)
+        arrive(page, user)
+        return page
+
+    yield open_page
+    for context in browser.contexts:
+        context.close()
+    assert errors == []
 
 
 def sign_in(page: Page, url: str, user: str, password: str) -> None:

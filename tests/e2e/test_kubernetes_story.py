@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
@@ -56,22 +56,11 @@ def hub(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def page_of(browser: Browser, hub: KubernetesHub) -> Iterator[Callable[[str], Page]]:
-    errors: list[str] = []
-
-    def note(message: ConsoleMessage) -> None:
-        if message.type == "error":
-            errors.append(f"{message.text} ({message.location.get('url', '')})")
-
-    def sign_in(user: str) -> Page:
-        page = browser.new_context(viewport={"width": 1360, "height": 900}).new_page()
-        page.on("console", note)
+    def arrive(page: Page, user: str) -> None:
         lab.sign_in(page, url(hub), user, PASSWORD)
-        return page
 
-    yield sign_in
-    for context in browser.contexts:
-        context.close()
-    assert errors == []
+    with lab.pages(browser, arrive) as open_page:
+        yield open_page
 
 
 def url(hub: KubernetesHub) -> str:
