@@ -11,10 +11,12 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: bench bench-openb pictures help up test test-long mutants check fix docs clean
+.PHONY: audit bench bench-openb pictures help up test test-cluster test-long mutants check fix docs clean
 
 # Skips of these capabilities are failures (tests/capabilities.py): make test RUNAI_REQUIRE=browser,hub
 export RUNAI_REQUIRE
+# A cluster is touched by the command that is for it, whatever the environment says.
+unexport RUNAI_CLUSTER_CONTEXT
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
@@ -29,6 +31,10 @@ test: $(VENV)/.installed-dev ## run the test suite, the built wheel included (AR
 test-long: $(VENV)/.installed-dev ## run everything, minutes-long tests included
 	$(BIN)/python -m pytest --timeout 3600 $(ARGS)
 
+test-cluster: $(VENV)/.installed-dev ## play Bob and Patty on a cluster of yours (RUNAI_CLUSTER_CONTEXT=…; docs/kubernetes.md)
+	@test -n '$(RUNAI_CLUSTER_CONTEXT)' || { echo 'Which cluster? RUNAI_CLUSTER_CONTEXT=NAME (kubectl config get-contexts; docs/kubernetes.md)' >&2; exit 2; }
+	RUNAI_CLUSTER_CONTEXT='$(RUNAI_CLUSTER_CONTEXT)' RUNAI_REQUIRE=own_cluster $(BIN)/python -m pytest -n0 tests/own_cluster $(ARGS)
+
 mutants: $(VENV)/.installed-dev ## break the scheduler on purpose: does a test notice? (ARGS="shares --minutes 5"; hours for all)
 	$(BIN)/python tests/mutants.py --output benchmarks/results/mutants.json $(ARGS)
 
@@ -39,7 +45,9 @@ bench-openb: $(VENV)/.installed-dev ## fill Alibaba's cluster as FGD's paper did
 	nice -n 19 $(BIN)/python benchmarks/openb.py $(ARGS)
 
 pictures: $(VENV)/.installed-dev ## take the screenshots of docs/ anew, from the browser test
-	RUNAI_PICTURES=docs/pictures $(BIN)/python -m pytest tests/e2e/test_browser_story.py
+	RUNAI_PICTURES=docs/pictures $(BIN)/python -m pytest tests/e2e/test_browser_story.py \
+		tests/e2e/test_pages.py tests/e2e/test_panel_buttons.py tests/e2e/test_elastic_clicks.py \
+		tests/e2e/test_vscode.py
 
 check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the fast tests
 	$(BIN)/ruff format --check
@@ -50,6 +58,11 @@ check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the f
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadgroup -m 'not slow and not hub and not browser' $(ARGS)
 
+audit: $(VENV)/.installed-dev ## ask for known vulnerabilities of what is installed; says so where nobody can be asked
+	@test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && \
+		$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
+	@.ci/audit $(VENV)/audit/bin/pip-audit "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
 fix: $(VENV)/.installed-dev ## let ruff repair what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -57,6 +70,9 @@ fix: $(VENV)/.installed-dev ## let ruff repair what it can
 docs: $(VENV)/.installed-dev ## write what docs/ takes from the code, and build the site: docs/_build/html
 	$(BIN)/python -m runai.hub_service.cli.reference > docs/cli.md
 	$(BIN)/python docs/write_reference.py
+	$(BIN)/python docs/write_permissions.py
+	$(BIN)/python docs/write_load.py
+	$(BIN)/python docs/write_play.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo 'Open docs/_build/html/index.html'
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from jupyterhub.services.service import Service
 from traitlets.config import Config
 
 from runai.embedded.accounts import Accounts
@@ -20,19 +21,28 @@ from runai.embedded.settings import Settings
 __all__ = ["configuration"]
 
 SERVICE = "runai"
+STARTS_WITHIN_S = 180
+"""A busy machine imports for half a minute, after which JupyterHub gives service and server up."""
 HANDED_ON = (
     "RUNAI_AGENT_METRICS",
     "RUNAI_AGENT_TOKEN",
     "RUNAI_ELASTIC_GROW_EVERY",
     "RUNAI_ELASTIC_PAYS_FROM",
     "RUNAI_ELASTIC_RESIZE_COST",
+    "RUNAI_JOBS_KEPT",
+    "RUNAI_JOBS_TTL",
     "RUNAI_LEDGER",
+    "RUNAI_LOG_FORMAT",
     "RUNAI_LOG_LEVEL",
     "RUNAI_NOTIFY_FROM",
     "RUNAI_NOTIFY_SMTP",
     "RUNAI_NOTIFY_TO",
     "RUNAI_NOTIFY_WEBHOOK",
     "RUNAI_NOTIFY_WEBHOOK_SECRET",
+    "RUNAI_SUBMISSIONS_AT_ONCE",
+    "RUNAI_USER_CALLS",
+    "RUNAI_USER_OPEN",
+    "RUNAI_USER_TIME",
 )
 """The service's own variables that whoever starts the platform may set."""
 # What members of projects may do with the service, from the browser, a notebook or the terminal.
@@ -116,6 +126,7 @@ def _service(c: Any, settings: Settings, url: str, hub_token: str) -> None:  # n
             "oauth_no_confirm": True,
             "oauth_client_allowed_scopes": [*MEMBER_SCOPES, ADMIN_SCOPE],
             "display": True,
+            **_patience(),
             "environment": {
                 **settings.environment(),
                 **{name: os.environ[name] for name in HANDED_ON if name in os.environ},
@@ -127,14 +138,19 @@ def _service(c: Any, settings: Settings, url: str, hub_token: str) -> None:  # n
     ]
 
 
+def _patience() -> dict[str, int]:
+    """Return for how long JupyterHub is to wait for the service; 5 knows no such setting."""
+    return {"timeout": STARTS_WITHIN_S} if "timeout" in Service.class_trait_names() else {}
+
+
 def _sessions(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
     c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
     c.Spawner.default_url = "/lab"
+    c.Spawner.http_timeout = STARTS_WITHIN_S
     c.Spawner.server_token_scopes = [
         "users:activity!user",
         "access:servers!server",
         *MEMBER_SCOPES,
-        ADMIN_SCOPE,  # left out by JupyterHub for those who do not hold it
     ]
     c.Spawner.environment = {
         # Defaults of JupyterLab that a user can still change: no question about news at first.

@@ -8,13 +8,13 @@ process, so there are no stale pid files. Used by `up`, `configuration` and `hub
 import fcntl
 import os
 import secrets
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from runai.hub_service.errors import Conflict, InvalidRequest
+from runai.hub_service.later_ports import later_port, port_is_free
 
-__all__ = ["DataDirectory", "port_is_free", "write_private"]
+__all__ = ["DataDirectory", "write_private"]
 
 LOG_BYTES = 10_000_000
 _SECRET_BYTES = 32
@@ -122,9 +122,7 @@ class DataDirectory:
         known = path.read_text().strip() if path.exists() else ""
         port = int(known) if known.isdigit() else 0
         if not port or not port_is_free(port):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
+            port = later_port()
             write_private(path, str(port))
         return port
 
@@ -144,14 +142,3 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-
-
-def port_is_free(port: int) -> bool:
-    """Say whether a server could listen on a port of 127.0.0.1 now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

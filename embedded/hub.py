@@ -1,21 +1,25 @@
 """JupyterHub that talks to its terminal: where to log in, that it stops, why it could not start.
 
-JupyterHub's own log goes to a file; people get sentences. Nothing else differs from
-`python -m jupyterhub`. Started by `up`, in whose process it runs: `python -m runai.embedded.hub`.
+JupyterHub's own log goes to a file; people get sentences. What else differs from
+`python -m jupyterhub` is `whose_token`. Started by `up`, in whose process it runs: `python -m
+runai.embedded.hub`.
 """
 
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from jupyterhub import app
 from jupyterhub.spawner import Spawner
+from tornado.ioloop import IOLoop
 
 from runai.embedded.configuration import configuration
 from runai.embedded.directory import DataDirectory
 from runai.embedded.settings import Settings
+from runai.embedded.whose_token import WhoseToken
 
 __all__ = ["EmbeddedHub", "main"]
 
@@ -41,6 +45,12 @@ class EmbeddedHub(app.JupyterHub):
         settings = self.settings_of_up
         self.update_config(configuration(settings, DataDirectory(settings.data_dir)))
         super().load_config_file(filename, path)
+
+    def init_handlers(self) -> None:
+        """Answer whose a token is before JupyterHub does."""
+        super().init_handlers()
+        ours = [(r"/api/user", WhoseToken)]
+        self.handlers[:0] = self.add_url_prefix(self.hub_prefix, ours)
 
     async def start(self) -> None:
         """Start, then say where."""
@@ -83,8 +93,18 @@ def _last_lines(log: Path) -> str:
     return ""
 
 
+def _go_by_what_lasts() -> None:
+    """Have the hub look after services and servers by a clock that nobody sets.
+
+    Tornado's is the wall's unless told otherwise: set back by an hour, JupyterHub would look away
+    for an hour, and a service that was killed meanwhile would stay away for as long.
+    """
+    IOLoop.time = time.monotonic  # type: ignore[assignment]  # as its documentation proposes
+
+
 def main() -> None:
     """Run the hub until it is told to stop."""
+    _go_by_what_lasts()
     try:
         EmbeddedHub.launch_instance()
     except KeyboardInterrupt:  # before it listens to signals itself

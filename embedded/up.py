@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runai.embedded.accounts import Accounts
-from runai.embedded.directory import DataDirectory, port_is_free
+from runai.embedded.directory import DataDirectory
 from runai.embedded.settings import DEFAULT_PORT, Settings
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest, RunaiError, Unavailable
+from runai.hub_service.later_ports import port_is_free
 
 __all__ = ["DEFAULT_DATA_DIR", "main", "parse"]
 

@@ -18,6 +18,7 @@ from runai.hub_service.agent.devices import Device, open_devices
 from runai.hub_service.agent_process import agent_environment, keep_agent_running
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens
+from runai.hub_service.api.fair_use import Guests
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.present import Present
 from runai.hub_service.bookkeeping import Bookkeeping
@@ -28,9 +29,11 @@ from runai.hub_service.controller import Controller
 from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.hub_service.first_projects import first_projects
 from runai.hub_service.forgotten_sessions import ForgottenSessions
+from runai.hub_service.garbage import Aside, collect_seldom
 from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.limits.sharing import MpsSharing, Sharing, TimeSliced
+from runai.hub_service.log_lines import begin_logging
 from runai.hub_service.metrics import Metrics
 from runai.hub_service.parent import end_with_parent
 from runai.hub_service.policy_file import read_policy
@@ -42,6 +45,7 @@ from runai.hub_service.running import (
     notifier,
     on_signal,
     run_until,
+    share_the_interpreter,
     url_of,
 )
 from runai.hub_service.scheduler import decide
@@ -123,6 +127,8 @@ async def serve_here(config: Config) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
+    collect_seldom()
+    share_the_interpreter()
     starting = asyncio.current_task()
     assert starting is not None
     # While another service has the cluster open there is nothing yet to end in good order.
@@ -143,6 +149,7 @@ async def serve_here(config: Config) -> None:
         api_url=api_url,
         sharing=sharing,
         elastic=config.elastic,
+        keeping=config.keeping,
     )
     async with opened as cluster, hub_users(config) as users:
         listening = listening or await listen(config.host, config.port)
@@ -154,7 +161,12 @@ async def serve_here(config: Config) -> None:
         platform = Platform(
             cluster=cluster,
             controller=Controller(
-                cluster, decide, policy=policy, history=past.told, on_cycle=metrics.count
+                cluster,
+                decide,
+                policy=policy,
+                history=past.told,
+                on_cycle=metrics.count,
+                rests=1.0,
             ),
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
@@ -163,13 +175,21 @@ async def serve_here(config: Config) -> None:
             version=version("jupyter-runai"),
             workdir_exists=no_opinion if config.system_users else is_directory,
             present=Present(sharing),
+            guests=Guests(config.allowance),
         )
+        platform.checks = {"database": cluster.trouble, "scheduler": platform.controller.trouble}
         own_url = url_of(config, listening)
         work: list[Work] = [
             cluster.run(),
             platform.controller.run(),
+            Aside().run(),
             notifier(config, platform).run(),
-            Bookkeeping(cluster, platform.ledger, platform.controller.changes).run(),
+            Bookkeeping(
+                cluster,
+                platform.ledger,
+                platform.controller.changes,
+                seen=lambda: platform.controller.last.snapshot,
+            ).run(),
             platform.ledger.run(),
         ]
         if not config.agent_token:
@@ -193,7 +213,10 @@ async def serve_here(config: Config) -> None:
 
 def is_directory(path: str) -> bool:
     """Tell whether jobs, which run under the service's account, could begin there."""
-    return Path(path).is_dir()
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):  # longer than any name, or not to be looked at
+        return False
 
 
 def main() -> int:
@@ -201,13 +224,7 @@ def main() -> int:
     try:
         config = Config.from_environment(os.environ)
         end_with_parent(config.hub_pid)
-        logging.basicConfig(
-            level=config.log_level,
-            stream=sys.stderr,
-            format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        )
-        for chatty in ("alembic", "httpx", "uvicorn.error"):
-            logging.getLogger(chatty).setLevel(logging.WARNING)
+        begin_logging(config.log_level, config.log_format)
         asyncio.run(serve(config))
     except asyncio.CancelledError:
         return 0

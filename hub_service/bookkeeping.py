@@ -1,4 +1,4 @@
-"""Tell the ledger who holds what from when on, and what happened to whom.
+"""Tell the ledger who holds what from when on, what everybody asked for, and what became of it.
 
 Runs after every cycle, so allocated GPU-seconds are exact even without an agent. Knows records and
 the ledger; changes nothing in the cluster. Owned by the composition root.
@@ -13,12 +13,15 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, WorkloadState
-from runai.hub_service.ledger import Held, Ledger
+from runai.hub_service.ledger import Asked, Held, Ledger
+from runai.hub_service.past_requests import request_of
+from runai.hub_service.scheduler.model import Snapshot, WorkerState, Workload
 
 __all__ = ["Bookkeeping", "held_devices"]
 
-RESTS = 4
-"""How much longer it rests than it works: thousands of workloads take a quarter of a second."""
+AT_A_TIME = 1000
+RESTS = 10
+"""How much longer it rests than it works: thousands of workloads take a fiftieth of a second."""
 
 
 def held_devices(
@@ -36,6 +39,7 @@ def held_devices(
             worker.node,
         )
         for record in workloads
+        if record.holds_devices
         for worker in record.workers
         for share in worker.devices
     ]
@@ -50,30 +54,45 @@ class Bookkeeping:
         ledger: Ledger,
         changes: Broadcast,
         clock: Callable[[], float] = time.time,
+        *,
+        seen: Callable[[], Snapshot] = Snapshot,
     ) -> None:
+        """Follow `cluster`; `seen` gives what the last cycle decided about."""
         self._cluster = cluster
         self._ledger = ledger
         self._changes = changes
         self._clock = clock
         self._states: dict[WorkloadId, WorkloadState] | None = None
+        self._seen = seen
+        self._requests: dict[WorkloadId, tuple[Workload, Asked]] = {}
+        """As they were seen last, and as they were written down."""
 
     async def run(self) -> NoReturn:
         """Write down every change, for ever; where that takes long, several at once."""
         while True:
             version, began = self._changes.version, time.perf_counter()
             await self.write_down()
-            await asyncio.sleep(RESTS * (time.perf_counter() - began))
+            took = time.perf_counter() - began
             await self._changes.after(version)
+            # After a change, not before the next one: the cycle that may follow it at once goes
+            # first.
+            await asyncio.sleep(RESTS * took)
 
     async def write_down(self) -> None:
         """Write down what is held now and what became of the workloads since the last time."""
+        # Asked before who is there: agents' reports tell the ledger of who comes meanwhile.
+        counted = set(self._ledger.workloads())
         workloads = await self._cluster.workloads()
         held = held_devices(workloads, await self._cluster.devices())
         self._ledger.record(self._clock(), 0.0, held)
         states = {record.id: record.state for record in workloads}
-        # What happened while nobody watched is in the cluster's own history.
+        # What happened while nobody watched is in the cluster's own history; who went meanwhile, or
+        # just before a crash, is still in the ledger, and so is who came and went since the last
+        # time while an agent reported.
         before = states if self._states is None else self._states
-        for record in workloads:
+        for place, record in enumerate(workloads):
+            if place % AT_A_TIME == 0:
+                await asyncio.sleep(0)  # others have something to do, too
             if before.get(record.id) is not record.state:
                 self._ledger.event(
                     record.id,
@@ -82,7 +101,42 @@ class Bookkeeping:
                     project=record.spec.project,
                     user=record.spec.user,
                 )
-        for gone in before.keys() - states.keys():
+        for gone in (counted | before.keys()) - states.keys():
             self._ledger.event(gone, "deleted", "")
             self._ledger.forget(gone)
         self._states = states
+        await self._write_down_requests(workloads)
+
+    async def _write_down_requests(self, workloads: Sequence[WorkloadRecord]) -> None:
+        """Keep what everybody asks for, who is new or has changed since."""
+        records = {record.id: record for record in workloads}
+        before, self._requests = self._requests, {}
+        for place, workload in enumerate(self._seen().workloads):
+            if place % AT_A_TIME == 0:
+                await asyncio.sleep(0)
+            record, known = records.get(workload.name), before.get(workload.name)
+            if record is None:
+                continue
+            if known is None or known[0] is not workload or known[1].starts != record.attempts:
+                await asyncio.sleep(0)  # 40 µs each: after a restart they are thousands
+                asked = _asked(workload, record, "" if known is None else known[1].text)
+                if known is None or asked != known[1]:
+                    self._ledger.asked(workload.name, asked)
+                known = workload, asked
+            self._requests[workload.name] = known
+
+
+def _asked(workload: Workload, record: WorkloadRecord, known: str) -> Asked:
+    text = request_of(workload) if _is_whole(workload, record, known) else known
+    return Asked(workload.submitted, text, record.attempts)
+
+
+def _is_whole(workload: Workload, record: WorkloadRecord, known: str) -> bool:
+    """Tell whether it is seen with all that it asks for: not while parts of it come to rest.
+
+    Of an elastic job on Kubernetes what it asks for beyond its minimum may never be seen together;
+    where nothing is known, the part that is seen is.
+    """
+    is_leaving = any(worker.state is WorkerState.STOPPING for worker in workload.workers)
+    is_all = len(workload.workers) == len(record.workers) and record.released is None
+    return is_all or not (known or is_leaving)

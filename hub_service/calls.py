@@ -5,6 +5,7 @@ byte for byte. Knows the routes; leaves addresses and tokens to `connection`.
 """
 
 import random
+import secrets
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,9 +16,10 @@ from urllib.parse import quote
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from runai.hub_service.api import questions, reports, schemas
-from runai.hub_service.errors import RunaiError, Unavailable
+from runai.hub_service.api.program_schemas import ExecPiece, ExecRequest
+from runai.hub_service.errors import RunaiError, TooMany, Unavailable
 
-__all__ = ["ANSWER_WITHIN_S", "SILENCE_S", "Call", "Decoder", "Retries", "Stream"]
+__all__ = ["ANSWER_WITHIN_S", "API", "SILENCE_S", "Call", "Decoder", "Retries", "Stream"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -63,6 +65,7 @@ class Call(Generic[T]):
     repeatable: bool = True
     """Whether sending it twice does what sending it once does."""
     timeout_s: float = ANSWER_WITHIN_S
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def content(self) -> bytes | None:
         """Return the body; fields that were not given are left out."""
@@ -86,16 +89,27 @@ class Decoder(Protocol[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Stream(Generic[T]):
-    """A request whose reply goes on; `restartable` ones begin again after a broken connection."""
+    """A request whose reply goes on; `restartable` ones begin again after a broken connection.
+
+    One with a body does something: it is not sent twice.
+    """
 
     path: str
     decoder: Callable[[], Decoder[T]]
     params: Mapping[str, str] = field(default_factory=dict)
     restartable: bool = False
+    body: BaseModel | None = None
+
+
+TOLD_PATIENCE_S = 60.0
+"""How long a caller is patient who is told to come again because they, or all, ask too much."""
 
 
 class Retries:
-    """Say how long to wait before the next try: doubling, with jitter, until patience ends."""
+    """Say how long to wait before the next try: doubling, with jitter, until patience ends.
+
+    Never less than the service asks for (`Retry-After`).
+    """
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -104,13 +118,21 @@ class Retries:
     def start_over(self) -> None:
         """Forget the failures so far: it worked again."""
         self._left_s = self._patience_s
+        self._told_left_s = max(self._patience_s, TOLD_PATIENCE_S)
         self._next_s = 0.2
 
     def delay(self, error: Unavailable) -> float:
         """Return the seconds to wait, or raise the error when patience has ended."""
+        if isinstance(error, TooMany) or error.code == "busy":
+            wait = error.retry_after * random.uniform(1.0, 1.5)  # noqa: S311  no secret
+            if wait > self._told_left_s or self._patience_s <= 0:
+                raise error
+            self._told_left_s -= wait
+            return wait
         if self._left_s <= 0:
             raise error
         wait = min(self._next_s * random.uniform(0.5, 1.0), self._left_s)  # noqa: S311  no secret
+        wait = max(wait, min(error.retry_after, self._patience_s))
         self._left_s -= wait
         self._next_s = min(2 * self._next_s, 4.0)
         return wait
@@ -127,17 +149,31 @@ class _Lines:
         return lines
 
 
-class LogDecoder:
+class _JsonLines(Generic[T]):
     """Read newline-delimited JSON; an empty line is a sign of life."""
+
+    item: type[T]
 
     def __init__(self) -> None:
         self._lines = _Lines()
 
-    def feed(self, chunk: bytes) -> Iterator[schemas.LogLine]:
-        """Yield the log lines that this piece completes."""
+    def feed(self, chunk: bytes) -> Iterator[T]:
+        """Yield the items that this piece completes."""
         for line in self._lines.feed(chunk):
             if line.strip():
-                yield _read(schemas.LogLine, line)
+                yield _read(self.item, line)
+
+
+class LogDecoder(_JsonLines[schemas.LogLine]):
+    """Read the lines of a log."""
+
+    item = schemas.LogLine
+
+
+class ExecDecoder(_JsonLines[ExecPiece]):
+    """Read what a program writes, and how it ended."""
+
+    item = ExecPiece
 
 
 class OverviewDecoder:
@@ -239,7 +275,8 @@ def submit(request: schemas.SubmitRequest, *, dry_run: bool) -> Call[schemas.Sub
         schemas.SubmitReply,
         params,
         body=request,
-        repeatable=dry_run,
+        # The service knows a repeat by its key, so an answer that was lost is asked for again.
+        headers={"Idempotency-Key": secrets.token_hex(16)},
     )
 
 
@@ -249,6 +286,10 @@ def suspend(workload: str) -> Call[schemas.WorkloadDetail]:
 
 def resume(workload: str) -> Call[schemas.WorkloadDetail]:
     return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail)
+
+
+def scale(workload: str, asked: schemas.ScaleRequest) -> Call[schemas.WorkloadDetail]:
+    return Call("POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, body=asked)
 
 
 def keep(workload: str) -> Call[schemas.WorkloadDetail]:
@@ -287,6 +328,11 @@ def logs(
     return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
 
 
+def execute(workload: str, request: ExecRequest, worker: int) -> Stream[ExecPiece]:
+    params = {"worker": str(worker)}
+    return Stream(f"{_workload(workload)}/exec", ExecDecoder, params, body=request)
+
+
 def usage(
     workload: str | None,
     project: str | None,
@@ -317,6 +363,10 @@ def usage_by(
 
 def history(since: datetime) -> Call[list[schemas.PastWorkload]]:
     return Call("GET", f"{API}/history", list[schemas.PastWorkload], _params([("since", since)]))
+
+
+def snapshot() -> Call[dict[str, Any]]:
+    return Call("GET", f"{API}/snapshot", dict[str, Any])
 
 
 def nodes() -> Call[list[schemas.NodeView]]:

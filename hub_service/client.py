@@ -1,7 +1,7 @@
 """The typed client of the API: `Client` waits, `AsyncClient` is awaited; the same names on both.
 
-Two thin faces over the calls of `calls`; errors arrive as the RunaiError tree. Repeatable calls are
-tried again while the service is away. Used by spawner, widgets, agent and the command line.
+Thin faces over `calls`; only `Client` asks for the past. Errors arrive as the RunaiError tree. What
+can be repeated is tried again while the service is away. Used by spawner, widgets, agent and CLI.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from runai.hub_service import calls
+from runai.hub_service.api.program_schemas import ExecPiece, ExecRequest
 from runai.hub_service.api.questions import ExplanationView, PlanQuestion, WhatIf
 from runai.hub_service.api.reports import AgentReply, AgentReport
 from runai.hub_service.api.schemas import (
@@ -20,6 +21,7 @@ from runai.hub_service.api.schemas import (
     ProcessReport,
     ProjectPut,
     ProjectView,
+    ScaleRequest,
     SubmitReply,
     SubmitRequest,
     UsageKind,
@@ -143,6 +145,10 @@ class Client(_Face):
         """Put a suspended job back into its place in the queue."""
         return self._transport.send(calls.resume(workload))
 
+    def scale(self, workload: str, asked: ScaleRequest) -> WorkloadDetail:
+        """Let an elastic job have more or fewer workers."""
+        return self._transport.send(calls.scale(workload, asked))
+
     def keep(self, workload: str) -> WorkloadDetail:
         """Keep idle GPUs for 30 more minutes."""
         return self._transport.send(calls.keep(workload))
@@ -178,6 +184,10 @@ class Client(_Face):
         """Yield what its workers wrote; `follow` goes on until the workload is finished."""
         return self._transport.receive(calls.logs(workload, worker, tail, follow=follow))
 
+    def execute(self, workload: str, run: ExecRequest, worker: int = 0) -> Iterator[ExecPiece]:
+        """Run a program beside a worker; yield what it writes, and how it ended."""
+        return self._transport.receive(calls.execute(workload, run, worker))
+
     def usage(
         self,
         *,
@@ -203,6 +213,10 @@ class Client(_Face):
     def history(self, since: datetime) -> list[PastWorkload]:
         """Return every workload that held GPUs after a time; for hub admins."""
         return self._transport.send(calls.history(since))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return nodes, projects and policy in the words of a snapshot; for hub admins."""
+        return self._transport.send(calls.snapshot())
 
     def nodes(self) -> list[NodeView]:
         """Return the machines and their devices."""
@@ -300,6 +314,10 @@ class AsyncClient(_Face):
         """Put a suspended job back into its place in the queue."""
         return await self._transport.send(calls.resume(workload))
 
+    async def scale(self, workload: str, asked: ScaleRequest) -> WorkloadDetail:
+        """Let an elastic job have more or fewer workers."""
+        return await self._transport.send(calls.scale(workload, asked))
+
     async def keep(self, workload: str) -> WorkloadDetail:
         """Keep idle GPUs for 30 more minutes."""
         return await self._transport.send(calls.keep(workload))
@@ -335,6 +353,10 @@ class AsyncClient(_Face):
         """Yield what its workers wrote; `follow` goes on until the workload is finished."""
         return self._transport.receive(calls.logs(workload, worker, tail, follow=follow))
 
+    def execute(self, workload: str, run: ExecRequest, worker: int = 0) -> AsyncIterator[ExecPiece]:
+        """Run a program beside a worker; yield what it writes, and how it ended."""
+        return self._transport.receive(calls.execute(workload, run, worker))
+
     async def usage(
         self,
         *,
@@ -356,10 +378,6 @@ class AsyncClient(_Face):
     ) -> list[UsageOf]:
         """Return averages of each project, user or node that one may see (default: an hour)."""
         return await self._transport.send(calls.usage_by(kind, since, until))
-
-    async def history(self, since: datetime) -> list[PastWorkload]:
-        """Return every workload that held GPUs after a time; for hub admins."""
-        return await self._transport.send(calls.history(since))
 
     async def nodes(self) -> list[NodeView]:
         """Return the machines and their devices."""

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from runai.hub_service.allowance import Allowance
 from runai.hub_service.clusters.elastic_state import ElasticRules
+from runai.hub_service.clusters.keeping import Keeping
 from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.log_lines import LogFormat
 from runai.hub_service.notifications import NotificationSettings
 
 __all__ = ["Config", "HubConfig", "KubernetesConfig"]
 
 DAY_S = 86_400
 MOST_PORT = 65_535
+MOST_AT_ONCE = 1_000_000
 MOST_PID = 2**22
 """The largest that Linux gives."""
 
@@ -60,6 +64,8 @@ class KubernetesConfig:
     """The service account of the nodes' agents, with its namespace."""
     reservation_image: str = ""
     """Of the pods that hold shared devices, in which nothing runs; "": Kubernetes' own for that."""
+    node_pool: str = ""
+    """Which nodes, projects and pods are ours: KEY=VALUE, or !KEY for the rest; "": all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +98,17 @@ class Config:
     ledger: str = field(repr=False, default="")
     """Address of the ledger's database, perhaps with a password; "": a file in `data_dir`."""
     log_level: str = "INFO"
+    log_format: LogFormat = "text"
     elastic: ElasticRules = field(default_factory=ElasticRules)
     """How eagerly elastic jobs grow."""
+    keeping: Keeping = field(default_factory=Keeping)
+    """Which finished workloads are kept, on this machine."""
     kubernetes: KubernetesConfig | None = None
     """None: the cluster is this machine."""
     notify: NotificationSettings = field(default_factory=NotificationSettings)
     """Where people are told of their workloads, beside the pages; nowhere unless set."""
+    allowance: Allowance = field(default_factory=Allowance)
+    """How much people may ask at once."""
     hub_pid: int | None = None
     """JupyterHub's process, where it is this service's parent: the service leaves with it."""
 
@@ -109,8 +120,8 @@ class Config:
             InvalidRequest: a variable is missing or has a value that cannot be meant.
         """
         prefix = "/" + environ.get("JUPYTERHUB_SERVICE_PREFIX", "/services/runai/").strip("/") + "/"
-        address = urlsplit(environ.get("JUPYTERHUB_SERVICE_URL", "http://127.0.0.1:0"))
         try:
+            address = urlsplit(environ.get("JUPYTERHUB_SERVICE_URL", "http://127.0.0.1:0"))
             host, port = address.hostname or "127.0.0.1", address.port or 0
         except ValueError:
             raise _wrong("JUPYTERHUB_SERVICE_URL", environ, "http://HOST:PORT") from None
@@ -137,9 +148,12 @@ class Config:
             agent_token=_agent_token(environ),
             hub=_hub(environ) if environ.get("JUPYTERHUB_API_URL") else None,
             log_level=_log_level(environ),
+            log_format=log_format(environ),
             elastic=_elastic_rules(environ),
+            keeping=_keeping(environ),
             kubernetes=_kubernetes(environ),
             notify=NotificationSettings.from_environment(environ),
+            allowance=_allowance(environ),
             hub_pid=_count("RUNAI_HUB_PID", environ, most=MOST_PID)
             if environ.get("RUNAI_HUB_PID")
             else None,
@@ -174,9 +188,7 @@ def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
         namespace=environ.get("RUNAI_JOBS_NAMESPACE") or own,
         own_namespace=own,
         image=environ.get("RUNAI_JOBS_IMAGE", ""),
-        jobs_ttl_s=_count("RUNAI_JOBS_TTL", environ, most=365 * DAY_S)
-        if environ.get("RUNAI_JOBS_TTL")
-        else None,
+        jobs_ttl_s=_jobs_ttl(environ),
         default_project=environ.get("RUNAI_DEFAULT_PROJECT") or "default",
         pod=environ.get("RUNAI_POD", ""),
         alive_port=_count("RUNAI_ALIVE_PORT", environ, most=MOST_PORT)
@@ -184,6 +196,7 @@ def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
         else 0,
         agent_account=environ.get("RUNAI_AGENT_ACCOUNT") or f"{own}:runai-agent",
         reservation_image=environ.get("RUNAI_RESERVATION_IMAGE", ""),
+        node_pool=environ.get("RUNAI_NODE_POOL", ""),
     )
 
 
@@ -240,6 +253,33 @@ def _elastic_rules(environ: Mapping[str, str]) -> ElasticRules:
     return rules
 
 
+def _jobs_ttl(environ: Mapping[str, str]) -> int | None:
+    if not environ.get("RUNAI_JOBS_TTL"):
+        return None
+    return _count("RUNAI_JOBS_TTL", environ, most=365 * DAY_S)
+
+
+def _keeping(environ: Mapping[str, str]) -> Keeping:
+    rules = Keeping()
+    if (seconds := _jobs_ttl(environ)) is not None:
+        rules = replace(rules, for_s=max(float(seconds), rules.at_least_s))
+    if environ.get("RUNAI_JOBS_KEPT"):
+        rules = replace(rules, most=_count("RUNAI_JOBS_KEPT", environ, most=MOST_AT_ONCE))
+    return rules
+
+
+def _allowance(environ: Mapping[str, str]) -> Allowance:
+    def asked(name: str, default: int, most: int = MOST_AT_ONCE) -> int:
+        return _count(name, environ, most=most) if environ.get(name) else default
+
+    return Allowance(
+        calls_per_s=asked("RUNAI_USER_CALLS", 30),
+        open_at_once=asked("RUNAI_USER_OPEN", 200),
+        submissions_at_once=asked("RUNAI_SUBMISSIONS_AT_ONCE", 256),
+        time_percent=asked("RUNAI_USER_TIME", 15, 100),
+    )
+
+
 def _part(name: str, environ: Mapping[str, str]) -> float | None:
     """Return a number from 0 to 1; None for "off"."""
     value = environ.get(name, "")
@@ -275,6 +315,20 @@ def _log_level(environ: Mapping[str, str]) -> str:
     if value not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise _wrong("RUNAI_LOG_LEVEL", environ, "DEBUG, INFO, WARNING or ERROR")
     return value
+
+
+def log_format(environ: Mapping[str, str]) -> LogFormat:
+    """Return how the lines of logs are to look, of the service and of its agent.
+
+    Raises:
+        InvalidRequest: the variable has a value that cannot be meant.
+    """
+    value = environ.get("RUNAI_LOG_FORMAT", "") or "text"
+    if value == "json":
+        return "json"
+    if value != "text":
+        raise _wrong("RUNAI_LOG_FORMAT", environ, "text or json")
+    return "text"
 
 
 def _wrong(name: str, environ: Mapping[str, str], wanted: str) -> InvalidRequest:

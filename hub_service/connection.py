@@ -61,14 +61,12 @@ def read_config(path: Path) -> Connection | None:
         InvalidRequest: it is not what `runai login` writes.
     """
     try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return None
-    try:
-        value: dict[str, Any] = json.loads(text)
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         project = value.get("project")
         return Connection(str(value["url"]), str(value["token"]), str(project) if project else None)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         # The content holds a token: name the file only.
         raise InvalidRequest(
             f"{path} is damaged.", hint="Write it anew with `runai login`.", code="damaged_config"

@@ -8,15 +8,19 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from functools import cached_property
+from typing import Literal, NoReturn
 
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.base import Driven, Refused
+from runai.hub_service.errors import Unavailable
+from runai.hub_service.scheduler import Index
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot
 
-__all__ = ["Controller", "Cycle"]
+__all__ = ["Controller", "Cycle", "Phase"]
 
 LOG = logging.getLogger("runai.controller")
 
@@ -27,8 +31,10 @@ THREAD_ABOVE = 1000
 """Workloads above which a decision would keep the event loop from answering requests."""
 LONGEST_BACK_OFF_S = 10.0
 
+Phase = Literal["observe", "decide", "apply"]
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Cycle:
     """What one cycle saw and decided, and what of it could not be done."""
 
@@ -36,6 +42,13 @@ class Cycle:
     plan: Plan = field(default_factory=Plan)
     refused: Sequence[Refused] = ()
     seconds: float = 0.0
+    phases: Mapping[Phase, float] = field(default_factory=dict)
+    """How long each part of it took, in seconds."""
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Return the workloads that it saw."""
+        return frozenset(workload.name for workload in self.snapshot.workloads)
 
 
 class Controller:
@@ -44,14 +57,18 @@ class Controller:
     def __init__(
         self,
         cluster: Driven,
-        decide: Callable[[Snapshot], Plan],
+        decide: Callable[[Snapshot | Index], Plan],
         *,
         policy: Policy | None = None,
         history: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
         on_cycle: Callable[[Cycle], None] = lambda _cycle: None,
+        rests: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Drive `cluster` by `decide`; `on_cycle` is told of each cycle (metrics).
+
+        Where changes never end, the next cycle begins `rests` times as long after the last one as
+        that took, at the earliest: whoever asks something needs the same interpreter.
 
         `policy` is what the operator chose, None the scheduler's own. `history` adds what projects
         used of late, where the policy lets that count.
@@ -64,11 +81,23 @@ class Controller:
         self._policy = policy
         self._history = history
         self._on_cycle = on_cycle
+        self._rests = rests
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
+        self._index: Index | None = None
+        """The cluster as the last cycle left it, so that the next one costs what has changed."""
         self.last = Cycle()
+        self._ended = -1.0
+        self._failing = ""
         self.changes = Broadcast()
         """Announced after every cycle, so after every change that anybody could see."""
+
+    def trouble(self) -> str:
+        """Say why nothing is decided now; "" while cycles are run and succeed."""
+        if self._failing:
+            return f"the last cycle failed ({self._failing})"
+        late = self._clock() - self._ended > 3 * AT_LEAST_EVERY_S
+        return "no cycle was run yet, or of late" if self._ended < 0 or late else ""
 
     async def run(self) -> NoReturn:
         """Run a cycle at once, after every change, and at least every ten seconds; for ever."""
@@ -76,15 +105,19 @@ class Controller:
         while True:
             try:
                 await self.cycle()
-            except Exception:  # the loop outlives whatever one cycle meets
+            except Exception as failed:  # the loop outlives whatever one cycle meets
                 failures += 1
                 pause = min(0.1 * 2**failures, LONGEST_BACK_OFF_S)
-                LOG.exception(
-                    "cycle failed, incident %s; next try in %.1f s", secrets.token_hex(4), pause
-                )
+                self._failing = type(failed).__name__
+                if isinstance(failed, Unavailable):
+                    LOG.warning("cycle failed: %s Next try in %.1f s", failed.message, pause)
+                else:
+                    LOG.exception(
+                        "cycle failed, incident %s; next try in %.1f s", secrets.token_hex(4), pause
+                    )
                 await asyncio.sleep(pause)
                 continue
-            failures = 0
+            failures, self._failing = 0, ""
             await self._next_occasion()
 
     async def cycle(self) -> Cycle:
@@ -95,24 +128,53 @@ class Controller:
     async def _cycle(self) -> Cycle:
         began = self._clock()
         snapshot = await self._cluster.observe()
+        seen = self._clock()
         if self._policy is not None:
             snapshot = replace(snapshot, policy=self._policy)
             if self._policy.history_weight:
                 snapshot = self._history(snapshot)
-        plan = await self.plan(snapshot)
+        plan = await self._decided(snapshot)
+        decided = self._clock()
+        _log_plan(plan, observing=seen - began, deciding=decided - seen)
         refused = await self._cluster.apply(plan)
         for refusal in refused:
             LOG.warning("not done: %s: %s", refusal.worker or refusal.workload, refusal.text)
-        self.last = Cycle(snapshot, plan, refused, self._clock() - began)
+        self._ended = self._clock()
+        phases: dict[Phase, float] = {
+            "observe": seen - began,
+            "decide": decided - seen,
+            "apply": self._ended - decided,
+        }
+        self.last = Cycle(snapshot, plan, refused, self._ended - began, phases)
         self._on_cycle(self.last)
         self.changes.announce()
         return self.last
 
     async def plan(self, snapshot: Snapshot) -> Plan:
         """Decide about a snapshot, without applying anything."""
+        return await self._beside_requests(snapshot, self._decide)
+
+    async def _decided(self, snapshot: Snapshot) -> Plan:
+        # Whoever breaks off leaves no index behind: it may be half way, or still at it in a thread.
+        index, self._index = self._index, None
+        if index is None:
+            index = Index(snapshot)
+
+        def followed(snapshot: Snapshot) -> Plan:
+            index.follow(snapshot)
+            return self._decide(index)
+
+        plan = await self._beside_requests(snapshot, followed)
+        self._index = index
+        return plan
+
+    async def _beside_requests(
+        self, snapshot: Snapshot, decide: Callable[[Snapshot], Plan]
+    ) -> Plan:
+        """Decide in a thread where it takes long, so that requests are answered meanwhile."""
         if len(snapshot.workloads) > THREAD_ABOVE:
-            return await asyncio.to_thread(self._decide, snapshot)
-        return self._decide(snapshot)
+            return await asyncio.to_thread(decide, snapshot)
+        return decide(snapshot)
 
     async def _next_occasion(self) -> None:
         try:
@@ -120,4 +182,16 @@ class Controller:
                 await self._cluster.changed()
         except TimeoutError:
             return
-        await asyncio.sleep(SETTLE_S)
+        rest = self._rests * self.last.seconds - (self._clock() - self._ended)
+        await asyncio.sleep(max(SETTLE_S, rest))
+
+
+def _log_plan(plan: Plan, *, observing: float, deciding: float) -> None:
+    """Say what was decided in the moment in which it was, for who looks closely."""
+    if LOG.isEnabledFor(logging.DEBUG):
+        what = ", ".join(
+            f"{n} {kind}" for kind, n in Counter(d.kind for d in plan.decisions).items()
+        )
+        LOG.debug(
+            "observed in %.3f s, decided in %.3f s: %s", observing, deciding, what or "nothing"
+        )

@@ -17,11 +17,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["ElasticFiles", "MessageError", "Reason", "Status", "Target", "WorkerPhase"]
+__all__ = ["MOST", "ElasticFiles", "MessageError", "Reason", "Status", "Target", "WorkerPhase"]
 
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
+
+
+MOST = 2**53
+"""Figures up to here are the same as JSON's numbers everywhere."""
 
 
 class MessageError(ValueError):
@@ -202,6 +206,8 @@ class _Fields:
 
     def of(self, name: str, kind: type[T], default: T | None = None) -> T:
         value = self._value.get(name, default)
+        if isinstance(value, int | float) and not abs(value) <= MOST:  # NaN is no figure either
+            raise MessageError(f"{self._source}: `{name}` is too large a number.")
         if kind is float and isinstance(value, int):
             value = float(value)
         if not isinstance(value, kind) or value is True or value is False:
@@ -218,15 +224,15 @@ class _Fields:
 
 def _read(path: Path) -> Mapping[str, Any] | None:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MessageError(f"{path} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise MessageError(f"{path} holds no object but {value!r}.")
+        raise MessageError(f"{path} holds no object but {type(value).__name__}.")
     return value
 
 

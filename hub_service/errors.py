@@ -7,6 +7,7 @@
     ├── NotFound         no such project, workload, worker or node
     ├── Conflict         it contradicts what is there (name taken, already finished)
     └── Unavailable      try again: a part of the platform is away; `retry_after` seconds says when
+        └── TooMany      try again: the caller asks more than is anybody's part
 
 Not being schedulable is no error but a decision, `Wait(reason)`. This module knows no HTTP;
 `api.problems` holds the one table of statuses.
@@ -21,6 +22,7 @@ __all__ = [
     "InvalidRequest",
     "NotFound",
     "RunaiError",
+    "TooMany",
     "Unauthenticated",
     "Unavailable",
 ]
@@ -88,3 +90,9 @@ class Unavailable(RunaiError):
         """Keep the sentence and the seconds after which to try again."""
         super().__init__(message, hint=hint, code=code)
         self.retry_after = retry_after
+
+
+class TooMany(Unavailable):
+    """The caller asks more than is anybody's part; what they ask for now may succeed soon."""
+
+    default_code = "too_many"

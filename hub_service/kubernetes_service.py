@@ -5,7 +5,6 @@ that no request reaches it; when it leads, it looks at everything anew. Called b
 """
 
 import asyncio
-import gc
 import logging
 import secrets
 import socket
@@ -15,18 +14,22 @@ from kubernetes_asyncio.config import ConfigException
 
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens
+from runai.hub_service.api.fair_use import Guests
 from runai.hub_service.api.hub_auth import HubAuthenticator
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.bookkeeping import Bookkeeping
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.executing import PodPrograms
 from runai.hub_service.clusters.kubernetes.leading import Leadership
 from runai.hub_service.clusters.kubernetes.node_tokens import NodeTokens
+from runai.hub_service.clusters.kubernetes.pools import Pool
 from runai.hub_service.clusters.kubernetes.reservations import IMAGE
 from runai.hub_service.config import Config, KubernetesConfig
 from runai.hub_service.controller import Controller
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.errors import InvalidRequest, Unavailable
+from runai.hub_service.garbage import Aside, collect_seldom
 from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.metrics import Metrics
@@ -51,9 +54,6 @@ __all__ = ["serve_kubernetes"]
 
 LOG = logging.getLogger("runai.service")
 
-SELDOM = 20_000, 20, 20
-"""Objects, then collections, between two collections of each generation of Python's collector."""
-
 
 async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     """Run the service over a Kubernetes cluster, while it leads; until then it waits unseen.
@@ -61,32 +61,36 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
-    # What a cycle makes goes by itself; to look for circles among all pods as often as Python does
-    # by default takes longer than to decide.
-    gc.set_threshold(*SELDOM)
+    collect_seldom()
     config.data_dir.mkdir(parents=True, exist_ok=True)
-    stopped, ended = asyncio.Event(), asyncio.Event()
+    stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     on_signal(stopped.set)
     policy = None if config.policy_file is None else read_policy(config.policy_file)
+    pool_of(where)  # before anything waits for it
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     alive = answering(config.host, where.alive_port)
     async with alive, await connected() as api, hub_users(config) as users:
         pod = OwnPod(api, where.own_namespace, where.pod)
-        await pod.shows(leads=False)  # what the container before this one may have left
 
         async def work() -> None:
+            ended.clear()
             try:
-                await lead(config, where, api, users, policy, stopped, pod)
+                await lead(config, where, api, users, policy, stopped, serves, pod)
             finally:
                 ended.set()
 
         leadership = Leadership(api, namespace=where.own_namespace, identity=identity)
-        LOG.info("%s waits until it leads", identity)
-        leading = asyncio.create_task(leadership.lead(work))
+
+        async def stand() -> None:
+            await pod.shows(leads=False)  # what the container before this one may have left
+            LOG.info("%s waits until it leads", identity)
+            await leadership.lead(work)
+
+        leading = asyncio.create_task(stand())
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not leading.done() and leadership.works:
-            await ended.wait()  # what leads ends in good order by itself
+        if not leading.done() and serves.is_set():
+            await ended.wait()  # what answers requests ends in good order by itself
         for task in (leading, stopping):
             task.cancel()
         failed, _stopped = await asyncio.gather(leading, stopping, return_exceptions=True)
@@ -118,9 +122,13 @@ async def lead(
     users: HubAuthenticator | None,
     policy: Policy | None,
     stopped: asyncio.Event,
+    serves: asyncio.Event,
     pod: OwnPod,
 ) -> None:
-    """Schedule and answer until stopped; everything is looked at anew."""
+    """Schedule and answer until stopped; everything is looked at anew.
+
+    `serves` tells from when on it ends by itself when it is stopped; before that it is cancelled.
+    """
     cluster = KubernetesCluster(
         api,
         namespace=where.namespace,
@@ -129,6 +137,8 @@ async def lead(
         ttl_s=where.jobs_ttl_s,
         default_project=where.default_project,
         reservation_image=where.reservation_image or IMAGE,
+        elastic=config.elastic,
+        pool=pool_of(where),
     )
     metrics = Metrics()
     ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
@@ -139,7 +149,7 @@ async def lead(
             cluster, decide, policy=policy, history=past.told, on_cycle=metrics.count
         ),
         ledger=ledger,
-        idle=IdleWatch(cluster, ledger),
+        idle=IdleWatch(cluster, ledger, releases=False),
         authenticator=NodeTokens(
             api, where.agent_account, SharedTokens(config.hub_token, {}, users)
         ),
@@ -147,12 +157,22 @@ async def lead(
         version=version("jupyter-runai"),
         workdir_exists=no_opinion,
         images=True,
+        workers=cluster,
+        programs=PodPrograms(api, cluster.pods_of),
+        guests=Guests(config.allowance),
     )
+    platform.checks = {"scheduler": platform.controller.trouble}
     work: list[Work] = [
         cluster.run(),
         platform.controller.run(),
+        Aside().run(),
         notifier(config, platform).run(),
-        Bookkeeping(cluster, ledger, platform.controller.changes).run(),
+        Bookkeeping(
+            cluster,
+            ledger,
+            platform.controller.changes,
+            seen=lambda: platform.controller.last.snapshot,
+        ).run(),
         ledger.run(),
     ]
     if policy is not None and policy.history_weight:
@@ -166,11 +186,27 @@ async def lead(
     try:
         await pod.shows(leads=True)
         projects = apply_projects(cluster, config)  # before anybody is told that they are in none
+        serves.set()
         await run_until(stopped, platform, server, listening, work, first=projects)
     finally:
+        serves.clear()
         listening.close()
         ledger.close()
         await pod.shows(leads=False)
+
+
+def pool_of(where: KubernetesConfig) -> Pool:
+    """Return the part of the cluster that is ours.
+
+    Raises:
+        InvalidRequest: nothing can be meant by what was said.
+    """
+    try:
+        return Pool.parse(where.node_pool)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"RUNAI_NODE_POOL: {error}.", hint="Name a label of nodes: runai/node-pool=a"
+        ) from error
 
 
 async def apply_projects(cluster: Cluster, config: Config) -> None:

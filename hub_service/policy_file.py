@@ -31,7 +31,7 @@ def read_policy(path: Path) -> Policy:
             f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
             hint="Name a file with the scheduler's policy (--policy).",
         ) from unreadable
-    except yaml.YAMLError as wrong:
+    except (RecursionError, yaml.YAMLError, ValueError) as wrong:
         raise InvalidRequest(
             f"{path} is no YAML.", hint="One `field: value` a line; docs/policy.md lists them."
         ) from wrong

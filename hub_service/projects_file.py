@@ -60,7 +60,7 @@ class _Reader:
                 f"{self._path}, line {line}: this is no YAML: {wrong.problem}.",
                 hint="Indentation and colons matter.",
             ) from wrong
-        except yaml.YAMLError as wrong:
+        except (RecursionError, yaml.YAMLError) as wrong:
             raise InvalidRequest(f"{self._path} is no YAML.", hint="Is it a text file?") from wrong
         if root is None:
             return []
@@ -99,7 +99,10 @@ class _Reader:
                 f"project {project} has a field {key.value!r}, which means nothing",
                 f"Fields: {', '.join(ProjectPut.model_fields)}.",
             )
-        value = _plain(node)
+        try:
+            value = _plain(node)
+        except (ValueError, yaml.YAMLError):
+            raise self._wrong(key, f"{key.value} has no value that can be read") from None
         if value is None and key.value in _MAY_BE_UNLIMITED and _is_empty(node):
             # An empty value is a slip of the keyboard far more often than "no bound".
             raise self._wrong(key, f"{key.value} has no value", "Write unlimited if that is meant.")

@@ -7,6 +7,7 @@ import asyncio
 import faulthandler
 import signal
 import socket
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,12 +19,33 @@ from runai.hub_service.notifications import Notifier
 from runai.hub_service.notifications.channels import Channel, Mail, Webhook
 from runai.hub_service.serving import Server
 
-__all__ = ["Work", "hub_users", "no_opinion", "notifier", "on_signal", "run_until", "url_of"]
+__all__ = [
+    "Work",
+    "hub_users",
+    "no_opinion",
+    "notifier",
+    "on_signal",
+    "run_until",
+    "share_the_interpreter",
+    "url_of",
+]
 
 LEAVE_WITHIN_S = 10.0
 """Long enough for streams to end and the ledger to be written; the next start waits for us."""
 
+SWITCH_S = 0.0005
+"""How long a thread that computes keeps the interpreter from another that has something to do."""
+
 Work = Coroutine[Any, Any, object]
+
+
+def share_the_interpreter() -> None:
+    """Let requests be answered while a thread decides about tens of thousands of workloads.
+
+    Whoever sends or receives lets go of the interpreter and waits for it again: with Python's own
+    5 ms each message would cost that while a decision is made.
+    """
+    sys.setswitchinterval(SWITCH_S)
 
 
 @asynccontextmanager

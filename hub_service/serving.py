@@ -8,6 +8,7 @@ from collections.abc import Generator
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runai.hub_service.errors import Unavailable
 
@@ -16,6 +17,12 @@ __all__ = ["Server", "listen"]
 PORT_FREE_WITHIN_S = 15.0
 """The service before this one may still be leaving."""
 STREAMS_END_WITHIN_S = 1
+IDLE_CONNECTIONS_END_AFTER_S = 75
+"""Longer than clients keep theirs (httpx 5 s, aiohttp 15 s, browsers a minute): else one is closed
+in the instant in which somebody submits over it, who then cannot know whether that came.
+"""
+MOST_HEAD_BYTES = 64 * 2**10
+"""Of a request: its line and headers; a cookie and a token are a few hundred."""
 
 
 async def listen(host: str, port: int) -> socket.socket:
@@ -43,6 +50,32 @@ async def listen(host: str, port: int) -> socket.socket:
             return listening
 
 
+class BoundedHeads(HttpToolsProtocol):
+    """A parser in C, which has no bound of its own for what comes before a body."""
+
+    _head = 0
+    """Bytes of the head that is being read, and of what came with them."""
+    _is_in_body = False
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, unless a head has no end."""
+        self._head += len(data)
+        super().data_received(data)
+        # Only now: a short head and the begin of a long body come in one piece.
+        if self._head > MOST_HEAD_BYTES and not self._is_in_body:
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        """Let what follows be as long as `bodies` allows."""
+        self._is_in_body = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Count anew: what comes next is another request's head."""
+        self._is_in_body, self._head = False, 0
+        super().on_message_complete()
+
+
 class Server(uvicorn.Server):
     """uvicorn without signal handlers and without an access log, whose lines would show queries."""
 
@@ -50,10 +83,12 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=BoundedHeads,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 server_header=False,
+                timeout_keep_alive=IDLE_CONNECTIONS_END_AFTER_S,
                 timeout_graceful_shutdown=STREAMS_END_WITHIN_S,
             )
         )

@@ -4,14 +4,14 @@ Pure: knows requests, projects and quantities; no cluster, no HTTP. Refuses what
 what cannot be meant; what merely has to wait is accepted. Called by the API's submit.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.elastic_requests import elastic_gpus
 from runai.hub_service.errors import InvalidRequest, NotFound
+from runai.hub_service.gpu_types import types_meant
 from runai.hub_service.scheduler.quantity import (
     WHOLE_GPU,
     MilliGpu,
@@ -20,11 +20,20 @@ from runai.hub_service.scheduler.quantity import (
     gpu_text,
 )
 
-__all__ = ["Site", "build_quota", "choose_project", "known_project", "workload_specs"]
+__all__ = [
+    "Site",
+    "build_quota",
+    "check_limit",
+    "choose_project",
+    "known_project",
+    "workload_specs",
+]
 
 PRIORITIES = {"low": 25, "normal": 50, "high": 75}
 SESSION_PRIORITY = 100
 LONGEST_NAME = 38
+FEW = 64
+"""Numbers of a project that are tried one by one: thousands would take longer than all the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +41,15 @@ class Site:
     """What a submission is checked against."""
 
     projects: Mapping[str, ProjectSpec]
-    taken: Collection[str]
+    taken: Container[str]
     """Ids of all workloads."""
     largest_device_mib: int
     most_devices: int = 0
     """Of the node that has most."""
     images: bool = False
     """Whether jobs run in container images."""
+    gpu_types: Collection[str] = ()
+    """Of its devices."""
 
 
 def known_project(
@@ -80,6 +91,24 @@ def choose_project(
     )
 
 
+def check_limit(asked: MilliGpu, project: ProjectSpec, projects: Mapping[str, ProjectSpec]) -> None:
+    """Refuse what a project, or one above it, may never hold.
+
+    Raises:
+        InvalidRequest: it is more than a limit.
+    """
+    above: ProjectSpec | None = project
+    while above is not None:
+        if above.limit is not None and asked > above.limit:
+            raise InvalidRequest(
+                f"{count_text(asked)} are more than project {above.name} may ever hold:"
+                f" its limit is {gpu_text(above.limit)}.",
+                hint="Ask for fewer, or ask an admin for a higher limit.",
+                code="over_limit",
+            )
+        above = projects.get(above.parent) if above.parent else None
+
+
 def build_quota(project: ProjectSpec) -> MilliGpu | None:
     """Return what its sessions may use: the build quota, never above the quota; None: unlimited."""
     if project.build_quota is None or project.quota is None:
@@ -105,6 +134,10 @@ def workload_specs(
     gpus_max = MilliGpu(0)
     if request.elastic and request.workers == 1:
         gpus_max = MilliGpu(max(gpus, site.most_devices * WHOLE_GPU))
+    gpu_types: tuple[str, ...] = ()
+    if request.gpu_type:
+        _check_asks_for_gpus(request)
+        gpu_types = types_meant(request.gpu_type, site.gpu_types)
     needed = WHOLE_GPU if request.elastic else gpus
     _check_fits_project(request, needed, min_workers, preemptible, project, site)
     return [
@@ -131,6 +164,7 @@ def workload_specs(
             source=request.source,
             server=request.server,
             image=request.image or "",
+            gpu_types=gpu_types,
         )
         for name, index in _names(request, project.name, site.taken)
     ]
@@ -153,6 +187,14 @@ def _check_shape(request: SubmitRequest) -> None:
     if request.kind == "session" and (request.workers > 1 or request.array is not None):
         raise InvalidRequest(
             "A session is one process.", hint="Submit a job for several workers or an array."
+        )
+
+
+def _check_asks_for_gpus(request: SubmitRequest) -> None:
+    if not request.gpus and not request.gpu_memory_mib:
+        raise InvalidRequest(
+            f"A GPU's type is given ({request.gpu_type}), and no GPU is asked for.",
+            hint="Say how many: --gpus 1, or --gpu-memory 8G.",
         )
 
 
@@ -194,16 +236,7 @@ def _check_fits_project(
     if request.gpu_memory_mib and site.largest_device_mib:
         each = fraction_of_memory(request.gpu_memory_mib, site.largest_device_mib)
     asked = MilliGpu(each * min_workers)
-    above: ProjectSpec | None = project
-    while above is not None:
-        if above.limit is not None and asked > above.limit:
-            raise InvalidRequest(
-                f"{count_text(asked)} are more than project {above.name} may ever hold:"
-                f" its limit is {gpu_text(above.limit)}.",
-                hint="Ask for fewer, or ask an admin for a higher limit.",
-                code="over_limit",
-            )
-        above = site.projects.get(above.parent) if above.parent else None
+    check_limit(asked, project, site.projects)
     room = build_quota(project)
     if not preemptible and room is not None and asked > room:
         raise InvalidRequest(
@@ -223,12 +256,11 @@ def _priority(request: SubmitRequest) -> int:
 
 
 def _names(
-    request: SubmitRequest, project: str, taken: Collection[str]
+    request: SubmitRequest, project: str, taken: Container[str]
 ) -> list[tuple[str, int | None]]:
     name = request.name
     if name is None:
-        free = (n for n in count(1) if not _is_taken(f"{project}/{request.kind}-{n}", taken))
-        name = f"{request.kind}-{next(free)}"
+        name = f"{request.kind}-{_free(f'{project}/{request.kind}', taken)}"
     if request.array is None:
         return [(name, None)]
     if len(name) + 1 + len(str(request.array - 1)) > LONGEST_NAME:
@@ -239,7 +271,24 @@ def _names(
     return [(f"{name}-{index}", index) for index in range(request.array)]
 
 
-def _is_taken(workload: str, taken: Collection[str]) -> bool:
+def _free(stem: str, taken: Container[str]) -> int:
+    """Return the smallest number that is free; beyond the first few, one behind a taken one."""
+    for number in range(1, FEW + 1):
+        if not _is_taken(f"{stem}-{number}", taken):
+            return number
+    low, high = FEW, 2 * FEW
+    while _is_taken(f"{stem}-{high}", taken):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _is_taken(f"{stem}-{middle}", taken):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _is_taken(workload: str, taken: Container[str]) -> bool:
     return workload in taken or f"{workload}-0" in taken
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from runai.hub_service import request_ids
 from runai.hub_service.api.problems import error_from_reply
 from runai.hub_service.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
 from runai.hub_service.connection import address_parts
@@ -20,6 +21,7 @@ __all__ = ["AsyncTransport", "Transport"]
 
 T = TypeVar("T")
 
+_JSON = {"Content-Type": "application/json"}
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -41,20 +43,27 @@ class _Endpoint:
             "verify": parts.scheme == "https",
         }
 
-    def request(self, call: Call[T]) -> dict[str, Any]:
+    def request(self, call: Call[T], request_id: str) -> dict[str, Any]:
         content = call.content()
+        headers = {**call.headers, request_ids.HEADER: request_id}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
         return {
             "method": call.method,
             "url": call.path,
             "params": call.params,
             "content": content,
-            "headers": {"Content-Type": "application/json"} if content is not None else {},
+            "headers": headers,
             "timeout": call.timeout_s,
         }
 
     def stream(self, stream: Stream[T]) -> dict[str, Any]:
         timeout = httpx.Timeout(ANSWER_WITHIN_S, read=SILENCE_S)
-        return {"method": "GET", "url": stream.path, "params": stream.params, "timeout": timeout}
+        asked = {"url": stream.path, "params": stream.params, "timeout": timeout}
+        if stream.body is None:
+            return {"method": "GET", **asked}
+        content = stream.body.model_dump_json().encode()
+        return {"method": "POST", "content": content, "headers": _JSON, **asked}
 
     def unreachable(self, failure: httpx.TransportError) -> Unavailable:
         what = (
@@ -64,6 +73,7 @@ class _Endpoint:
             f"The GPU service at {self._origin} {what}.",
             hint="Try again in a few seconds; `runai doctor` says more.",
             code="unreachable",
+            retry_after=0.0,
         )
 
 
@@ -89,9 +99,10 @@ class Transport:
     def send(self, call: Call[T]) -> T:
         """Send a call until it is answered or patience ends; return its reply."""
         retries = Retries(self._endpoint.patience_s)
+        request_id = request_ids.current.get() or request_ids.new_id()
         while True:
             try:
-                response = self._http.request(**self._endpoint.request(call))
+                response = self._http.request(**self._endpoint.request(call, request_id))
                 _check(response)
                 return call.read(response.content)
             except httpx.TransportError as failure:
@@ -120,12 +131,14 @@ class Transport:
                             yield item
                 if not stream.restartable:
                     return
-                away = Unavailable("The GPU service ended the stream.")
+                away = Unavailable("The GPU service ended the stream.", retry_after=0.0)
             except httpx.TransportError as failure:
                 away = self._endpoint.unreachable(failure)
                 if not (stream.restartable or isinstance(failure, _NOT_SENT)):
                     raise away from failure
             except Unavailable as unavailable:
+                if stream.body is not None:
+                    raise
                 away = unavailable
             time.sleep(retries.delay(away))
 
@@ -145,9 +158,10 @@ class AsyncTransport:
     async def send(self, call: Call[T]) -> T:
         """Send a call until it is answered or patience ends; return its reply."""
         retries = Retries(self._endpoint.patience_s)
+        request_id = request_ids.current.get() or request_ids.new_id()
         while True:
             try:
-                response = await self._http.request(**self._endpoint.request(call))
+                response = await self._http.request(**self._endpoint.request(call, request_id))
                 _check(response)
                 return call.read(response.content)
             except httpx.TransportError as failure:
@@ -176,11 +190,13 @@ class AsyncTransport:
                             yield item
                 if not stream.restartable:
                     return
-                away = Unavailable("The GPU service ended the stream.")
+                away = Unavailable("The GPU service ended the stream.", retry_after=0.0)
             except httpx.TransportError as failure:
                 away = self._endpoint.unreachable(failure)
                 if not (stream.restartable or isinstance(failure, _NOT_SENT)):
                     raise away from failure
             except Unavailable as unavailable:
+                if stream.body is not None:
+                    raise
                 away = unavailable
             await asyncio.sleep(retries.delay(away))

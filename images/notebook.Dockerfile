@@ -8,3 +8,6 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src
 FROM ${BASE}
 COPY --from=wheel /wheels /wheels
 RUN pip install --no-cache-dir /wheels/*.whl
+# Every Python keeps within its share of a GPU's memory: in this folder is a sitecustomize that tells PyTorch and others.
+COPY --from=wheel /src/hub_service/limits/hook /opt/runai-limits
+ENV PYTHONPATH=/opt/runai-limits

@@ -108,7 +108,7 @@ def _gpus(number: str, text: str) -> Amount:
         value = Fraction(Decimal(above.strip())) / Fraction(
             int(below or 1) * (100 if percent else 1)
         )
-    except (InvalidOperation, ZeroDivisionError):
+    except (InvalidOperation, ValueError, ZeroDivisionError):
         raise InvalidRequest(f"{_shown(text)} is no amount of GPU.", hint=_HINT) from None
     # A third has no end of decimals: round down, for nobody may get more than they are booked for.
     milli = math.floor(value * 1000)

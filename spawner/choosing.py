@@ -55,11 +55,11 @@ class SessionChoosing(LoggingConfigurable):
         person = form.Person(
             self.user.name, frozenset(group.name for group in self.user.groups), self.name
         )
-        projects: Sequence[form.ProjectChoices] = ()
+        offer = form.Offer()
         trouble = ""
         try:
             async with self._client(patience_s=0) as client:
-                projects = await form.form_choices(client, person)
+                offer = await form.form_choices(client, person)
         except (RunaiError, TimeoutError) as away:
             self.log.warning("The spawn form could not ask the service: %s", away)
             trouble = (
@@ -67,7 +67,9 @@ class SessionChoosing(LoggingConfigurable):
                 " start. Load this page again in a few seconds for the others."
             )
         last = {key: value for key, value in self._last_options().items() if key in OPTIONS}
-        return form.render(projects, last=last, trouble=trouble, sharing=self.sharing)
+        return form.render(
+            offer.projects, free=offer.free, last=last, trouble=trouble, sharing=self.sharing
+        )
 
     def _last_options(self) -> Mapping[str, Any]:
         """Return what was chosen the last time; nobody has checked it."""

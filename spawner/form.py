@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
 
@@ -20,9 +20,19 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
 from runai.spawner.amount import NO_GPU, Amount
+from runai.spawner.free_map import FreeMap, free_map
 from runai.spawner.session import SessionRequest
 
-__all__ = ["Choice", "Person", "ProjectChoices", "form_choices", "offers", "options_of", "render"]
+__all__ = [
+    "Choice",
+    "Offer",
+    "Person",
+    "ProjectChoices",
+    "form_choices",
+    "offers",
+    "options_of",
+    "render",
+]
 
 ANSWER_SECONDS: Final = 1.0
 FRACTIONS: Final = (250, 500, 1000)  # a quarter, a half, one: enough to choose from at a glance
@@ -73,6 +83,13 @@ class ProjectChoices:
     choices: Sequence[Choice] = field(default=())
 
 
+class Offer(NamedTuple):
+    """What is offered in each project, and what is free."""
+
+    projects: Sequence[ProjectChoices] = ()
+    free: FreeMap = FreeMap()
+
+
 def offers(project: ProjectView, nodes: Sequence[NodeView]) -> list[Amount]:
     """Return the amounts that a project's sessions could ever get: ¼, ½, 1, 2, 4 … GPUs."""
     most = max((len(node.devices) for node in nodes), default=0) * 1000
@@ -89,7 +106,7 @@ def build_room(project: ProjectView) -> int | None:
     return round(min(bounds) * 1000) if bounds else None
 
 
-async def form_choices(client: AsyncClient, person: Person) -> list[ProjectChoices]:
+async def form_choices(client: AsyncClient, person: Person) -> Offer:
     """Ask the service what it would say to each amount; what it does not say in time stays open.
 
     Raises:
@@ -112,7 +129,7 @@ async def form_choices(client: AsyncClient, person: Person) -> list[ProjectChoic
         async with asyncio.timeout(ANSWER_SECONDS), asyncio.TaskGroup() as group:
             for project, amount in asked:
                 group.create_task(ask(project, amount))
-    return [
+    projects = [
         ProjectChoices(
             project.name,
             _summary(project),
@@ -127,11 +144,13 @@ async def form_choices(client: AsyncClient, person: Person) -> list[ProjectChoic
         for project in overview.projects
         if person.is_member(project)
     ]
+    return Offer(projects, free_map(overview.nodes))
 
 
 def render(
     projects: Sequence[ProjectChoices],
     *,
+    free: FreeMap | None = None,
     last: Mapping[str, Any],
     trouble: str = "",
     sharing: str = COMPUTE_IS_SHARED,
@@ -143,7 +162,7 @@ def render(
     request = None
     with suppress(InvalidRequest):  # what an earlier version or another spawner kept
         request = SessionRequest.parse(last) if last else None
-    return _rendered(projects, request, trouble, sharing)
+    return _rendered(Offer(projects, free or FreeMap()), request, trouble, sharing)
 
 
 def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -182,8 +201,10 @@ async def _asked(
         reply = await client.submit(request, dry_run=True)
     except RunaiError as error:
         return _choice(amount, overview, refused=error.message)
-    reason = reply.workloads[0].reason
-    return _choice(amount, overview, waits=reason.text if reason else "")
+    tried = reply.workloads[0]
+    start = tried.expected_start.text if tried.expected_start else ""
+    waits = "; ".join(part for part in (tried.reason.text, start) if part) if tried.reason else ""
+    return _choice(amount, overview, waits=waits)
 
 
 def _choice(
@@ -229,14 +250,14 @@ def _template() -> Template:
     return environment.get_template("form.html")
 
 
-def _rendered(
-    projects: Sequence[ProjectChoices], last: SessionRequest | None, trouble: str, sharing: str
-) -> str:
+def _rendered(offer: Offer, last: SessionRequest | None, trouble: str, sharing: str) -> str:
+    projects = offer.projects
     names = [project.name for project in projects]
     chosen = last.project if last and last.project in names else next(iter(names), "")
     marked: Callable[[ProjectChoices], str] = lambda project: _marked(project, last)  # noqa: E731
     return _template().render(
         projects=projects,
+        free=offer.free,
         chosen=chosen,
         marks={project.name: marked(project) for project in projects},
         written=last.amount.text() if last else "",

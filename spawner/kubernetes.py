@@ -202,9 +202,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
                 watching.result()  # it ends by giving up alone
             url: str = await starting
         finally:
-            for task in (starting, watching):
-                task.cancel()
-            await asyncio.gather(starting, watching, return_exceptions=True)
+            await _cancelled(starting, watching)
             self.start_timeout = self._launch_timeout  # which is also how long a stop may take
             self._progress.close()
         return url
@@ -265,6 +263,18 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             source = event.get("raw_event", {}).get("source") or {}
             if source.get("component") != SCHEDULER:  # its sentence is told already
                 yield event
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """End them, whatever they do: JupyterHub gives an interrupted start a second to be over.
+
+    Before Python 3.12 `wait_for` loses a cancel that comes in the moment of its answer.
+    """
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=LOOK_EVERY_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # nobody else asks what became of them
 
 
 def _check_unlisted(name: str, rules: Mapping[str, Any], value: str) -> None:

@@ -27,6 +27,13 @@ GPU_RESOURCE: Final = "nvidia.com/gpu"
 SESSION_PRIORITY: Final = "100"
 VISIBLE_DEVICES: Final = "metadata.annotations['runai/visible-devices']"
 """Written by the scheduler when it binds the pod, so what a container sees is what it was given."""
+_OF_MEMORY: Final = {
+    "RUNAI_GPU_MEMORY_LIMIT_MIB": "runai/gpu-memory-limit-mib",
+    "RUNAI_GPU_MEMORY_LIMITS_MIB": "runai/gpu-memory-limits-mib",
+    "RUNAI_GPU_DEVICES_MIB": "runai/gpu-devices-mib",
+    "RUNAI_GPU_CONTEXT_MIB": "runai/gpu-context-mib",
+}
+"""What the binding says of memory too: by it programs keep within their share (`runai_limits`)."""
 _HIDING: Final = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 # Frameworks take all the memory of a GPU otherwise, their neighbour's share included.
 _SHARING: Final = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -51,10 +58,13 @@ def with_session(pod: V1Pod, request: SessionRequest) -> V1Pod:
     whole = 0 if _is_shared(amount) else amount.milli_gpus // 1000
     container.resources = _resources(container.resources, whole)
     # Never from the image, an admin's or a user's environment: it opens devices of others.
-    container.env = [e for e in container.env or () if _name(e) not in _HIDING]
+    written = {*_HIDING, *_OF_MEMORY}
+    container.env = [e for e in container.env or () if _name(e) not in written]
     if _is_shared(amount):
-        source = V1EnvVarSource(field_ref=V1ObjectFieldSelector(field_path=VISIBLE_DEVICES))
-        container.env.append(V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value_from=source))
+        container.env.append(_shown("NVIDIA_VISIBLE_DEVICES", VISIBLE_DEVICES))
+        container.env += [
+            _shown(name, f"metadata.annotations['{note}']") for name, note in _OF_MEMORY.items()
+        ]
     elif not _asks_for_devices(container.resources):
         container.env.append(V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="void"))
         container.env.append(V1EnvVar(name="CUDA_VISIBLE_DEVICES", value=""))
@@ -124,6 +134,11 @@ def _resources(before: V1ResourceRequirements | None, gpus: int) -> V1ResourceRe
 def _asks_for_devices(resources: V1ResourceRequirements) -> bool:
     """Tell whether a device plugin names its devices: whole GPUs, or parts by MIG."""
     return any(name.startswith("nvidia.com/") for name in resources.limits or ())
+
+
+def _shown(variable: str, field: str) -> V1EnvVar:
+    source = V1EnvVarSource(field_ref=V1ObjectFieldSelector(field_path=field))
+    return V1EnvVar(name=variable, value_from=source)
 
 
 def _name(variable: Any) -> str:  # noqa: ANN401 - a V1EnvVar, or a dict of extra_container_config

@@ -6,42 +6,20 @@ script is evaluated in the page as a debugger would, so that the page's own poli
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tarfile
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from playwright.sync_api import Page
 
+from npm_packages import CACHE, why_not_fetched
+
 VERSION = "4.14.1"
-SCRIPT = Path.home() / ".cache" / "runai" / f"axe-{VERSION}.min.js"
+SCRIPT = CACHE / f"axe-{VERSION}.min.js"
 GRAVE = {"serious", "critical"}
 
 
-@cache
 def why_no_axe() -> str:
     """Return why axe-core cannot be had; "" when it is here."""
-    if SCRIPT.exists():
-        return ""
-    npm = shutil.which("npm")
-    if npm is None:
-        return "no npm to fetch axe-core with"
-    with TemporaryDirectory() as folder:
-        command = [npm, "pack", f"axe-core@{VERSION}", "--silent", "--pack-destination", folder]
-        fetched = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-        if fetched.returncode:
-            return f"npm could not fetch axe-core: {fetched.stderr.strip()[-200:]}"
-        with tarfile.open(next(Path(folder).glob("*.tgz"))) as package:
-            script = package.extractfile("package/axe.min.js")
-            assert script is not None
-            SCRIPT.parent.mkdir(parents=True, exist_ok=True)
-            fresh = SCRIPT.with_suffix(".new")
-            fresh.write_bytes(script.read())
-            fresh.replace(SCRIPT)
-    return ""
+    return why_not_fetched("axe-core", VERSION, "axe.min.js", SCRIPT)
 
 
 def problems(page: Page, within: str = "html") -> list[str]:

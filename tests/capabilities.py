@@ -15,8 +15,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from control_plane.programs import why_no_kubernetes
+from control_plane.named import why_no_cluster
+from control_plane.programs import why_no_kubernetes, why_no_operator
+from crashes.small_disk import why_no_mounts
 from postgres import find_postgres
+from real_nodes.programs import why_no_nodes
 from runai.hub_service.limits.cgroups import Groups, GroupsUnavailable
 
 __all__ = ["CAPABILITIES", "find_chromium", "required"]
@@ -52,6 +55,14 @@ def _why_no_axe() -> str:
     from accessibility import why_no_axe  # imports Playwright
 
     return why_no_axe()
+
+
+def _why_no_vscode_widgets() -> str:
+    if missing := _why_no_browser():
+        return missing
+    from e2e.vscode import why_no_vscode_widgets  # imports Playwright
+
+    return why_no_vscode_widgets()
 
 
 def _why_no_module(name: str) -> str:
@@ -100,11 +111,16 @@ CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "cc": _why_no_compiler,
     "cgroups": _why_no_cgroups,
     "hub": _why_no_hub,
+    "kubeflow": why_no_operator,
     "jax": partial(_why_no_module, "jax"),
     "keras": partial(_why_no_module, "keras"),
     "kubernetes": why_no_kubernetes,
+    "mounts": why_no_mounts,
+    "nodes": why_no_nodes,
+    "own_cluster": why_no_cluster,
     "tensorflow": partial(_why_no_module, "tensorflow"),
     "torch": partial(_why_no_module, "torch"),
+    "vscode": _why_no_vscode_widgets,
     "pids": _why_no_pids,
     "postgresql": _why_no_postgresql,
     "prometheus": _why_no_prometheus,

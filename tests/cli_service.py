@@ -15,6 +15,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
+from runai.hub_service.__main__ import is_directory
 from runai.hub_service.agent.devices import open_devices
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import bearer_token
@@ -34,7 +35,7 @@ __all__ = ["RunningService", "running_service"]
 
 NODE = "box"
 PREFIX = "/services/runai/"
-START_SECONDS = 30
+START_SECONDS = 120
 
 
 @dataclass
@@ -136,14 +137,18 @@ async def _serve(
             authenticator=users,
             prefix=PREFIX,
             version="0.1.0",
-            workdir_exists=lambda path: Path(path).is_dir(),
+            workdir_exists=is_directory,
         )
         server = Server(create_app(platform))
         async with asyncio.TaskGroup() as tasks:
             loops = [
                 tasks.create_task(cluster.run()),
                 tasks.create_task(controller.run()),
-                tasks.create_task(Bookkeeping(cluster, ledger, controller.changes).run()),
+                tasks.create_task(
+                    Bookkeeping(
+                        cluster, ledger, controller.changes, seen=lambda: controller.last.snapshot
+                    ).run()
+                ),
                 tasks.create_task(ledger.run()),
             ]
             serving = tasks.create_task(server.serve(sockets=[listening]))

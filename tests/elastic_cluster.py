@@ -11,19 +11,19 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
 from ranks import preloaded
 from runai.hub_service.elastic_messages import ElasticFiles, Reason, Status, Target, WorkerPhase
 from waiting import eventually
 
 __all__ = ["Cluster"]
 
-_PATIENCE_S = 100.0
+_PATIENCE_S = 250.0
 
 
 class Cluster:
@@ -57,9 +57,7 @@ class Cluster:
     def call(self, *ranks: str, reason: Reason = Reason.EXPAND) -> None:
         """Write a target: who is to train from now on."""
         self._gen += 1
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            store = f"127.0.0.1:{probe.getsockname()[1]}"
+        store = f"127.0.0.1:{free_port()}"
         self.files.write_target(
             Target(self._gen, ranks, store, gpus=len(ranks), least=1, most=4, reason=reason)
         )

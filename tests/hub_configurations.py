@@ -35,7 +35,8 @@ c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 0}
 c.KubeSpawner.namespace = os.environ["RUNAI_TEST_NAMESPACE"]
 c.KubeSpawner.image = "quay.io/jupyterhub/k8s-singleuser-sample:4.4.0"
 c.KubeSpawner.scheduler_name = "release-user-scheduler"
-c.KubeSpawner.start_timeout = 60
+c.KubeSpawner.start_timeout = 180
+c.KubeSpawner.http_timeout = 60
 c.KubeSpawner.extra_labels = {"hub.jupyter.org/network-access-hub": "true"}
 c.KubeSpawner.tolerations = [
     {"key": "hub.jupyter.org/dedicated", "operator": "Equal", "value": "user",
@@ -89,6 +90,10 @@ c.JupyterHub.services[-1].update(
         "PATH": os.environ["PATH"],
     },
 )
+from jupyterhub.services.service import Service
+
+if "timeout" in Service.class_trait_names():  # a busy machine imports for half a minute
+    c.JupyterHub.services[-1]["timeout"] = 180
 """
 
 # Half the time to start: a real single-user server without JupyterLab's extensions.
@@ -161,7 +166,7 @@ def profiles(spawner):
 def before(spawner):
     spawner.environment["FROM_THE_HOOK"] = spawner.user.name
     if spawner.name == "hurried":
-        spawner.queue_timeout = 1
+        spawner.queue_timeout = 8  # by then the scheduler has said why
 
 
 def change(spawner, pod):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import Any
 import httpx
 import psutil
 
+from ports import free_port
 from runai.embedded.accounts import Accounts
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.api.schemas import WorkloadView
@@ -31,8 +31,8 @@ from waiting import eventually
 
 __all__ = ["HubPlatform", "running_hub"]
 
-START_SECONDS = 90
-SPAWN_SECONDS = 60
+START_SECONDS = 180
+SPAWN_SECONDS = 180
 TESTER_TOKEN = "a-token-of-the-tests"
 PASSWORD = "not-a-secret-here"
 USERS = ("ana", "bo", "cy")
@@ -40,8 +40,14 @@ USERS = ("ana", "bo", "cy")
 OWN_CONFIG = f"""
 c.JupyterHub.services.append({{"name": "tester", "api_token": "{TESTER_TOKEN}"}})
 c.JupyterHub.load_roles.append(
-    {{"name": "tester", "services": ["tester"], "scopes": ["admin:users", "admin:servers"]}}
+    {{
+        "name": "tester",
+        "services": ["tester"],
+        "scopes": ["admin:users", "admin:servers", "tokens"],
+    }}
 )
+# Whoever finds it locked is told at once, not after five seconds.
+c.JupyterHub.db_kwargs = {{"connect_args": {{"check_same_thread": False, "timeout": 0.1}}}}
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 1}}
 # A real single-user server, but without JupyterLab's extensions: half the time to start.
 c.Spawner.environment = {{
@@ -71,7 +77,7 @@ class HubPlatform:
         self.http = httpx.Client(
             base_url=f"http://127.0.0.1:{self.port}",
             headers={"Authorization": f"token {TESTER_TOKEN}"},
-            timeout=30,
+            timeout=60,
         )
 
     # -- the platform as a whole
@@ -119,10 +125,18 @@ class HubPlatform:
             return self.http.get("/services/runai/health").status_code == 200
         return False
 
+    def token(self, user: str) -> str:
+        """Return a new token with which a member may do what members may."""
+        scopes = ["access:services!service=runai", "custom:runai:submit"]
+        made = self.http.post(f"/hub/api/users/{user}/tokens", json={"scopes": scopes})
+        return str(made.raise_for_status().json()["token"])
+
     @contextmanager
     def browser(self, user: str) -> Iterator[httpx.Client]:
         """Log in by the form, as a user does; every request carries the page's XSRF token."""
-        with httpx.Client(base_url=self.http.base_url, follow_redirects=True) as browser:
+        with httpx.Client(
+            base_url=self.http.base_url, follow_redirects=True, timeout=60
+        ) as browser:
             browser.get("/hub/login")
             login = {"username": user, "password": PASSWORD, "_xsrf": browser.cookies["_xsrf"]}
             arrived = browser.post("/hub/login", data=login)
@@ -203,7 +217,7 @@ class HubPlatform:
     def sessions(self) -> dict[str, WorkloadView]:
         """Return the sessions that hold or want something, by user."""
         token = DataDirectory(self.data_dir).hub_token()
-        with Client(f"{self.http.base_url}/services/runai/", token, patience_s=10) as client:
+        with Client(f"{self.http.base_url}/services/runai/", token, patience_s=60) as client:
             return {
                 workload.user: workload
                 for workload in client.workloads()
@@ -224,10 +238,7 @@ def running_hub(data_dir: Path) -> Iterator[HubPlatform]:
         Accounts(directory).add(user, PASSWORD)
     (data_dir / "jupyterhub_config.py").write_text(OWN_CONFIG)
     (data_dir / "projects.yaml").write_text(PROJECTS)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    platform = HubPlatform(data_dir, port)
+    platform = HubPlatform(data_dir, free_port())
     try:
         platform.start()
         for user in USERS:

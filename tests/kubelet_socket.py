@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from protocol_buffers import messages
 
 __all__ = ["answer", "listening"]
 
@@ -37,28 +38,7 @@ _FIELDS = {
     ],
     "List": [("pod_resources", 1, "Pod", "repeated")],
 }
-
-
-def _messages() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="pods.proto", package="test", syntax="proto3")
-    for name, fields in _FIELDS.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, label in fields:
-            drawn = message.field.add(name=field, number=number)
-            drawn.label = drawn.LABEL_REPEATED if label else drawn.LABEL_OPTIONAL
-            if kind in ("string", "int64"):
-                drawn.type = drawn.TYPE_STRING if kind == "string" else drawn.TYPE_INT64
-            else:
-                drawn.type, drawn.type_name = drawn.TYPE_MESSAGE, f".test.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"test.{name}"))
-        for name in _FIELDS
-    }
-
-
-_KINDS = _messages()
+_KINDS = messages(_FIELDS)
 
 
 def answer(pods: Mapping[str, Sequence[str]], resource: str = "nvidia.com/gpu") -> bytes:

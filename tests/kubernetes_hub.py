@@ -20,9 +20,9 @@ import httpx
 
 from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.processes import NODE, ProcessKubelet
-from control_plane.sockets import free_ports
 from hub_configurations import ADMINS, AS_ZERO_TO_JUPYTERHUB, DOCUMENTED, documented_values
 from hub_platform import PASSWORD, START_SECONDS, TESTER_TOKEN, USERS, HubPlatform
+from ports import free_ports
 from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
 from waiting import eventually
@@ -84,7 +84,7 @@ class KubernetesHub(HubPlatform):
 
     def client(self, token: str = SERVICE_TOKEN) -> Client:
         """Return a client of the service."""
-        return Client(f"{self.http.base_url}/services/runai/", token, patience_s=30)
+        return Client(f"{self.http.base_url}/services/runai/", token, patience_s=60)
 
     def sessions(self) -> dict[str, WorkloadView]:
         with self.client() as client:
@@ -110,10 +110,18 @@ class KubernetesHub(HubPlatform):
             yield events
 
     def stop_all(self) -> None:
-        for user in USERS:
-            for server in self.servers(user):
-                self.http.delete(f"/hub/api/users/{user}/servers/{server}")
-        eventually(lambda: not self.lab.namespace.pods(), what="no pods")
+        eventually(self._nothing_left, within=120, what="no pods")
+
+    def _nothing_left(self) -> bool:
+        """Ask for each to be stopped until it is: the hub refuses while a start is being ended."""
+        answers = [
+            self.http.delete(f"/hub/api/users/{user}/servers/{server}")
+            for user in USERS
+            for server in self.servers(user)
+        ]
+        pods = [(pod["metadata"], pod["spec"].get("nodeName")) for pod in self.lab.namespace.pods()]
+        assert not pods, f"{pods}\n{[(answer.status_code, answer.text) for answer in answers]}"
+        return True
 
     def new_log(self) -> str:
         """Return what they wrote since a server was asked for last."""

@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from control_plane.device_plugin import DevicePlugin
 from control_plane.kubelet import Kubelet
@@ -21,7 +23,8 @@ from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
-from runai.hub_service.scheduler.model import Plan, Start
+from runai.hub_service.elastic_messages import Status
+from runai.hub_service.scheduler.model import Plan, Resize, Start
 from waiting import eventually_async
 
 __all__ = ["kubernetes_lab"]
@@ -40,8 +43,9 @@ class Insisting(KubernetesCluster):
         refused = await super().apply(plan)
         named = {r.worker for r in refused}
         for decision in plan.decisions:
-            if isinstance(decision, Start) and decision.worker not in named:
-                self.to_start[decision.worker] = decision
+            if isinstance(decision, Start | Resize) and decision.worker not in named:
+                again = {f.name: getattr(decision, f.name) for f in fields(Start)}
+                self.to_start[decision.worker] = Start(**again)
             elif hasattr(decision, "worker"):
                 self.to_start.pop(decision.worker, None)
         return refused
@@ -56,10 +60,21 @@ class Insisting(KubernetesCluster):
 
 
 class RealTime(Clock):
-    """The time of the API server's machine."""
+    """The time of the API server's machine, and what a test lets pass beside it."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
 
     def __call__(self) -> float:
-        return time.time()
+        return time.time() + self.ahead
+
+    @property
+    def at(self) -> float:  # type: ignore[override]
+        return self()
+
+    @at.setter
+    def at(self, at: float) -> None:
+        self.ahead += at - self()
 
 
 class KubernetesLab(Lab):
@@ -68,8 +83,8 @@ class KubernetesLab(Lab):
     kind = "kubernetes"
     cluster: Insisting  # type: ignore[assignment]
 
-    def __init__(self, cluster: Insisting, around: ClusterLab) -> None:
-        super().__init__(cluster, RealTime())  # type: ignore[arg-type]
+    def __init__(self, cluster: Insisting, around: ClusterLab, clock: RealTime) -> None:
+        super().__init__(cluster, clock)  # type: ignore[arg-type]
         self.around = around
         self._plugin = DevicePlugin(around.plane, {NODE: [d.uuid for d in DEVICES]})
         self._on_term: dict[str, int | str | None] = {}
@@ -85,8 +100,8 @@ class KubernetesLab(Lab):
 
         await eventually_async(all_run, what=f"all of {spec.id} runs")
         answer = self._on_term[spec.id]
-        # Long enough to be seen stopping.
-        seconds = spec.grace_seconds if answer == "ignore" else 1
+        # Long enough to be seen stopping, also where a call takes a second or two.
+        seconds = spec.grace_seconds if answer == "ignore" else 4
         notes = {"test/stops-in": f"{seconds}s"}
         if isinstance(answer, int):
             notes["test/stops-with"] = str(answer)
@@ -109,19 +124,42 @@ class KubernetesLab(Lab):
         return record
 
     async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
+        """Let a worker's program end; of an elastic job, its pod asks first how to end itself."""
+        name = await self._running_pod(spec, worker)
+        if spec.elastic:
+            exit_code = await self.cluster.worker_ended(name, exit_code)
+        self.around.namespace.finish(name.partition("/")[2], exit_code)
+
+    async def write(self, spec: WorkloadSpec, status: Status) -> None:
+        name = await self._running_pod(spec, int(status.worker.rpartition("-")[2]))
+        await self.cluster.worker_told(name, status)
+        await self.cluster.observe()
+
+    async def sees(self, spec: WorkloadSpec) -> tuple[list[str], bool]:
+        namespace, name = (await self._running_pod(spec, 0)).split("/")
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        pod = await asyncio.to_thread(self.around.plane.request, "GET", path)
+        container, notes = pod["spec"]["containers"][0], pod["metadata"]["annotations"]
+        shown = {e["name"]: _shown(e, notes) for e in container["env"]}
+        return shown["NVIDIA_VISIBLE_DEVICES"].split(","), shown["RUNAI_RESUMED"] == "1"
+
+    async def _running_pod(self, spec: WorkloadSpec, worker: int) -> str:
         found: list[str] = []
 
-        def runs() -> bool:
+        async def runs() -> bool:
+            await self.nudge()
             found[:] = [
                 pod["metadata"]["name"]
                 for pod in self.around.namespace.pods(f"{spec.project}-{spec.name}")
                 if pod["metadata"]["annotations"][INDEX] == str(worker)
                 and pod["status"]["phase"] == "Running"
             ]
-            return bool(found)
+            # Its watch may be behind: what is decided next, the cluster decides by what it knows.
+            known = {w.index: w.state for w in (await self.cluster.workload(spec.id)).workers}
+            return bool(found) and known.get(worker) in ("running", "stopping")
 
         await eventually_async(runs, what=f"worker {worker} of {spec.id} runs")
-        self.around.namespace.finish(found[0], exit_code)
+        return f"{self.around.namespace.name}/{found[0]}"
 
     async def pass_time(self, seconds: float) -> None:
         """Do nothing: the API server's clock is the real one."""
@@ -129,6 +167,14 @@ class KubernetesLab(Lab):
     async def nudge(self) -> None:
         self._plugin.look()
         await self.cluster.insist()
+
+
+def _shown(variable: dict[str, Any], notes: dict[str, str]) -> str:
+    """Return a container's variable, as a kubelet fills it in."""
+    if "valueFrom" not in variable:
+        return str(variable["value"])
+    path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+    return notes.get(path.removeprefix("metadata.annotations['").removesuffix("']"), "")
 
 
 @contextlib.asynccontextmanager
@@ -146,11 +192,18 @@ async def kubernetes_lab(
     rights: Path = plane.service_account("runai", "runai-scheduler")
     try:
         async with await Api.connect(str(rights)) as api:
-            cluster = Insisting(api, namespace=around.namespace.name, image="example/train")
+            clock = RealTime()
+            cluster = Insisting(
+                api,
+                namespace=around.namespace.name,
+                image="example/train",
+                api_url="http://runai/services/runai/",
+                clock=clock,
+            )
             cluster.to_start = {}
             async with running(cluster):  # type: ignore[arg-type]
                 await cluster.observe()
-                yield KubernetesLab(cluster, around)
+                yield KubernetesLab(cluster, around, clock)
     finally:
         around.forget_projects()
         await asyncio.to_thread(around.remove)

@@ -20,6 +20,7 @@ import psutil
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.local.processes import lasting
 from runai.hub_service.clusters.recorded import RecordedCluster
 from runai.hub_service.clusters.records import Process, WorkloadRecord, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
@@ -102,7 +103,7 @@ class Lab:
     async def until(self, workload: str, *states: str) -> WorkloadRecord:
         """Wait until it is in one of these states."""
         record = await self.cluster.workload(workload)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while record.state not in states:
                 await self.nudge()
                 if (now := await self.cluster.workload(workload)) == record:
@@ -151,6 +152,12 @@ class Lab:
     async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
         """Let a worker end by itself."""
         raise NotImplementedError
+
+    async def sees(self, spec: WorkloadSpec) -> tuple[list[str], bool]:
+        """Return the devices that a job's program sees, and whether it is told to be resumed."""
+        variables = (await self.cluster.environment(spec.id)).variables
+        devices = variables["CUDA_VISIBLE_DEVICES"].split(",")
+        return devices, variables["RUNAI_RESUMED"] == "1"
 
     async def nudge(self) -> None:
         """Let what was told to stop do so."""
@@ -323,7 +330,7 @@ class LocalLab(Lab):
     async def session_process(self) -> Process:
         self._sessions.append(sleeping())
         pid = self._sessions[-1].pid
-        return Process(pid, psutil.Process(pid).create_time())
+        return lasting(Process(pid, psutil.Process(pid).create_time()))
 
     async def end_session(self, spec: WorkloadSpec) -> None:
         self._sessions[-1].terminate()

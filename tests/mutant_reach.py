@@ -17,22 +17,37 @@ from _pytest.runner import runtestprotocol
 
 SLOWEST_S = 4.0
 """Tests that take longer, with as few examples as here, are left to the suite itself."""
-SORTS = ("table", "story", "property")
-"""What a test is, in the order in which they are tried: who says most clearly what is wrong first.
+SORTS = ("table", "digest", "story", "property")
+"""What a test is, in the order in which they are tried: who says what is wrong, then who is quick.
 
-A story only says that a plan is another one than was recorded.
+A digest or a story only says that a plan is another one than was recorded.
 """
+_RECORDS = {"test_digests.py": "digest", "test_stories.py": "story"}
 
 
 class Reached:
     """Which tests run which lines, and how long each takes."""
 
-    def __init__(self, items: Sequence[pytest.Item], prefix: str) -> None:
-        """Run every test once, watching these files: tables by line, others by function."""
+    def __init__(
+        self, items: Sequence[pytest.Item], prefix: str, *, trusts_records: bool = False
+    ) -> None:
+        """Run every test once, watching these files: tables by line, properties by function.
+
+        Recorded worlds are not watched: twenty of them together run nearly everything. Where they
+        are trusted they are not even run: somebody has just done so.
+        """
         self.seconds: dict[pytest.Item, float] = {}
         self.by_line: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+        self.everywhere: list[pytest.Item] = []
         self.failed: list[str] = []
         for item in items:
+            if item.path.name in _RECORDS:
+                self.everywhere.append(item)
+                if trusts_records:
+                    self.seconds[item] = 1.0
+                else:
+                    self._time(item)
+                continue
             lines: set[tuple[str, int]] = set()
             is_table = sort_of(item) == "table"
 
@@ -54,19 +69,21 @@ class Reached:
                     lines.add((code.co_filename, code.co_firstlineno))
                 return local
 
-            began = time.process_time()
             sys.settrace(watch)
-            passed = passes(item)
+            self._time(item)
             sys.settrace(None)
-            self.seconds[item] = time.process_time() - began
-            if not passed:
-                self.failed.append(item.nodeid)
             if self.seconds[item] > SLOWEST_S:
                 continue
             for line in lines:
                 self.by_line[line].append(item)
         self.noticed: dict[str, int] = defaultdict(int)
         """How many mutants each test noticed, by its name."""
+
+    def _time(self, item: pytest.Item) -> None:
+        began = time.process_time()
+        if not passes(item):
+            self.failed.append(item.nodeid)
+        self.seconds[item] = time.process_time() - began
 
     def tests(self, path: str, line: int, begins: int) -> list[pytest.Item]:
         """Give the tests that run a line of the function that begins on another.
@@ -75,7 +92,8 @@ class Reached:
         """
         tables = self.by_line.get((path, line), [])
         others = self.by_line.get((path, begins), [])
-        found = [*tables, *(item for item in others if sort_of(item) != "table")]
+        others = [item for item in others if sort_of(item) != "table"]
+        found = [*tables, *others, *self.everywhere]
         return sorted(dict.fromkeys(found), key=self._price)
 
     def _price(self, item: pytest.Item) -> tuple[int, float]:
@@ -87,7 +105,7 @@ def sort_of(item: pytest.Item) -> str:
     """Say what a test is."""
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         return "property"
-    return "story" if "test_stories.py" in item.nodeid else "table"
+    return _RECORDS.get(item.path.name, "table")
 
 
 def passes(item: pytest.Item) -> bool:

@@ -10,9 +10,7 @@ time or memory counts as one that fails. `--search` looks for worlds that notice
 from __future__ import annotations
 
 import argparse
-import ast
 import gc
-import hashlib
 import json
 import os
 import random
@@ -21,24 +19,20 @@ import signal
 import sys
 import tempfile
 import time
-import types
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from equivalent_mutants import EQUIVALENT
 from mutant_reach import SORTS, Reached, passes, sort_of
+from mutant_sources import Mutant, Source
 from mutant_worlds import Worlds
-from mutations import Mutation, mutations
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent
 CORE = CHECKOUT / "hub_service" / "scheduler"
-NAMESPACE = "runai.hub_service.scheduler"
 TESTS = ("scheduler",)
 NOT_DECIDING = ("__init__", "__main__", "wire")
 """Modules without a decision of their own."""
@@ -50,104 +44,13 @@ FIRST = (
 )
 """Modules in the order of their importance; the others follow by name."""
 
+MEMORY_FILE = CHECKOUT / ".mutants.json"
+"""What came of the mutants that were tried, by key."""
+LISTED = "equivalent"
+"""What came of a mutant that is listed as making no difference: it is not tried."""
 CPU_S = 2.0
 """What a test may take beside five times what it takes unbroken."""
 MEMORY = 4 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A mutation of a module, and a name that stays while its function stays as it is."""
-
-    module: str
-    mutation: Mutation
-    where: str
-    """Its function."""
-    begins: int
-    """The line where the code of that function begins, its decorators included."""
-    key: str
-    text: str
-    """The line that is changed."""
-
-    @property
-    def is_equivalent(self) -> bool:
-        """Tell whether it is known that nothing differs."""
-        known = EQUIVALENT.get((self.module, self.where), ())
-        return any(e.what in {self.mutation.what, "*"} and e.text in self.text for e in known)
-
-    @property
-    def title(self) -> str:
-        """Say where it is and what it does."""
-        m = self.mutation
-        return f"{self.module}.py:{m.line}:{m.column} {self.where}: {m.what}  |  {self.text}"
-
-
-class Source:
-    """A module's source as it is, and the functions that live of it."""
-
-    def __init__(self, path: Path) -> None:
-        """Read and compile it."""
-        self.name = path.stem
-        self.text = path.read_text(encoding="utf-8")
-        self.tree = ast.parse(self.text)
-        self.module = sys.modules[f"{NAMESPACE}.{self.name}"]
-        self.path = str(self.module.__file__)
-        self.lines = self.text.splitlines()
-        self.code = compile(self.tree, self.path, "exec")
-        self._functions = {
-            node: ast.dump(node)
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.FunctionDef)
-        }
-        self._living = [
-            thing
-            for thing in gc.get_objects()
-            if type(thing) is types.FunctionType and thing.__code__.co_filename == self.path
-        ]
-
-    def mutants(self) -> Iterator[Mutant]:
-        """Give every mutant of a function of the module."""
-        for mutation in mutations(self.tree):
-            function = self._function_at(mutation.line)
-            if function is None:
-                continue  # constants and tables of a module: what reads them is tried
-            text = self.lines[mutation.line - 1].strip()
-            shape = (
-                f"{self._functions[function]} {mutation.line - function.lineno} {mutation.column}"
-            )
-            key = hashlib.sha1(f"{self.name} {shape} {mutation.what}".encode()).hexdigest()[:16]
-            begins = min([function.lineno, *(node.lineno for node in function.decorator_list)])
-            yield Mutant(self.name, mutation, function.name, begins, key, text)
-
-    def _function_at(self, line: int) -> ast.FunctionDef | None:
-        around = [f for f in self._functions if f.lineno <= line <= (f.end_lineno or 0)]
-        return max(around, key=lambda function: function.lineno, default=None)
-
-    def become(self, mutation: Mutation) -> int:
-        """Put the changed code into every living function; tell how many there were."""
-        changed = compile(mutation.put_into(self.tree), self.path, "exec")
-        new_of: dict[tuple[str, int], types.CodeType] = {}
-        for old, new in _pairs(self.code, changed):
-            if old != new:
-                new_of[old.co_qualname, old.co_firstlineno] = new
-        count = 0
-        for function in self._living:
-            code = function.__code__
-            replacement = new_of.get((code.co_qualname, code.co_firstlineno))
-            if replacement is not None:
-                function.__code__ = replacement
-                count += 1
-        return count
-
-
-def _pairs(
-    old: types.CodeType, new: types.CodeType
-) -> Iterator[tuple[types.CodeType, types.CodeType]]:
-    olds = [c for c in old.co_consts if isinstance(c, types.CodeType)]
-    news = [c for c in new.co_consts if isinstance(c, types.CodeType)]
-    for one, other in zip(olds, news, strict=False):
-        yield one, other
-        yield from _pairs(one, other)
 
 
 class Session:
@@ -165,7 +68,7 @@ class Session:
             for item in session.items
             if not (self.options.tables and sort_of(item) == "property")
         ]
-        reached = Reached(items, str(CORE))
+        reached = Reached(items, str(CORE), trusts_records=self.options.trust_records)
         if reached.failed:
             print(f"fails unbroken: {', '.join(reached.failed)}", file=sys.stderr)
             session.shouldfail = "the tests must pass before they are tried"
@@ -175,15 +78,17 @@ class Session:
         names = self.options.modules or in_order
         sources = {name: Source(CORE / f"{name}.py") for name in names}
         every = [mutant for source in sources.values() for mutant in source.mutants()]
-        chosen = [mutant for mutant in every if not mutant.is_equivalent]
-        equivalent = len(every) - len(chosen)
+        self.report = {"mutants": len(every), "listed": sum(m.is_equivalent for m in every)}
+        chosen = every
         if self.options.sample:
+            # Drawn from all, those listed as equivalent among them: they count in the raw figure.
             seed = random.Random(self.options.seed)
-            chosen = sorted(seed.sample(chosen, min(self.options.sample, len(chosen))), key=_place)
-        self.report = {
-            "equivalent": equivalent,
-            **Trial(sources, reached, self.options).run(chosen),
-        }
+            if self.options.fresh:
+                chosen = [mutant for mutant in chosen if mutant.key not in _known()]
+            # In the order drawn: a run that is cut short has tried a fair sample too.
+            chosen = seed.sample(chosen, min(self.options.sample, len(chosen)))
+            self.report["sample"] = {"seed": self.options.seed, "drawn": len(chosen)}
+        self.report |= Trial(sources, reached, self.options).run(chosen)
         return True
 
 
@@ -198,9 +103,7 @@ class Trial:
         self._reached = reached
         self._options = options
         self._worlds = Worlds(options.search)
-        self._memory = CHECKOUT / ".mutants.json"
-        known = json.loads(self._memory.read_text()) if self._memory.exists() else {}
-        self._known: dict[str, str] = known
+        self._known = _known()
 
     def run(self, mutants: Sequence[Mutant]) -> dict[str, Any]:
         """Try them until all are done or the budget is spent."""
@@ -210,7 +113,9 @@ class Trial:
         outcomes = {
             m: self._known[m.key]
             for m in mutants
-            if m.key in self._known and (_is_noticed(self._known[m.key]) or not self._options.again)
+            if m.key in self._known
+            and not m.is_equivalent
+            and (_is_noticed(self._known[m.key]) or not self._options.again)
         }
         print(f"{len(mutants)} mutants, {len(outcomes)} of them known already", flush=True)
         waiting = [m for m in mutants if m not in outcomes][::-1]
@@ -220,7 +125,12 @@ class Trial:
         while running or (waiting and time.monotonic() < ends):
             while waiting and len(running) < self._options.processes and time.monotonic() < ends:
                 mutant = waiting.pop()
-                running[self._try(mutant)] = mutant
+                if mutant.is_equivalent:
+                    outcomes[mutant] = LISTED
+                else:
+                    running[self._try(mutant)] = mutant
+            if not running:
+                break
             pid, status = os.wait()
             mutant = running.pop(pid)
             noticed_by = self._learn(pid)
@@ -228,8 +138,8 @@ class Trial:
             self._remember(mutant, outcomes[mutant])
             if not _is_noticed(outcomes[mutant]):
                 print(f"{outcomes[mutant]:>9}  {mutant.title}", flush=True)
-            if waiting and waiting[-1].module != mutant.module:
-                print(f"{mutant.module}: {_rate(outcomes, mutant.module)}", flush=True)
+            if not len(outcomes) % 50:
+                print(_rate(outcomes.values()), flush=True)
         return {
             **_summary(outcomes, not_tried=len(mutants) - len(outcomes)),
             "worlds_to_record": sorted(self._worlds.noticed),
@@ -238,7 +148,7 @@ class Trial:
     def _remember(self, mutant: Mutant, outcome: str) -> None:
         """Keep what came of it: that need not be tried again while its function stays as it is."""
         self._known[mutant.key] = outcome
-        self._memory.write_text(json.dumps(self._known, indent=0, sort_keys=True))
+        MEMORY_FILE.write_text(json.dumps(self._known, indent=0, sort_keys=True))
 
     def _learn(self, pid: int) -> str:
         """Take up which test it was that noticed; say what it is."""
@@ -289,9 +199,13 @@ class Trial:
         return 0
 
 
-def _rate(outcomes: dict[Mutant, str], module: str) -> str:
-    known = [outcome for m, outcome in outcomes.items() if m.module == module]
-    return f"{sum(map(_is_noticed, known))} of {len(known)} noticed"
+def _known() -> dict[str, str]:
+    known: dict[str, str] = json.loads(MEMORY_FILE.read_text()) if MEMORY_FILE.exists() else {}
+    return known
+
+
+def _rate(outcomes: Collection[str]) -> str:
+    return f"{sum(map(_is_noticed, outcomes))} of {len(outcomes)} noticed"
 
 
 def _told_by(pid: int) -> Path:
@@ -320,16 +234,27 @@ def _summary(outcomes: dict[Mutant, str], not_tried: int) -> dict[str, Any]:
         counts["tried"] += 1
         counts["noticed"] += _is_noticed(outcome)
     noticed = sum(counts["noticed"] for counts in modules.values())
+    differing = sum(not mutant.is_equivalent for mutant in tried)
     by = Counter(outcome for outcome in tried.values() if _is_noticed(outcome))
     return {
         "tried": len(tried),
         "noticed": noticed,
-        "noticed_pct": round(100 * noticed / len(tried), 1) if tried else 0,
+        "noticed_pct": _percentage(noticed, len(tried)),
+        "make_no_difference": len(tried) - differing,
+        "noticed_pct_of_those_that_do": _percentage(noticed, differing),
         "noticed_by": dict(sorted(by.items())),
         "not_tried": not_tried,
         "modules": modules,
-        "survivors": [m.title for m in sorted(tried, key=_place) if not _is_noticed(tried[m])],
+        "survivors": [
+            {"mutant": m.title, "why": m.why}
+            for m in sorted(tried, key=_place)
+            if not _is_noticed(tried[m])
+        ],
     }
+
+
+def _percentage(part: int, whole: int) -> float:
+    return round(100 * part / whole, 1) if whole else 0
 
 
 def main() -> int:
@@ -338,8 +263,12 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", help="of the scheduler; left out: all")
     parser.add_argument("--sample", type=int, help="try so many, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fresh", action="store_true", help="sample only what was never tried")
     parser.add_argument("--minutes", type=float, default=600, help="start no more after that")
     parser.add_argument("--tables", action="store_true", help="try only tests without examples")
+    parser.add_argument(
+        "--trust-records", action="store_true", help="do not run recorded worlds unbroken first"
+    )
     parser.add_argument("--seconds", type=float, default=10, help="of processor for one mutant")
     parser.add_argument("--search", type=int, default=0, help="worlds beside the recorded ones")
     parser.add_argument("--search-seconds", type=float, default=20, help="for one mutant")
@@ -347,7 +276,9 @@ def main() -> int:
         "--again", action="store_true", help="try those that survived before, no others"
     )
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--least", type=float, default=95, help="per cent to notice")
+    parser.add_argument(
+        "--least", type=float, default=95, help="per cent to notice of those that differ"
+    )
     parser.add_argument("--output", type=Path, help="write the report there")
     options = parser.parse_args()
     os.environ["RUNAI_HYPOTHESIS"] = "mutants"
@@ -361,7 +292,7 @@ def main() -> int:
     print(json.dumps({k: v for k, v in report.items() if k != "survivors"}, indent=1))
     if options.output:
         options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 0 if report["noticed_pct"] >= options.least else 1
+    return 0 if report["noticed_pct_of_those_that_do"] >= options.least else 1
 
 
 if __name__ == "__main__":

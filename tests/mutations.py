@@ -36,7 +36,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 _SWAPPED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _ORDERED = {"sorted", "sort"}
-_COUNTERS = {"looks", "victim_looks"}
+_COUNTERS = {"asks", "looks", "victim_looks"}
 """They count what a cycle costs; `test_cost.py` compares them with themselves."""
 _KEY_WORDS = ("key", "age", "rank", "_by_", "deprivation", "place_in_queue", "first_to_go")
 _IN_WORDS: dict[type[ast.AST], str] = {
@@ -102,8 +102,10 @@ def mutations(tree: ast.Module) -> Iterator[Mutation]:
         for what, change in _changes(node):
             yield Mutation(node.lineno, node.col_offset, what, index, change)
         if id(node) in keys and isinstance(node, ast.Tuple):
-            for position in range(len(node.elts)):
-                what = f"sort key without {ast.unparse(node.elts[position])}"
+            for position, part in enumerate(node.elts):
+                if isinstance(part, ast.Constant):
+                    continue
+                what = f"sort key without {ast.unparse(part)}"
                 yield Mutation(node.lineno, node.col_offset, what, index, _without(position))
 
 
@@ -113,7 +115,9 @@ def _left_alone(tree: ast.Module) -> set[int]:
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                given = node.args
+                arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+                arguments += filter(None, [given.vararg, given.kwarg])
                 skipped += [a.annotation for a in arguments if a.annotation]
                 skipped += [node.returns] if node.returns else []
                 # Defaults are evaluated where the function is made, not where it runs.

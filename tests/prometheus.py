@@ -25,7 +25,7 @@ async def prometheus(
     Yields a function that asks it and returns what it found, None while it only begins.
     """
     config = {
-        "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms"},
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
         "scrape_configs": [{"job_name": "runai", **source}],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
@@ -39,7 +39,7 @@ async def prometheus(
         env={"PATH": os.environ["PATH"]},
     )
     try:
-        async with httpx.AsyncClient(base_url=f"http://{address}") as http:
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60) as http:
 
             async def query(expression: str) -> Any:
                 try:

@@ -19,7 +19,7 @@ from typing import Any
 
 __all__ = ["form_group", "preloaded", "run_ranks"]
 
-_PATIENCE_S = 110.0
+_PATIENCE_S = 250.0
 
 preloaded = multiprocessing.get_context("forkserver")
 # The first optimizer of a process imports torch._dynamo: seconds that are spent once here.

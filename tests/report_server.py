@@ -26,6 +26,7 @@ class ReportServer(ThreadingHTTPServer):
         self.reports: list[AgentReport] = []
         self.asked: set[tuple[str, str]] = set()
         """Paths, and what was sent as authorization."""
+        self.request_ids: list[str] = []
         self.clients: set[int] = set()
         self.has_hung_up = threading.Semaphore(0)
         self.answers = threading.Event()
@@ -47,6 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.asked.add((self.path, self.headers["Authorization"]))
+        self.server.request_ids.append(self.headers["X-Request-ID"])
         self.server.clients.add(self.client_address[1])
         self.server.reports.append(AgentReport.model_validate_json(body))
         self.server.answers.wait()

@@ -206,6 +206,18 @@ class World:
             [(w, held) for w, k in self.workers() if (held := self.keeps(k))], fixed_only=fixed_only
         )
 
+    def held_at_once(self, *, by_plan: bool) -> dict[str, int]:
+        """Sum what each project's workers are on, told to stop or not: by the plan, or before."""
+        there = {WorkerState.RUNNING, WorkerState.STOPPING}
+        return self._held(
+            [
+                (w, held)
+                for w, k in self.workers()
+                if (by_plan or k.state in there) and (held := self.occupies(k))
+            ],
+            fixed_only=False,
+        )
+
     def _held(self, everybody: list[tuple[Workload, Held]], *, fixed_only: bool) -> dict[str, int]:
         sums = dict.fromkeys(self.projects, 0)
         for workload, held in everybody:

@@ -6,11 +6,13 @@
 A Job holds nothing but its name: what it tells is asked of the service each time.
 """
 
+import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Self, TypedDict, Unpack, overload
 
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.api.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
+from runai.hub_service.printable import for_terminal
 from runai.widgets import text
 from runai.widgets.link import Link, link
 from runai.widgets.panel import in_a_notebook, jobs_view
@@ -95,7 +97,8 @@ class Job:
         lines = self.lines(follow=follow, tail=tail, worker=worker)
         try:
             for line in lines:
-                print(line.rstrip("\n"), flush=follow)  # noqa: T201 - that is what it is for
+                shown = for_terminal(line) if sys.stdout.isatty() else line
+                print(shown.rstrip("\n"), flush=follow)  # noqa: T201 - that is what it is for
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -108,6 +111,12 @@ class Job:
     def resume(self) -> Self:
         """Put it back into its old place in the queue."""
         self.link.client.resume(self.id)
+        return self
+
+    def scale(self, *, workers: int | None = None, min_workers: int | None = None) -> Self:
+        """Let an elastic job have at most and at least so many workers; None: as before."""
+        asked = ScaleRequest(workers=workers, min_workers=min_workers)
+        self.link.client.scale(self.id, asked)
         return self
 
     def delete(self) -> None:
@@ -179,6 +188,7 @@ class Options(TypedDict, total=False):
     args: Sequence[str]
     gpus: Amount | None
     gpu_memory: str | None
+    gpu_type: str | None
     name: str | None
     project: str | None
     priority: str | int
@@ -208,6 +218,7 @@ def submit(
     args: Sequence[str] = (),
     gpus: Amount | None = None,
     gpu_memory: str | None = None,
+    gpu_type: str | None = None,
     name: str | None = None,
     project: str | None = None,
     priority: str | int = "normal",
@@ -253,6 +264,7 @@ def submit(
         grace_seconds=grace_seconds,
         expected_runtime=expected_runtime,
         image=image,
+        gpu_type=gpu_type,
     )
     jobs = send(request)
     return jobs.wait() if wait else jobs

@@ -17,12 +17,14 @@ import { BEGUN, view } from "./views.js";
  *   send: (content: any) => void}} Model
  */
 
-const CONFIRM_MS = 4000, BEGUN_MS = 15000;
+const CONFIRM_MS = 10000, BEGUN_MS = 15000;
 
 /** @param {{model: Model, el: any}} view_ @returns {() => void} */
 function render({ model, el }) {
   /** @type {Clicks} */
-  const clicks = { service: model.get("service"), confirming: "", busy: new Map(), errors: new Map() };
+  const clicks = { service: model.get("service"), confirming: "", busy: new Map(), errors: new Map(), said: "" };
+  /** @type {Map<string, string>} */
+  let states = new Map();
   /** @type {Map<string, string>} */
   const versions = new Map();
   /** @type {Set<ReturnType<typeof setTimeout>>} */
@@ -41,6 +43,9 @@ function render({ model, el }) {
       // What was begun shows in the workload itself now.
       if (versions.has(row.id) && versions.get(row.id) !== row.version) finish(row.id);
     }
+    const changed = state.workloads.filter((row) => states.has(row.id) && states.get(row.id) !== row.state);
+    if (changed.length) clicks.said = changed.map((row) => `${row.name}: ${row.state}`).join(", ");
+    states = new Map(state.workloads.map((row) => [row.id, row.state]));
     patch(el, view(state, clicks, act));
   }
 
@@ -51,9 +56,9 @@ function render({ model, el }) {
     if (error) clicks.errors.set(workload, error);
   }
 
-  /** @param {import("./views.js").Action["verb"]} verb @param {import("./views.js").Row} row */
-  async function act(verb, row) {
-    const stops = verb === "delete" && row.actions.some((action) => action.label === "Stop");
+  /** @param {import("./views.js").Action} action @param {import("./views.js").Row} row */
+  async function act({ verb, label, workers }, row) {
+    const stops = label === "Stop";
     if (stops && clicks.confirming !== row.id) {
       clicks.confirming = row.id;
       later(() => { if (clicks.confirming === row.id) clicks.confirming = ""; }, CONFIRM_MS);
@@ -62,13 +67,14 @@ function render({ model, el }) {
     }
     clicks.confirming = "";
     clicks.errors.delete(row.id);
-    clicks.busy.set(row.id, stops || verb !== "delete" ? BEGUN[verb] : "Removing…");
+    clicks.busy.set(row.id, BEGUN[label]);
     versions.set(row.id, row.version);
     later(() => { if (versions.get(row.id) === row.version) finish(row.id); }, BEGUN_MS);
     draw();
     const service = model.get("service");
-    const error = service ? await request(service, verb, row.id, fetch) : null;
-    if (error === null) model.send({ verb, workload: row.id });
+    const body = workers ? { workers } : null;
+    const error = service ? await request(service, verb, row.id, fetch, body) : null;
+    if (error === null) model.send({ verb, workload: row.id, ...body });
     // A row that is kept looks the same, but for its text.
     else if (error || verb === "keep") { finish(row.id, error); draw(); }
   }

@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
 
-from runai.hub_service.api.schemas import Overview
+from runai.hub_service.api.schemas import Overview, ScaleRequest
 from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.widgets import state as states
 from runai.widgets import text
@@ -109,17 +110,24 @@ class Panel(anywidget.AnyWidget):
 
     def _act(self, _widget: object, content: object, _buffers: object) -> None:
         """Do what a button asked for, where the page itself cannot reach the service."""
+        client = self._link.client
+        do: Callable[[], object]
         match content:
             case {
                 "verb": "suspend" | "resume" | "delete" | "keep" | "release" | "regain" as verb,
                 "workload": str(workload),
             }:
-                try:
-                    getattr(self._link.client, verb)(workload)
-                except RunaiError as error:
-                    self.send({"workload": workload, "error": str(error)})
-                else:
-                    self.send({"workload": workload, "error": ""})
+                do = partial(getattr(client, verb), workload)
+            case {"verb": "scale", "workload": str(workload), "workers": int(workers)}:
+                do = partial(client.scale, workload, ScaleRequest(workers=workers))
+            case _:
+                return
+        try:
+            do()
+        except RunaiError as error:
+            self.send({"workload": workload, "error": str(error)})
+        else:
+            self.send({"workload": workload, "error": ""})
 
 
 def panel(*, minutes: float = 10) -> Panel:

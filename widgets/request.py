@@ -51,6 +51,7 @@ _HINTS = {
     "expected_runtime": "Use a number and a unit, such as 90m, 2h or 3d.",
     "backoff_limit": "Use a number of retries from 0 to 100.",
     "env": "Give it as NAME=VALUE.",
+    "gpu_type": "Name it by words of its name, such as A100; `runai list nodes` shows the types.",
     "image": "Name it as docker pull does, such as quay.io/jupyter/pytorch-notebook:latest.",
     "source": "Keep large programs in files: %runai_submit script.py",
 }

@@ -5,14 +5,15 @@
  * Ask the service for a change with the browser's login; sign in first where that has not happened.
  * Gives an error's sentence, "" when it is done, or null when the service cannot be reached from here.
  * @param {string} service path of the service @param {import("./views.js").Action["verb"]} verb @param {string} workload
- * @param {typeof fetch} net @returns {Promise<string | null>}
+ * @param {typeof fetch} net @param {object | null} [body] @returns {Promise<string | null>}
  */
-export async function request(service, verb, workload, net) {
+export async function request(service, verb, workload, net, body = null) {
   const path = `${service}api/v1/workloads/${workload.split("/").map(encodeURIComponent).join("/")}`;
   const ask = () => net(verb === "delete" ? path : `${path}/${verb}`, {
     method: verb === "delete" ? "DELETE" : "POST",
     credentials: "same-origin",
-    headers: { "X-XSRFToken": tokens.get(service) ?? "" },
+    headers: { "X-XSRFToken": tokens.get(service) ?? "", ...(body && { "Content-Type": "application/json" }) },
+    ...(body && { body: JSON.stringify(body) }),
   });
   try {
     let reply = tokens.has(service) ? await ask() : null;

@@ -6,11 +6,11 @@ here are the contract between the two, repeated there as JSDoc.
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from runai.hub_service.api.schemas import Overview, ProjectView, WorkloadView
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
-from runai.widgets.text import elastic_text, limit_text, reason
+from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import Point
 from runai.widgets.wording import gpus, percent
 
@@ -40,8 +40,10 @@ SHOWN_FINISHED = 5
 class Action(TypedDict):
     """What a button does: the API's verb and the word on it."""
 
-    verb: Literal["suspend", "resume", "delete", "keep", "release", "regain"]
+    verb: Literal["suspend", "resume", "delete", "keep", "release", "regain", "scale"]
     label: str
+    workers: NotRequired[int]
+    """Of `scale`: how many at most from then on."""
 
 
 class Row(TypedDict):
@@ -271,7 +273,7 @@ def _row(view: WorkloadView) -> Row:
         allocated=view.allocated,
         utilized=view.utilized,
         average=view.utilized_average,
-        reason=reason(view.reason),
+        reason=why(view),
         pauses=view.pauses,
         exit_code=view.exit_code,
         limit=view.limit.badge if view.limit else "",
@@ -314,9 +316,14 @@ def _actions(view: WorkloadView) -> list[Action]:
         actions.append({"verb": "resume", "label": "Resume"})
     elif view.kind == "job" and view.state != "stopping":
         actions.append({"verb": "suspend", "label": "Pause"})
+    if view.elastic is not None and view.elastic.workers > 1:
+        workers = view.elastic.workers
+        actions.append({"verb": "scale", "label": "Add a worker", "workers": workers + 1})
+        if workers > 2:  # with one process alone it would be a job of another kind
+            actions.append({"verb": "scale", "label": "One worker less", "workers": workers - 1})
     if view.idle is not None and view.idle.keeps_left:
         actions.append({"verb": "keep", "label": "Keep 30 more minutes"})
-    if view.kind == "session" and view.idle is not None and not view.idle.releasing:
+    if view.idle is not None and view.idle.releasable:
         actions.append({"verb": "release", "label": "Give GPU back"})
     if view.released is not None and view.state == "running":
         actions.append({"verb": "regain", "label": "Get GPU back"})

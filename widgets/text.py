@@ -24,6 +24,7 @@ __all__ = [
     "quota_bars",
     "reason",
     "table",
+    "why",
     "workload_line",
     "workload_table",
 ]
@@ -66,6 +67,12 @@ def reason(why: ReasonView | None) -> str:
     return f"{why.text.rstrip('.')}{place}" if place else why.text
 
 
+def why(view: WorkloadView) -> str:
+    """Give the sentence why it waits or was stopped, and when it is expected to start."""
+    start = view.expected_start.text if view.expected_start else ""
+    return "; ".join(part for part in (reason(view.reason), start) if part)
+
+
 def workload_table(views: Iterable[WorkloadView]) -> Text:
     """List workloads as `runai list` does."""
     rows = [
@@ -78,7 +85,7 @@ def workload_table(views: Iterable[WorkloadView]) -> Text:
             f"{gpus(view.allocated)}/{gpus(view.gpus)}",
             percent(view.utilized, view.allocated),
             percent(view.utilized_average, view.gpus),
-            reason(view.reason),
+            why(view),
         ]
         for view in views
     ]

@@ -10,7 +10,7 @@ import { chartLegend, chartPicture, key } from "./chart.js";
 import { h } from "./nodes.js";
 
 /**
- * @typedef {{verb: "suspend" | "resume" | "delete" | "keep" | "release" | "regain", label: string}} Action
+ * @typedef {{verb: "suspend" | "resume" | "delete" | "keep" | "release" | "regain" | "scale", label: string, workers?: number}} Action
  * @typedef {{id: string, name: string, project: string, kind: string, state: string, gpus: number,
  *   allocated: number, utilized: number | null, average: number | null, reason: string,
  *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, elastic: string, progress: string, notice: string,
@@ -23,9 +23,10 @@ import { h } from "./nodes.js";
  * @typedef {{view: "panel" | "quota" | "jobs" | "status", lost: string, simulated: boolean, projects: Bar[],
  *   workloads: Row[], chart: Chart | null, notes: string[],
  *   told: {at: number, kind: string, text: string}[]}} State
- * @typedef {{service: string, confirming: string, busy: Map<string, string>, errors: Map<string, string>}} Clicks
- *   what clicks have begun: a workload whose stop is to be confirmed, versions seen at a click
- * @typedef {(verb: Action["verb"], row: Row) => void} Act
+ * @typedef {{service: string, confirming: string, busy: Map<string, string>, errors: Map<string, string>, said: string}} Clicks
+ *   what clicks have begun: a workload whose stop is to be confirmed, versions seen at a click;
+ *   and which states have changed last, for who cannot see it
+ * @typedef {(action: Action, row: Row) => void} Act
  */
 
 /** A sign beside the word, so that a state is told by shape as well as by colour. */
@@ -33,10 +34,12 @@ const SIGNS = /** @type {Record<string, string>} */ ({
   queued: "◷", starting: "▷", running: "▶", stopping: "◼", paused: "‖", suspended: "‖",
   retrying: "↻", succeeded: "✓", failed: "✕", ended: "✓", deleted: "−",
 });
-export const BEGUN = {
-  suspend: "Pausing…", resume: "Resuming…", delete: "Stopping…",
-  keep: "Keeping…", release: "Giving back…", regain: "Asking…",
-};
+/** What a button says once it is pressed, by what it said before. */
+export const BEGUN = /** @type {Record<string, string>} */ ({
+  Pause: "Pausing…", Resume: "Resuming…", Stop: "Stopping…", Remove: "Removing…",
+  "Add a worker": "Adding…", "One worker less": "Taking one back…",
+  "Keep 30 more minutes": "Keeping…", "Give GPU back": "Giving back…", "Get GPU back": "Asking…",
+});
 
 /**
  * Give the nodes of a whole view.
@@ -65,6 +68,7 @@ export function view(state, clicks, act) {
         told.length > 0 && h("ul", { class: "runai-told", role: "log", "aria-label": "What happened", key: "told" },
           told.map((one) => h("li", { key: `${one.at} ${one.text}`, class: `runai-told-${one.kind}` },
             h("time", {}, new Date(1000 * one.at).toLocaleTimeString([], { timeStyle: "short" })), ` ${one.text}`))),
+        h("p", { class: "runai-hidden", role: "status", key: "said" }, clicks.said),
         notes.map((note) => h("p", { class: "runai-note", key: note }, note)),
       ),
     ),
@@ -176,13 +180,20 @@ function buttons(row, clicks, act) {
   const page = clicks.service && row.state !== "deleted"
     ? [h("a", { key: "page", href: `${clicks.service}workloads/${path}`, target: "_blank", rel: "noopener", "aria-label": `Output and history of ${row.name}` }, "Output")] : [];
   const begun = clicks.busy.get(row.id);
-  if (begun) return [...page, h("span", { class: "runai-begun", role: "status", key: "begun" }, begun)];
-  return [...page, ...row.actions.map(({ verb, label }) => {
+  if (begun) {
+    // The button stays while its meaning changes: who pressed it by keyboard still stands on it.
+    const pressed = row.actions.findIndex(({ label }) => BEGUN[label] === begun);
+    return [...page,
+      h("button", { key: `slot ${Math.max(0, pressed)}`, type: "button", class: "runai-begun", "aria-disabled": "true" }, begun),
+      h("span", { class: "runai-hidden", role: "status", key: "begun" }, begun)];
+  }
+  return [...page, ...row.actions.map((action, slot) => {
+    const { verb, label } = action;
     const asks = label === "Stop" && clicks.confirming === row.id;
     return h("button", {
-      key: verb, type: "button", class: asks ? "runai-asks" : null,
+      key: `slot ${slot}`, type: "button", class: asks ? "runai-asks" : null,
       "aria-label": asks ? `Really stop ${row.name}` : `${label} ${row.name}`,
-      onclick: () => act(verb, row),
+      onclick: () => act(action, row),
     }, asks ? "Really stop?" : label);
   })];
 }

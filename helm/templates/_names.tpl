@@ -1,10 +1,15 @@
-{{- /* One scheduler of this name per cluster, since pods name it: so names are fixed, but for the namespace. */ -}}
+{{- /* One scheduler of this name per cluster or pool, since pods name it: so names are fixed, but for the namespace. */ -}}
 
 {{- define "runai.labels" -}}
 app.kubernetes.io/name: runai
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- /* Of a release that has a pool beside another one: what has a namespace in its name is its own. */ -}}
+{{- define "runai.suffix" -}}
+{{ ternary "" (printf "-%s" .Release.Namespace) .Values.clusterWide }}
 {{- end }}
 
 {{- /* What never changes between two upgrades: selectors. */ -}}

@@ -26,6 +26,7 @@ from runai.hub_service.agent.loop import Agent
 from runai.hub_service.agent.reporting import HttpReporter
 from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
+from runai.hub_service.log_lines import LogFormat, begin_logging
 from runai.hub_service.parent import end_with_parent
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ async def _run(settings: Settings) -> None:
 
 def main() -> int:
     """Run the agent; return its exit status."""
-    logging.basicConfig(level=logging.WARNING, format="agent: %(message)s")
+    form: LogFormat = "json" if os.environ.get("RUNAI_LOG_FORMAT") == "json" else "text"
+    begin_logging("WARNING", form, text="agent: %(message)s")
     try:
         settings = Settings.parse(os.environ)
         with contextlib.suppress(asyncio.CancelledError):

@@ -1,10 +1,10 @@
 """Which process belongs to which workload.
 
 By its control group where the workload has one of its own, else by its nearest ancestor; one that
-detached itself still names its worker in its environment (believed only where the Unix account
-agrees). A number is used again, so all is remembered by number and start time, and who just ended
-is told once more: its last second is its workload's. Used by both device sources; runs where the
-machine's process numbers are seen.
+detached itself still names its worker and its checkpoints in its environment (believed only where
+the Unix account agrees). A number is used again, so all is remembered by number and start time, and
+who just ended is told once more: its last second is its workload's. Used by both device sources;
+runs where the machine's process numbers are seen.
 """
 
 import os
@@ -239,8 +239,11 @@ class Owners:
         claimed = self._by_name.get(environment.get("RUNAI_WORKER", "")) or self._by_name.get(
             environment.get("RUNAI_WORKLOAD", "")
         )
-        if claimed is None:
-            return None
+        if claimed is None or claimed.checkpoint_dir not in (
+            "",
+            environment.get("RUNAI_CHECKPOINT_DIR"),
+        ):
+            return None  # the second: of another installation, which has one of the same name
         # Anybody can write a name into an environment; only the workload's own accounts may.
         accounts = self._accounts.get(claimed.workload)
         return claimed if accounts is None or process.uids().real in accounts else None

@@ -13,7 +13,7 @@ import threading
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
-from runai.hub_service import calls
+from runai.hub_service import calls, request_ids
 from runai.hub_service.api.problems import error_from_reply
 from runai.hub_service.api.reports import AgentReply, AgentReport
 from runai.hub_service.connection import address_parts
@@ -53,6 +53,8 @@ class HttpReporter:
             RunaiError: it refuses the report.
         """
         call = calls.report(report)
+        # Of this exchange: what is logged for a refusal here has the name that the service logs.
+        request_ids.current.set(request_ids.new_id())
         try:
             status, retry_after, body = await asyncio.to_thread(self._send, call)
         except (OSError, HTTPException) as failure:
@@ -87,7 +89,11 @@ class HttpReporter:
         http.timeout = call.timeout_s
         try:
             token = self._token if isinstance(self._token, str) else self._token.read_text().strip()
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            headers = {
+                "Authorization": f"Bearer {token}",
+                "Content-Type": "application/json",
+                request_ids.HEADER: request_ids.current.get(),
+            }
             http.request(call.method, self._root + call.path, call.content(), headers)
             with http.getresponse() as response:
                 return response.status, response.headers.get("Retry-After"), response.read()

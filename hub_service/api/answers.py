@@ -17,7 +17,6 @@ from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.questions import (
     CounterfactualView,
     Effect,
-    ExpectedStartView,
     ExplanationView,
     HolderView,
     Outcome,
@@ -27,13 +26,14 @@ from runai.hub_service.api.questions import (
     WhatIf,
 )
 from runai.hub_service.api.schemas import ReasonView
+from runai.hub_service.api.start_views import start_view
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.picture import workload_for_core
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.errors import InvalidRequest, Unavailable
 from runai.hub_service.scheduler.cycle import explain
-from runai.hub_service.scheduler.explanation import Change, EndWorkloads, ExpectedStart, SetProject
+from runai.hub_service.scheduler.explanation import Change, EndWorkloads, SetProject
 from runai.hub_service.scheduler.model import Plan, Reason, Snapshot, WorkerState, Workload
 from runai.hub_service.scheduler.quantity import milli_gpus
 from runai.hub_service.scheduler.what_if import changed, serves
@@ -79,7 +79,7 @@ async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) 
                 CounterfactualView(text=c.text, protected_until=_maybe_time(c.protected_until))
                 for c in told.counterfactuals
             ),
-            "expected_start": _start(told.expected_start),
+            "expected_start": start_view(told.expected_start),
         }
     )
 
@@ -289,16 +289,6 @@ def _reason(reason: Reason, position: int | None) -> ReasonView:
         text=reason.text,
         gains=reason.for_ or "",
         position=position,
-    )
-
-
-def _start(start: ExpectedStart) -> ExpectedStartView:
-    return ExpectedStartView(
-        at=_maybe_time(start.at),
-        earliest=_maybe_time(start.earliest),
-        latest=_maybe_time(start.latest),
-        is_estimated=start.is_estimated,
-        text=start.text,
     )
 
 

@@ -5,20 +5,28 @@ Knows which routers there are. Rules, sentences and statuses are elsewhere (`per
 """
 
 import logging
+import re
 import secrets
+from http import HTTPStatus
 
 from fastapi import APIRouter, FastAPI, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from runai.hub_service.api import overview, page, projects, usage, workloads
+from runai.hub_service import request_ids
+from runai.hub_service.api import overview, page, programs, projects, usage, workers, workloads
+from runai.hub_service.api.bodies import MOST_BODY_BYTES, BoundedBodies
+from runai.hub_service.api.fair_use import FairUse
+from runai.hub_service.api.headers import SafeHeaders
 from runai.hub_service.api.permissions import Action, authorise
 from runai.hub_service.api.platform import Caller, On, Platform
 from runai.hub_service.api.problems import MEDIA_TYPE, problem_of
 from runai.hub_service.api.schemas import Problem
+from runai.hub_service.api.templates import templates
+from runai.hub_service.api.tracing import REQUEST, Tracing
 from runai.hub_service.api.validation import invalid_request
-from runai.hub_service.errors import NotFound, RunaiError, Unavailable
+from runai.hub_service.errors import InvalidRequest, NotFound, RunaiError, Unavailable
 from runai.hub_service.metrics import CONTENT_TYPE, Metrics
 
 __all__ = ["create_app"]
@@ -32,6 +40,7 @@ def create_app(
     platform: Platform, *, metrics: Metrics | None = None, login: page.Login | None = None
 ) -> FastAPI:
     """Return the application; without `login` the page is for tokens only."""
+    templates(platform.prefix)  # compiled before anybody comes
     app = FastAPI(
         title="GPU platform",
         version=platform.version,
@@ -39,12 +48,16 @@ def create_app(
         docs_url=None,  # both load their scripts from another host
         redoc_url=None,
     )
+    app.add_middleware(BoundedBodies)
+    app.add_middleware(FairUse, prefix=platform.prefix, refuse=_reply)
+    app.add_middleware(SafeHeaders)
     app.state.platform = platform
     app.include_router(_api(), prefix=f"{platform.prefix}{API}")
     app.include_router(_operations(metrics or Metrics()), prefix=platform.prefix.rstrip("/"))
     app.include_router(page.router, prefix=platform.prefix.rstrip("/"))
     if login is not None:
         app.include_router(page.login_router(login), prefix=platform.prefix.rstrip("/"))
+    app.add_middleware(Tracing)
     app.add_exception_handler(RunaiError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_route)
@@ -62,7 +75,7 @@ def _api() -> APIRouter:
         responses={"default": problem},
         dependencies=[Security(HTTPBearer(auto_error=False, description="A token of JupyterHub"))],
     )
-    for part in (overview, projects, workloads, usage):
+    for part in (overview, projects, workloads, programs, workers, usage):
         api.include_router(part.router)
     return api
 
@@ -74,6 +87,27 @@ def _operations(metrics: Metrics) -> APIRouter:
     async def health(on: On) -> dict[str, str | int]:
         """Say that the service answers, and how many cycles it has run; for everybody."""
         return {"status": "ok", "version": on.version, "cycles": on.controller.changes.version}
+
+    @routes.get("/health/live")
+    async def live() -> dict[str, str]:
+        """Say that the process answers; who does not is to be started again."""
+        return {"status": "ok"}
+
+    @routes.get("/health/ready")
+    async def ready(on: On, response: Response) -> dict[str, str]:
+        """Say whether what is asked for can be stored and is decided about; 503 if not.
+
+        Without its history the service does all of that: it says so, and stays ready.
+        """
+        if on.leaving.is_set():
+            found = "leaving"
+        else:
+            found = next((part for part, wrong in on.checks.items() if wrong()), "")
+        if found:
+            response.status_code = 503
+            response.headers["Retry-After"] = "2"
+            return {"status": "not ready", "because": found}
+        return {"status": "ready"} | ({"without": "history"} if on.ledger.trouble() else {})
 
     @routes.get("/metrics")
     async def scrape(on: On, caller: Caller) -> Response:
@@ -89,8 +123,10 @@ def _operations(metrics: Metrics) -> APIRouter:
 # -- everything that goes wrong becomes problem details ------------------------------------------
 
 
-def _reply(error: RunaiError) -> Response:
+def _reply(error: RunaiError, status: HTTPStatus | None = None) -> Response:
     problem = problem_of(error)
+    if status is not None:  # one that only HTTP has
+        problem = problem.model_copy(update={"status": status, "title": status.phrase})
     headers = {"Cache-Control": "no-store"}
     if isinstance(error, Unavailable):
         headers["Retry-After"] = str(max(1, round(error.retry_after)))
@@ -104,22 +140,65 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 async def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    _let_go(error)
     return _reply(invalid_request(error.errors()))
+
+
+def _let_go(error: Exception) -> None:
+    """Forget where it was raised: there a body is held, in a circle that is looked for seldom."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    what = f"There is nothing to {request.method} at {request.url.path}."
-    return _reply(NotFound(what, hint="The routes are in api/v1/openapi.json.", code="no_route"))
+    _let_go(error)
+    status, allow = HTTPStatus(error.status_code), ""
+    if status is HTTPStatus.BAD_REQUEST:  # deeper than Python goes, or longer than its numbers are
+        return _reply(InvalidRequest("The body cannot be read as JSON.", code="invalid_json"))
+    routes = "The routes are in api/v1/openapi.json."
+    if status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        told = NotFound(
+            f"The request has more than the {MOST_BODY_BYTES >> 20} MiB that one may have.",
+            hint="Put large programs into files.",
+            code="too_large",
+        )
+    elif status is HTTPStatus.METHOD_NOT_ALLOWED:
+        allow = _methods(request) or (error.headers or {}).get("Allow", "")
+        what = f"{request.method} is not possible at {request.url.path}."
+        told = NotFound(what, hint=f"Possible: {allow}.", code="no_method")
+    else:
+        what = f"There is nothing to {request.method} at {request.url.path}."
+        return _reply(NotFound(what, hint=routes, code="no_route"))
+    reply = _reply(told, status)
+    if allow:
+        reply.headers["Allow"] = allow
+    return reply
+
+
+def _methods(request: Request) -> str:
+    """Return every method that a path of the API knows; its routes know their own alone."""
+    paths: dict[str, dict[str, object]] = request.app.openapi()["paths"]
+    known = {
+        method.upper()
+        for path, methods in paths.items()
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path)
+        for method in methods
+    }
+    return ", ".join(sorted(known))
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     incident = secrets.token_hex(4)
+    # Answered outside of every layer: the id is there no more.
+    named = request.scope.get(REQUEST, "")
+    request_ids.current.set(named)
     LOG.error("incident %s: %s %s", incident, request.method, request.url.path, exc_info=error)
-    return _reply(
+    reply = _reply(
         RunaiError(
             f"Something went wrong in the GPU service (incident {incident}).",
             hint="Tell an admin the incident: its log says what happened.",
             code="internal_error",
         )
     )
+    reply.headers[request_ids.HEADER] = named
+    return reply

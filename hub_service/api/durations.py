@@ -7,13 +7,13 @@ HTTP read the same.
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
-__all__ = ["Seconds", "seconds"]
+__all__ = ["LONGEST_S", "Seconds", "Text", "seconds"]
 
 _DURATION = re.compile(r"\s*(\d{1,9})\s*([smhd]?)\s*", re.IGNORECASE | re.ASCII)
 _PER_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_LONGEST = 10 * 366 * 86400
+LONGEST_S = 10 * 366 * 86400
 
 
 def seconds(value: object) -> object:
@@ -33,5 +33,8 @@ def seconds(value: object) -> object:
     return int(found[1]) * _PER_UNIT[found[2].lower()]
 
 
-Seconds = Annotated[int, BeforeValidator(seconds), Field(ge=1, le=_LONGEST)]
+Text = Annotated[str, StringConstraints(pattern=r"^\s*0*[1-9]\d{0,7}\s*[smhdSMHD]?\s*$")]
+"""How the API's document describes what `seconds` reads."""
+_Bounded = Annotated[int, Field(ge=1, le=LONGEST_S)]
+Seconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
 """A length of time, at least a second, at most ten years."""

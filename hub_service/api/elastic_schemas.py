@@ -18,6 +18,8 @@ class SpeedView(Wire):
 class ElasticView(Wire):
     """An elastic job's size in GPUs, now and at the bounds, and what is known of its speed."""
 
+    workers: int = 1
+    """Processes at most; one, which uses several GPUs, stays one."""
     least: int
     training: int
     """GPUs of those that train now."""

@@ -32,6 +32,7 @@ def elastic_view(record: WorkloadRecord) -> ElasticView | None:
         steps = f"{state.steps} step{'s' * (state.steps != 1)}"
         text += f"; {state.global_batch} samples an update in {steps}"
     return ElasticView(
+        workers=record.spec.workers,
         least=least,
         training=training,
         most=most,

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import importlib
 import json
+import re
 import secrets
 import time
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from runai.hub_service import request_ids
+from runai.hub_service.api.asked_once import AskedOnce
 from runai.hub_service.api.auth import (
     XSRF_COOKIE,
     bearer_token,
@@ -39,8 +42,11 @@ __all__ = ["HubAuthenticator"]
 
 KEEP_S = 30
 """Seconds an answer of the hub is believed."""
+AT_ONCE = 8
+"""Questions to the hub: those of each kind that are under way."""
 LOGIN_WITHIN_S = 600
 LOGIN_DAYS = 14
+_PLAIN_PATH = re.compile(r"[\w./-]*(\?[\w=&-]*)?", re.ASCII)
 PAGE = 200
 """Users asked for at once."""
 
@@ -70,13 +76,17 @@ class HubAuthenticator:
             headers={"Authorization": f"token {hub.api_token}"},
             trust_env=False,
             timeout=10,
+            event_hooks={"request": [_named]},
         )
-        self._people: dict[str, tuple[float, Actor]] = {}
+        self._people = AskedOnce[Actor](at_once=AT_ONCE, keep_s=KEEP_S, clock=_now)
+        self._tokens = AskedOnce[dict[str, Any] | None](at_once=AT_ONCE, keep_s=KEEP_S, clock=_now)
         self._importing = asyncio.Lock()
         self._library: _Library | None = None
 
     async def close(self) -> None:
         """Close the connections to the hub."""
+        await self._people.close()
+        await self._tokens.close()
         await self._http.aclose()
 
     async def warm(self) -> None:
@@ -104,17 +114,15 @@ class HubAuthenticator:
 
     async def person(self, name: str) -> Actor:
         """Return a user with their groups, read by the service's own token."""
-        kept = self._people.get(name)
-        if kept is not None and time.monotonic() - kept[0] < KEEP_S:
-            return kept[1]
+        return await self._people.ask(name, lambda: self._person(name))
+
+    async def _person(self, name: str) -> Actor:
         # Dots would be taken for a way up the path.
         user = None if name in {".", ".."} else await self._get(f"users/{quote(name, safe='')}")
         if user is None:
             raise NotFound(f"There is no user {name}.", hint="Names are those of JupyterHub.")
         groups = frozenset(user.get("groups", ()))
-        actor = Actor(name=name, admin=bool(user.get("admin")), groups=groups)
-        self._people[name] = (time.monotonic(), actor)
-        return actor
+        return Actor(name=name, admin=bool(user.get("admin")), groups=groups)
 
     async def _login(self, request: Request) -> str:
         cookie = request.cookies.get(self._cookie)
@@ -129,10 +137,8 @@ class HubAuthenticator:
 
     async def _user_of(self, token: str) -> dict[str, Any]:
         library = await self._ready()
-        try:
-            user = await library.oauth.user_for_token(token, sync=False)
-        except library.http_error as away:
-            raise _hub_is_away() from away
+        digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
+        user = await self._tokens.ask(digest, lambda: self._ask_whose(token))
         if user is None:
             raise Unauthenticated(
                 "The token is not known: it is wrong, revoked or expired.",
@@ -148,7 +154,28 @@ class HubAuthenticator:
                 hint="Make one with that scope on the hub's token page.",
                 code="missing_scope",
             )
+        return user
+
+    async def _ask_whose(self, token: str) -> dict[str, Any] | None:
+        library = await self._ready()
+        try:
+            # The library would ask once for each who asks at the same time.
+            user = await library.oauth.user_for_token(token, use_cache=False, sync=False)
+        except library.http_error as away:
+            raise _hub_is_away() from away
+        if user is None:
+            await self._check_it_knows_us()
+            return None
         return dict(user)
+
+    async def _check_it_knows_us(self) -> None:
+        """Believe that a token is not known only of a hub that knows our own.
+
+        JupyterHub says so of every token while it cannot read its database, and of each whose use
+        it cannot write down. That is 503 where `embedded.whose_token` answers; with other hubs
+        our own token tells, whose use is to be written every half minute.
+        """
+        await self._get("user")
 
     # -- login by OAuth --------------------------------------------------------------------------
 
@@ -210,7 +237,10 @@ class HubAuthenticator:
 
     def _ours(self, path: str) -> str:
         """Return the path when it is one of ours, else the page: no redirect to elsewhere."""
-        ours = path.startswith(self._prefix) and "\\" not in path and "//" not in path
+        rest = path.removeprefix(self._prefix)
+        # Dots would lead a browser up, and percent signs may be dots.
+        plain = _PLAIN_PATH.fullmatch(rest) and not any(odd in rest for odd in ("..", "//"))
+        ours = path.startswith(self._prefix) and plain
         return path if ours else self._prefix
 
     def _set_cookie(
@@ -277,7 +307,6 @@ class HubAuthenticator:
                     oauth_client_id=self._hub.client_id,
                     oauth_redirect_uri=self._hub.callback_url,
                     access_scopes=set(self._hub.access_scopes),
-                    cache_max_age=KEEP_S,
                 )
                 self._library = _Library(
                     oauth, web.create_signed_value, web.decode_signed_value, web.HTTPError
@@ -285,10 +314,20 @@ class HubAuthenticator:
         return self._library
 
 
+def _now() -> float:
+    return time.monotonic()
+
+
 def _hub_is_away() -> Unavailable:
     return Unavailable(
-        "JupyterHub is not answering, so nobody can be identified.",
-        hint="Try again in a few seconds.",
+        "JupyterHub cannot say now who you are: it does not answer, or its database fails.",
+        hint="Try again in a few seconds; if that lasts, an admin looks at its log and its disk.",
         code="hub_unavailable",
         retry_after=2.0,
     )
+
+
+async def _named(request: httpx.Request) -> None:
+    """Ask the hub under the id of what we are asked."""
+    if request_id := request_ids.current.get():
+        request.headers[request_ids.HEADER] = request_id

@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from runai.hub_service.api.durations import seconds
+from runai.hub_service.api.durations import Text, seconds
 from runai.hub_service.api.wire import Wire
 
 __all__ = ["IdlePut", "IdleView"]
 
-IdleSeconds = Annotated[int, BeforeValidator(seconds), Field(ge=60, le=30 * 86400)]
+_Bounded = Annotated[int, Field(ge=60, le=30 * 86400)]
+IdleSeconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
 
 
 class IdlePut(Wire):
@@ -44,3 +45,5 @@ class IdleView(Wire):
     """Whether its owner asked for more time since it is idle."""
     releasing: bool = False
     """Whether its programs are being ended so that its GPUs can go to others."""
+    releasable: bool = False
+    """Whether its owner may give its GPUs back while it goes on."""

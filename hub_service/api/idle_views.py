@@ -32,6 +32,7 @@ def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
         keeps_left=now.keeps_left if now.next and not now.releasing else 0,
         kept=now.keeps_left < KEEPS,
         releasing=now.releasing,
+        releasable=now.releasable,
     )
 
 

@@ -1,8 +1,6 @@
 """Routes of the whole: who am I, everything at once, its stream, nodes, the last plan, what if."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -11,20 +9,15 @@ from fastapi.responses import StreamingResponse
 from runai.hub_service.api.answers import what_if
 from runai.hub_service.api.auth import XSRF_HEADER
 from runai.hub_service.api.permissions import Action, authorise, is_member
-from runai.hub_service.api.platform import Caller, On, Platform, Watcher, Watching
+from runai.hub_service.api.platform import Caller, On, Watching
 from runai.hub_service.api.questions import PlanQuestion, WhatIf
 from runai.hub_service.api.schemas import NodeView, Overview, WhoAmI
 from runai.hub_service.api.streams import with_signs_of_life
-from runai.hub_service.api.views import Viewer
-from runai.hub_service.scheduler.wire import plan_to_json
+from runai.hub_service.scheduler.wire import plan_to_json, snapshot_to_json
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["cluster"])
-
-AT_MOST_EVERY_S = 0.5
-LOOK_EVERY_S = 2.0
-"""Utilization changes without any event; so does what no cycle is needed for."""
 
 
 @router.get("/whoami")
@@ -60,10 +53,15 @@ _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
     responses={200: {"description": "Events named `overview`", "content": _EVENTS}},
 )
 async def events(on: On, watching: Watching) -> StreamingResponse:
-    """Stream an overview at once and whenever it differs, at most twice a second."""
+    """Stream an overview at once and whenever it differs, at most twice a second.
+
+    Less often where so many look on that drawing would take the time of those who ask.
+    """
     authorise(watching.actor, Action.SEE_CLUSTER)
-    body = with_signs_of_life(_overviews(on, watching), b":\n\n", watching.check, on.leaving)
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    body = with_signs_of_life(
+        on.feeds.follow(lambda: watching.actor), b":\n\n", watching.check, on.leaving
+    )
+    headers = {"X-Accel-Buffering": "no"}
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
@@ -74,14 +72,31 @@ async def nodes(on: On, caller: Caller) -> list[NodeView]:
     return (await on.viewer(caller)).nodes()
 
 
+@router.get("/snapshot")
+async def snapshot(on: On, caller: Caller) -> dict[str, Any]:
+    """Show nodes, projects and policy as the last cycle had them, in a snapshot's words.
+
+    Without workloads and members: it is what a replay of the past begins with.
+    """
+    authorise(caller, Action.READ_PAST)
+    last = on.controller.last.snapshot
+    projects = tuple(replace(project, members=()) for project in last.projects)
+    return snapshot_to_json(replace(last, projects=projects, workloads=()))
+
+
 @router.get("/plan")
 async def plan(on: On, caller: Caller) -> dict[str, Any]:
     """Show the last plan; decisions about workloads that the caller may not see are left out."""
     authorise(caller, Action.SEE_CLUSTER)
     viewer = await on.viewer(caller)
-    seen = {record.id for record in viewer.world.workloads if viewer.sees(record)}
+    seen = [record for record in viewer.world.workloads if viewer.sees(record)]
+    names, workers = {r.id for r in seen}, {w.name for r in seen for w in r.workers}
     whole = plan_to_json(on.controller.last.plan)
-    return {**whole, "decisions": [d for d in whole["decisions"] if d["workload"] in seen]}
+    decisions = [d for d in whole["decisions"] if d["workload"] in names]
+    for decision in decisions:
+        if "waits_for" in decision:
+            decision["waits_for"] = [w for w in decision["waits_for"] if w in workers]
+    return {**whole, "decisions": decisions}
 
 
 @router.post("/plan")
@@ -89,19 +104,3 @@ async def ask(question: PlanQuestion, on: On, caller: Caller) -> WhatIf:
     """Tell what would start, stop and wait if something were otherwise; nothing is carried out."""
     authorise(caller, Action.SEE_CLUSTER)
     return await what_if(on, caller, question)
-
-
-async def _overviews(on: Platform, watching: Watcher) -> AsyncIterator[bytes]:
-    sent = b""
-    while True:
-        version = on.controller.changes.version
-        shown = Viewer(await on.shared_world(), watching.actor).overview()
-        # The time alone is no news.
-        news = shown.model_dump_json(exclude={"at"}).encode()
-        if news != sent:
-            yield b"event: overview\ndata: " + shown.model_dump_json().encode() + b"\n\n"
-            sent = news
-        await asyncio.sleep(AT_MOST_EVERY_S)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):
-                await on.controller.changes.after(version)

@@ -21,6 +21,7 @@ from runai.hub_service.api.page_parts import (
     gpus_parts,
     life,
     project_rows,
+    quota_of_all,
     shown_workload,
 )
 from runai.hub_service.api.page_reply import packed, page_reply
@@ -35,13 +36,13 @@ from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadState, workload_id
 from runai.hub_service.errors import InvalidRequest, NotFound
 from runai.hub_service.ledger import UsageFilter
+from runai.hub_service.printable import printable
 
 __all__ = ["Login", "login_router", "router"]
 
 router = APIRouter(include_in_schema=False)
 
 _STATIC = {
-    **dict.fromkeys(("page.css", "uplot.css"), "text/css"),
     **dict.fromkeys(
         ("call.js", "chart.js", "forms.js", "live.js", "logs.js", "uplot.js"), "text/javascript"
     ),
@@ -83,7 +84,7 @@ async def gpus(request: Request, on: On, chosen: Chosen = "24h") -> Response:
             "live": "gpus",
             "admin": may(caller, Action.SET_PROJECT),
             **gpus_page(overview, caller.name),
-            **await _charted(on, chosen, "", UsageFilter()),
+            **await _charted(on, chosen, "", UsageFilter(), quota_of_all(overview.projects)),
         }
 
     return await page_reply(request, on, "gpus.html", values)
@@ -96,8 +97,10 @@ async def gpus_live(request: Request, on: On, watching: Watching) -> StreamingRe
     environment = templates(on.prefix)
 
     async def render() -> Rendered:
-        overview = Viewer(await on.shared_world(), watching.actor).overview()
-        return gpus_parts(environment, overview, watching.actor.name)
+        world = await on.shared_world()
+        async with on.turns.turn():
+            overview = Viewer(world, watching.actor).overview()
+            return gpus_parts(environment, overview, watching.actor.name)
 
     return part_stream(request, on, watching, render)
 
@@ -223,7 +226,7 @@ async def consumption_csv(
     for each in found:
         table.writerow([_cell(each.name), *(getattr(each, figure) for figure in figures)])
     named = f'attachment; filename="{kind}-{stretch.name}.csv"'
-    headers = {"Content-Disposition": named, "Cache-Control": "no-store"}
+    headers = {"Content-Disposition": named}
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
 
@@ -314,4 +317,5 @@ def _stretch(chosen: str) -> Range:
 
 def _cell(name: str) -> str:
     """Keep a spreadsheet from taking a name for a formula."""
-    return f"'{name}" if name.startswith(("=", "+", "-", "@")) else name
+    shown = printable(name)
+    return f"'{shown}" if shown.lstrip(" '").startswith(("=", "+", "-", "@", "\\", "|")) else shown

@@ -29,6 +29,7 @@ __all__ = [
     "gpus_parts",
     "life",
     "project_rows",
+    "quota_of_all",
     "shown_workload",
 ]
 
@@ -137,6 +138,14 @@ def project_rows(projects: Sequence[ProjectView], capacity: float) -> list[dict[
     return [_project_row(p, depth, scale, capacity) for p, depth in _tree(projects)]
 
 
+def quota_of_all(projects: Sequence[ProjectView]) -> float | None:
+    """Add up what is guaranteed to whom; None where that is unbounded, or nothing is there."""
+    names = {project.name for project in projects}
+    quotas = [p.quota for p in projects if p.parent not in names]
+    bounded = [quota for quota in quotas if quota is not None]
+    return sum(bounded) if bounded and len(bounded) == len(quotas) else None
+
+
 def _tree(
     projects: Sequence[ProjectView], parent: str | None = None, depth: int = 0
 ) -> Iterator[tuple[ProjectView, int]]:
@@ -152,11 +161,11 @@ def _project_row(project: ProjectView, depth: int, scale: float, capacity: float
     quota = capacity if project.quota is None else project.quota
     over = max(0.0, project.allocated - quota)
     build = min(project.build_allocated, project.allocated - over)
-    words = [f"{project.allocated:g} of {'∞' if project.quota is None else f'{project.quota:g}'}"]
-    words += [f"{over:g} over quota"] if over else []
-    words += [f"{project.utilized:.2f} utilized"] if project.utilized is not None else []
-    words += [f"fair share {project.fair_share:g}"] if project.fair_share else []
-    words += [f"{project.waiting} waiting"] if project.waiting else []
+    figures = [f"{project.allocated:g} of {'∞' if project.quota is None else f'{project.quota:g}'}"]
+    figures += [f"{over:g} over quota"] if over else []
+    figures += [f"{project.utilized:.2f} utilized"] if project.utilized is not None else []
+    figures += [f"fair share {project.fair_share:g}"] if project.fair_share else []
+    figures += [f"{project.waiting} waiting"] if project.waiting else []
     return {
         "project": project,
         "depth": depth,
@@ -165,7 +174,7 @@ def _project_row(project: ProjectView, depth: int, scale: float, capacity: float
         "over": over / scale,
         "quota": None if project.quota is None else min(0.995, project.quota / scale),
         "fair": min(0.995, project.fair_share / scale) if project.fair_share else None,
-        "words": " · ".join(words),
+        "figures": figures,
     }
 
 
@@ -202,10 +211,10 @@ def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> dict[s
         "simulated": device.simulated,
         "healthy": device.healthy,
         "fault": device.fault,
-        "words": f"{device.allocated:g} allocated · {busy}",
+        "figures": [f"{device.allocated:g} allocated", busy],
         "memory": ""
         if used is None
-        else f" · {used / 1024:.1f} of {device.memory_mib / 1024:.0f} GiB",
+        else f"{used / 1024:.1f} of {device.memory_mib / 1024:.0f} GiB",
         "parts": parts,
         "others": [_others(other) for other in device.others],
     }

@@ -5,7 +5,6 @@ Knows parts by id and bytes; what they are is rendered by the caller. Used by `p
 
 import asyncio
 import json
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
@@ -13,7 +12,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.page_parts import Rendered
-from runai.hub_service.api.page_reply import compressible
+from runai.hub_service.api.page_reply import compressed, compressible
 from runai.hub_service.api.platform import Platform, Watcher
 from runai.hub_service.api.streams import with_signs_of_life
 
@@ -22,8 +21,6 @@ __all__ = ["part_stream"]
 AT_MOST_EVERY_S = 0.5
 LOOK_EVERY_S = 2.0
 """Utilization changes without any event."""
-_GZIP = 31
-"""zlib's word for gzip with the largest window."""
 
 
 def part_stream(
@@ -31,10 +28,10 @@ def part_stream(
 ) -> StreamingResponse:
     """Stream the parts of a page at once, then those that differ, at most twice a second."""
     body = with_signs_of_life(_changes(on, render), b":\n\n", watching.check, on.leaving)
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    headers = {"X-Accel-Buffering": "no"}
     if compressible(request):
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-        body = _compressed(body)
+        body = compressed(body)
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
@@ -52,10 +49,3 @@ async def _changes(on: Platform, render: Callable[[], Awaitable[Rendered]]) -> A
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):
                 await on.controller.changes.after(version)
-
-
-async def _compressed(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
-    async for piece in body:
-        # Flushed, so that the browser has the whole of it now.
-        yield packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH)

@@ -33,11 +33,14 @@ ADMIN_SCOPE = "custom:runai:admin"
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asks. The hub acts for any user, an agent only delivers the samples of its node."""
+    """Who asks. The hub acts for any user, an agent only delivers the samples of its node.
+
+    A worker is a pod of an elastic job: it speaks for itself alone.
+    """
 
     name: str
-    """A user's; an agent's is its node's."""
-    kind: Literal["user", "hub", "agent"] = "user"
+    """A user's; an agent's is its node's, a worker's its pod's (`namespace/name`)."""
+    kind: Literal["user", "hub", "agent", "worker"] = "user"
     admin: bool = False
     """A hub admin, or the holder of a token with `custom:runai:admin`."""
     groups: frozenset[str] = frozenset()
@@ -58,6 +61,7 @@ class Role(StrEnum):
     ADMIN = "admin"
     HUB = "hub"
     AGENT = "agent"
+    WORKER = "worker"
 
 
 class Action(StrEnum):
@@ -69,6 +73,8 @@ class Action(StrEnum):
     READ_WORKLOAD = "read"
     """Command, source, logs, history."""
     READ_ENVIRONMENT = "read the environment of"
+    RUN_IN = "run programs in"
+    """They have all that its own program has, its tokens too."""
     CHANGE_WORKLOAD = "change"
     """Suspend, resume, delete."""
     SUBMIT = "submit to"
@@ -76,13 +82,16 @@ class Action(StrEnum):
     SUBMIT_FOR_OTHERS = "submit for others"
     ATTACH = "attach a process to"
     SET_MEMBERS = "change the members of"
-    SET_PROJECT = "create, delete or change the quota of"
+    SET_PROJECT = "create, delete or change the quota of a project"
+    READ_PAST = "read what everybody has run"
     REPORT = "deliver samples"
+    TRAIN = "hear who trains"
+    """And tell how it goes: the workers of elastic jobs, each of itself."""
 
 
 _EVERYBODY = {Role.USER, Role.HUB}
 _IN_PROJECT = {Role.MEMBER, Role.PROJECT_ADMIN}
-_PROCESSES = {Role.HUB, Role.AGENT}
+_PROCESSES = {Role.HUB, Role.AGENT, Role.WORKER}
 _IN_CHARGE = {Role.PROJECT_ADMIN, Role.ADMIN}
 
 ALLOWED: Mapping[Action, frozenset[Role]] = {
@@ -90,6 +99,7 @@ ALLOWED: Mapping[Action, frozenset[Role]] = {
     Action.SEE_WORKLOAD: frozenset({Role.OWNER, Role.ADMIN, Role.HUB} | _IN_PROJECT),
     Action.READ_WORKLOAD: frozenset({Role.OWNER, Role.HUB} | _IN_CHARGE),
     Action.READ_ENVIRONMENT: frozenset({Role.OWNER, Role.HUB}),
+    Action.RUN_IN: frozenset({Role.OWNER, Role.HUB}),
     Action.CHANGE_WORKLOAD: frozenset({Role.OWNER, Role.HUB} | _IN_CHARGE),
     Action.SUBMIT: frozenset(_IN_PROJECT),
     Action.SUBMIT_AT_ANY_PRIORITY: frozenset(_IN_CHARGE),
@@ -97,12 +107,15 @@ ALLOWED: Mapping[Action, frozenset[Role]] = {
     Action.ATTACH: frozenset({Role.HUB}),
     Action.SET_MEMBERS: frozenset(_IN_CHARGE),
     Action.SET_PROJECT: frozenset({Role.ADMIN}),
+    Action.READ_PAST: frozenset({Role.ADMIN}),
     Action.REPORT: frozenset({Role.AGENT}),
+    Action.TRAIN: frozenset({Role.WORKER}),
 }
 
 WRITES: frozenset[Action] = frozenset(
     {
         Action.CHANGE_WORKLOAD,
+        Action.RUN_IN,
         Action.SUBMIT,
         Action.SUBMIT_AT_ANY_PRIORITY,
         Action.SUBMIT_FOR_OTHERS,
@@ -199,8 +212,8 @@ def _sentence(
         return (f"Only {who or 'the hub'} may {action} {workload.id}.",)
     if action is Action.SUBMIT and project is not None:
         return (f"You are not a member of project {project.name}.",)
-    if action is Action.SET_PROJECT:
-        return (f"Only hub admins may {action} a project.",)
+    if ALLOWED[action] == {Role.ADMIN}:
+        return (f"Only hub admins may {action}.",)
     if ALLOWED[action] <= _PROCESSES:
         return (f"Only the platform's own {min(ALLOWED[action])} may {action}.",)
     thing = f" project {project.name}" if project is not None else ""

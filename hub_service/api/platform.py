@@ -6,18 +6,25 @@ gather a `World`; leaves what of it is shown to `views`. Made by the composition
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from runai.hub_service.api.auth import Authenticator
+from runai.hub_service.api.drawn_views import DrawnViews
+from runai.hub_service.api.fair_use import Guests, credential_of
+from runai.hub_service.api.feeds import Feeds
 from runai.hub_service.api.permissions import Action, Actor, authorise, no_such_workload
 from runai.hub_service.api.present import Present
+from runai.hub_service.api.queues import LastQueues
+from runai.hub_service.api.start_views import Forecasts
+from runai.hub_service.api.turns import Turns
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
-from runai.hub_service.clusters.base import Cluster
+from runai.hub_service.clusters.base import Cluster, Programs, WorkerMessages
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound
@@ -46,6 +53,10 @@ class Platform:
     """Whether jobs could begin in a directory; always true where only their user could tell."""
     images: bool = False
     """Whether jobs run in container images, which their users may choose."""
+    workers: WorkerMessages | None = None
+    """Who speaks with the workers of elastic jobs over the API; None: files do."""
+    programs: Programs | None = None
+    """Who runs programs beside workloads; None: their users do, on this machine."""
     clock: Callable[[], float] = time.time
     present: Present = field(default_factory=Present)
     recent: Recent = field(default_factory=Recent)
@@ -54,20 +65,44 @@ class Platform:
     """Set when the service is about to end: who waits is answered with what is, streams end."""
     questions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Taken while the scheduler is asked something outside its cycles."""
+    forecasts: Forecasts = field(default_factory=Forecasts)
+    checks: Mapping[str, Callable[[], str]] = field(default_factory=dict)
+    """What is wrong with each part without which nothing can be asked for; "" while it is well."""
+    drawn: DrawnViews = field(default_factory=DrawnViews)
+    queues: LastQueues = field(default_factory=LastQueues)
+    """Of the workloads as they were when somebody looked last."""
+    guests: Guests = field(default_factory=Guests)
+    """Who calls how much."""
+    turns: Turns = field(default_factory=Turns)
+    """In which streams are drawn."""
     _shared: World | None = None
     _shared_version: int = -1
 
-    async def world(self) -> World:
-        """Gather everything there is to show, now."""
+    @cached_property
+    def feeds(self) -> Feeds:
+        """Return what all event streams read."""
+        return Feeds(self.shared_world, self.controller.changes, self.turns)
+
+    async def world(self, *, progress: bool = True) -> World:
+        """Gather everything there is to show, now.
+
+        `progress` False leaves out what jobs report of themselves, for which files are looked at in
+        a thread: of what is just being submitted there is none.
+        """
+        workloads = await self.cluster.workloads()
+        self.drawn.retain(workloads)
         return World(
             at=self.clock(),
-            workloads=await self.cluster.workloads(),
+            workloads=workloads,
             projects={record.spec.name: record for record in await self.cluster.projects()},
             devices=await self.cluster.devices(),
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
-            progress=await self.cluster.progress(),
+            starts=self.forecasts.of(self.controller.last, self.questions),
+            progress=await self.cluster.progress() if progress else {},
             idle=self.idle.now,
+            drawn=self.drawn,
+            queued=self.queues.of,
             present=self.present,
             recent=self.recent,
         )
@@ -107,9 +142,14 @@ class Platform:
         return record
 
 
-def _platform(request: Request) -> Platform:
+def _platform_of(request: Request) -> Platform:
     platform: Platform = request.app.state.platform
     return platform
+
+
+async def _platform(request: Request) -> Platform:
+    # Not the plain function: FastAPI would have a thread call it, for every request.
+    return _platform_of(request)
 
 
 class Watcher:
@@ -117,7 +157,7 @@ class Watcher:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._platform = _platform(request)
+        self._platform = _platform_of(request)
         self.actor = Actor("", "agent")
 
     async def check(self) -> None:
@@ -126,11 +166,16 @@ class Watcher:
         Raises:
             Unauthenticated, Forbidden: nobody who may read on.
         """
-        self.actor = await self._platform.authenticator.actor(self._request)
+        self.actor = await _caller(self._request)
 
 
 async def _caller(request: Request) -> Actor:
-    return await _platform(request).authenticator.actor(request)
+    platform = _platform_of(request)
+    actor = await platform.authenticator.actor(request)
+    platform.guests.learn(
+        credential_of(request.headers), f"{actor.kind} {actor.name}", free=actor.kind != "user"
+    )
+    return actor
 
 
 async def _watcher(request: Request) -> Watcher:

@@ -4,7 +4,7 @@ In memory only: after a restart the next report tells it anew, and notices are i
 history. Fed by the route of the samples, shown by `views`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -29,6 +29,8 @@ class Present:
     sharing: Sharing = field(default_factory=TimeSliced)
     """How this machine's devices are shared; asked for what went wrong with it."""
     _reports: dict[str, tuple[float, AgentReport]] = field(default_factory=dict)
+    _processes: dict[str, Mapping[str, Sequence[ProcessSample]]] = field(default_factory=dict)
+    """Of each node's report by the device's UUID: everybody who looks asks for each device."""
     _held: dict[tuple[str, WorkloadId], float] = field(default_factory=dict)
     """When each workload was last seen to hold a device of a node."""
     _notices: dict[WorkloadId, tuple[float, Notice]] = field(default_factory=dict)
@@ -42,6 +44,7 @@ class Present:
         before = self._reports.get(report.node)
         if before is None or report.at >= before[1].at:  # reports that waited come late
             self._reports[report.node] = now, report
+            self._processes[report.node] = _by_device(report)
         self._held |= {(report.node, workload): now for workload in held}
         self._held = {key: at for key, at in self._held.items() if now - at < NOTICE_FOR_S}
         news = [n for n in report.notices if (report.node, n.workload) in self._held]
@@ -71,10 +74,9 @@ class Present:
         """Return the processes on a device, by its UUID."""
         return [
             process
-            for at, report in self._reports.values()
+            for node, (at, _) in self._reports.items()
             if now - at < RECENT_S
-            for process in report.processes
-            if process.device == device
+            for process in self._processes[node].get(device, ())
         ]
 
     def processes(self, now: float, workload: WorkloadId) -> list[ProcessSample]:
@@ -93,3 +95,10 @@ class Present:
         for node, told in self._reports.items():
             if (node, workload) in self._held:
                 yield told
+
+
+def _by_device(report: AgentReport) -> Mapping[str, Sequence[ProcessSample]]:
+    found: dict[str, list[ProcessSample]] = {}
+    for process in report.processes:
+        found.setdefault(process.device, []).append(process)
+    return found

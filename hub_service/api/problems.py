@@ -14,9 +14,11 @@ from runai.hub_service.errors import (
     InvalidRequest,
     NotFound,
     RunaiError,
+    TooMany,
     Unauthenticated,
     Unavailable,
 )
+from runai.hub_service.printable import printable
 
 __all__ = ["MEDIA_TYPE", "STATUS", "error_from_reply", "problem_of"]
 
@@ -28,6 +30,7 @@ STATUS: dict[type[RunaiError], HTTPStatus] = {
     Forbidden: HTTPStatus.FORBIDDEN,
     NotFound: HTTPStatus.NOT_FOUND,
     Conflict: HTTPStatus.CONFLICT,
+    TooMany: HTTPStatus.TOO_MANY_REQUESTS,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     RunaiError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -53,9 +56,10 @@ def problem_of(error: RunaiError) -> Problem:
     return Problem(
         title=status.phrase,
         status=status,
-        detail=error.message,
+        # Sentences repeat what was asked for, which may be anything.
+        detail=printable(error.message),
         code=error.code,
-        hint=error.hint,
+        hint=printable(error.hint),
     )
 
 
@@ -70,11 +74,9 @@ def error_from_reply(status: int, body: bytes, retry_after: str | None = None) -
     except ValidationError:
         return _error_without_details(status)
     kind = _CLASSES.get(HTTPStatus(problem.status), RunaiError)
-    if kind is Unavailable:
-        seconds = float(retry_after) if retry_after and retry_after.isdecimal() else 1.0
-        return Unavailable(
-            problem.detail, hint=problem.hint, code=problem.code, retry_after=seconds
-        )
+    if issubclass(kind, Unavailable):
+        seconds = float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
+        return kind(problem.detail, hint=problem.hint, code=problem.code, retry_after=seconds)
     return kind(problem.detail, hint=problem.hint, code=problem.code)
 
 
@@ -83,6 +85,7 @@ def _error_without_details(status: int) -> RunaiError:
         return Unavailable(
             "The GPU service is not answering.",
             hint="It may be starting: try again in a few seconds; `runai doctor` says more.",
+            retry_after=0.0,
         )
     if status == HTTPStatus.UNAUTHORIZED:
         return Unauthenticated("The token was not accepted.", hint="Run `runai login`.")

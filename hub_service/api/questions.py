@@ -4,9 +4,9 @@ Knows the messages only. Asked by the command line and pages; answered by `answe
 """
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from runai.hub_service.api.schemas import (
     Gpus,
@@ -15,11 +15,11 @@ from runai.hub_service.api.schemas import (
     SubmitRequest,
     Wire,
 )
+from runai.hub_service.api.start_schemas import ExpectedStartView
 
 __all__ = [
     "CounterfactualView",
     "Effect",
-    "ExpectedStartView",
     "ExplanationView",
     "HolderView",
     "Outcome",
@@ -42,23 +42,16 @@ class HolderView(Wire):
     is_estimated: bool
 
 
+MOST_ADDED = 1000
+"""Workers in one question."""
+
+
 class CounterfactualView(Wire):
     """What would let it start; the scheduler was asked, and it would."""
 
     text: str
     protected_until: datetime | None = None
     """From when on others may take what would have to be given back."""
-
-
-class ExpectedStartView(Wire):
-    """When it starts if nothing else is submitted; None: nobody can tell."""
-
-    at: datetime | None
-    earliest: datetime | None
-    latest: datetime | None
-    is_estimated: bool
-    """Whether it rests on run times that nobody stated: then the bounds hold every other time."""
-    text: str
 
 
 class ExplanationView(Wire):
@@ -94,6 +87,13 @@ class PlanQuestion(Wire):
     set: Annotated[tuple[SettingChange, ...], Field(max_length=100)] = ()
     end: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     """Ids of workloads that would have ended."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        """Refuse a question whose answer would keep the scheduler from its work."""
+        if sum(added.workers * (added.array or 1) for added in self.add) > MOST_ADDED:
+            raise ValueError(f"ask about at most {MOST_ADDED} workers at once")
+        return self
 
 
 Outcome = Literal["runs", "starts", "starts later", "moves", "resizes", "stops", "waits", "gone"]

@@ -4,11 +4,14 @@ Knows the messages only. An agent measures (`runai.hub_service.agent`), the ledg
 reports.
 """
 
+from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from runai.hub_service.api.schemas import DeviceShareView, Wire
+from runai.hub_service.api.wire import MOST_PID
+from runai.hub_service.printable import printable
 
 __all__ = [
     "AgentAllocation",
@@ -26,47 +29,54 @@ __all__ = [
 Uuid = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:/_.-]+$", max_length=100)]
 
 
+Told = Annotated[str, AfterValidator(partial(printable, most=500))]
+"""Programs, notebooks and accounts are called as their users like: no refusal would be of use."""
+Busy = Annotated[float, Field(ge=0, le=1000)]
+Mib = Annotated[int, Field(ge=0, le=2**40)]
+Moment = Annotated[float, Field(ge=0, le=1e11)]
+
+
 class UsageSample(Wire):
     """What one workload's processes used of one device, in the interval that ends at `at`."""
 
-    workload: str
+    workload: Told
     """"" for processes that belong to no workload."""
-    device: str
+    device: Uuid
     """UUID."""
-    utilization: float | None
+    utilization: Busy | None
     """Busy share of the whole device, 0..1; None: unknown, which is not idle."""
-    memory_mib: int | None
+    memory_mib: Mib | None
     """None: unknown, which is not none."""
-    cpu: float | None = None
+    cpu: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """Processor cores that its programs on the device kept busy; None: nobody looked."""
 
 
 class ProcessSample(Wire):
     """What one process used of one device; no command line, which may hold secrets."""
 
-    device: str
+    device: Uuid
     """UUID."""
-    pid: int
+    pid: Annotated[int, Field(ge=0, le=MOST_PID)]
     """As the node counts; a container may count otherwise."""
-    workload: str
+    workload: Told
     """"" for a process that belongs to no workload."""
-    worker: str
-    account: str
+    worker: Told
+    account: Told
     """The Unix account that it runs under; "" where that is not to be seen."""
-    name: str
+    name: Told
     """The program's name, e.g. `python3`."""
-    notebook: str = ""
+    notebook: Told = ""
     """The notebook whose kernel it is, without its folders."""
-    utilization: float | None
-    memory_mib: int | None
+    utilization: Busy | None
+    memory_mib: Mib | None
 
 
 class DeviceSample(Wire):
     """One device as a whole."""
 
-    device: str
-    utilization: float | None
-    memory_mib: int | None
+    device: Uuid
+    utilization: Busy | None
+    memory_mib: Mib | None
     fault: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]*$", max_length=200)] = ""
     """Why nothing new may be placed on it, as half a sentence; "" while it is healthy."""
 
@@ -74,12 +84,12 @@ class DeviceSample(Wire):
 class Notice(Wire):
     """What was done about a workload that is over its memory on a device, for its owner to read."""
 
-    workload: str
-    device: str
+    workload: Told
+    device: Uuid
     """UUID."""
-    at: float
+    at: Moment
     rung: Literal["notice", "interrupt", "terminate", "kill", "back"]
-    text: Annotated[str, StringConstraints(max_length=500)]
+    text: Told
     """What follows the workload's name in a sentence."""
 
 
@@ -95,8 +105,8 @@ class NodeDevice(Wire):
     """A device that a node has."""
 
     uuid: Uuid
-    name: Annotated[str, StringConstraints(max_length=100)]
-    memory_mib: Annotated[int, Field(ge=0)]
+    name: Told
+    memory_mib: Mib
     simulated: bool = False
 
 
@@ -107,10 +117,10 @@ class AgentReport(Wire):
     averages over the whole interval, idle times included.
     """
 
-    node: str
-    at: float
-    interval: float
-    age: Annotated[float, Field(ge=0)] | None = None
+    node: Told
+    at: Moment
+    interval: Annotated[float, Field(ge=0, le=1e6)]
+    age: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """Seconds from `at` to its sending, by a steady clock: what dates it where clocks differ."""
     devices: list[DeviceSample]
     samples: list[UsageSample]
@@ -122,7 +132,7 @@ class AgentReport(Wire):
     """On a node of Kubernetes: who has which devices; None: the kubelet was not asked, or away."""
     inventory: tuple[NodeDevice, ...] = ()
     """There: the devices of the node, in the order in which the driver counts them."""
-    no_hard_limit: Annotated[str, StringConstraints(max_length=500)] = ""
+    no_hard_limit: Told = ""
     """Why the node's driver keeps no limits, as half a sentence."""
 
 
@@ -144,6 +154,11 @@ class AgentAllocation(Wire):
     """Whether its programs, the notebook server left out, are to leave the devices."""
     cgroup: str = ""
     """Its own control group: a pod's UID, or a path below the version 2 root; "" if it has none."""
+    checkpoint_dir: str = ""
+    """What its processes have as `RUNAI_CHECKPOINT_DIR`; "" where that is not known.
+
+    Another installation on the same machine may have a worker of the same name.
+    """
 
 
 class AgentReply(Wire):

@@ -6,9 +6,9 @@ Unknown fields are errors. Known by `client` and `api` only; the cluster speaks 
 """
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from runai.hub_service.api.device_schemas import (
     AllocationView,
@@ -16,17 +16,22 @@ from runai.hub_service.api.device_schemas import (
     NodeView,
     OthersView,
 )
-from runai.hub_service.api.durations import Seconds
+from runai.hub_service.api.durations import LONGEST_S, Seconds
 from runai.hub_service.api.elastic_schemas import ElasticView
 from runai.hub_service.api.idle_schemas import IdlePut, IdleView
 from runai.hub_service.api.limits import LimitView, ProcessView
 from runai.hub_service.api.notification_schemas import NotificationView
+from runai.hub_service.api.program_schemas import EnvironmentView, LogLine, ProcessReport
 from runai.hub_service.api.progress_schemas import MetricsView, ProgressView
+from runai.hub_service.api.start_schemas import ExpectedStartView
 from runai.hub_service.api.usage_schemas import UsageKind, UsageOf, UsagePoint, UsageSeries
 from runai.hub_service.api.wire import (
+    Argument,
     EnvName,
     Gpus,
     ImageName,
+    Line,
+    Path,
     PositiveInt,
     Problem,
     ProjectName,
@@ -36,11 +41,13 @@ from runai.hub_service.api.wire import (
 )
 
 __all__ = [
+    "MOST_WORKERS",
     "AllocationView",
     "DeviceShareView",
     "DeviceView",
     "ElasticView",
     "EnvironmentView",
+    "ExpectedStartView",
     "Gpus",
     "HistoryView",
     "IdlePut",
@@ -59,6 +66,7 @@ __all__ = [
     "ProjectPut",
     "ProjectView",
     "ReasonView",
+    "ScaleRequest",
     "SubmitReply",
     "SubmitRequest",
     "UsageKind",
@@ -72,6 +80,11 @@ __all__ = [
     "WorkloadStateName",
     "WorkloadView",
 ]
+
+MOST_WORKERS = 10_000
+"""Of one request, all workloads of an array together."""
+MOST_PROGRAM_BYTES = 2**20
+"""Of a command and its environment: Linux takes twice as much."""
 
 # -- workloads -----------------------------------------------------------------------------------
 
@@ -87,18 +100,19 @@ class SubmitRequest(Wire):
     """None: the service picks `<job|session>-<n>`."""
     project: ProjectName | None = None
     kind: Literal["job", "session"] = "job"
-    command: Annotated[list[str], Field(min_length=1, max_length=10_000)] | None = None
+    command: Annotated[list[Argument], Field(min_length=1, max_length=10_000)] | None = None
     """The program and its arguments; None only for a session that the spawner starts."""
-    workdir: Annotated[str, StringConstraints(max_length=4096)] = ""
-    env: Annotated[dict[EnvName, str], Field(max_length=1000)] = {}
+    workdir: Path = ""
+    env: Annotated[dict[EnvName, Argument], Field(max_length=1000)] = {}
     gpus: Gpus | None = None
     gpu_memory_mib: PositiveInt | None = None
+    gpu_type: Line | None = None
+    """Words of the type's name, such as A100, or all of it; None: any."""
     workers: Annotated[int, Field(ge=1, le=10_000)] = 1
     min_workers: PositiveInt | None = None
     """None: all of them (a gang), or 1 of an elastic job."""
     elastic: bool = False
-    """As many GPUs as there are for it, changed while it runs: one each for `min_workers` to
-    `workers` processes, or with one worker 1 to a node's for a process that asks for `gpus`."""
+    """As many GPUs as there are for it, changed while it runs (docs/elastic.md)."""
     array: Annotated[int, Field(ge=1, le=10_000)] | None = None
     priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000)] = "normal"
     preemptible: bool | None = None
@@ -110,7 +124,24 @@ class SubmitRequest(Wire):
     source: Annotated[str, StringConstraints(max_length=1_000_000)] = ""
     image: ImageName | None = None
     owner: UserName | None = None
-    server: Annotated[str, StringConstraints(max_length=255)] = ""
+    server: Line = ""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        """Refuse what would fill the platform's memory, or could not be handed to a program."""
+        if self.workers * (self.array or 1) > MOST_WORKERS:
+            raise ValueError(f"ask for at most {MOST_WORKERS} workers at once")
+        words = [*(self.command or ()), *self.env, *self.env.values()]
+        if sum(len(word.encode()) for word in words) > MOST_PROGRAM_BYTES:
+            raise ValueError("command and env may have 1 MiB together: put the rest into a file")
+        return self
+
+
+class ScaleRequest(Wire):
+    """Let an elastic job have so many workers, at most and at least; None: as before."""
+
+    workers: Annotated[int, Field(ge=2, le=10_000)] | None = None
+    min_workers: PositiveInt | None = None
 
 
 class ReasonView(Wire):
@@ -174,6 +205,8 @@ class WorkloadView(Wire):
     started: datetime | None = None
     finished: datetime | None = None
     reason: ReasonView | None = None
+    expected_start: ExpectedStartView | None = None
+    """None: it does not wait, or nobody has looked ahead yet."""
     pauses: int = 0
     attempts: int = 0
     failures: int = 0
@@ -223,6 +256,8 @@ class WorkloadDetail(WorkloadView):
     expected_runtime: int | None = None
     array_index: int | None = None
     image: str = ""
+    gpu_types: list[str] = []
+    """Types of GPUs of which it runs on one; none: on any."""
     reported: MetricsView | None = None
     """All that it has reported of itself (`runai.reporter`)."""
     checkpoint_dir: str = ""
@@ -241,29 +276,9 @@ class SubmitReply(Wire):
     """Sentences to print: "waits: no node has 8 GPUs (largest: 5)"."""
 
 
-class ProcessReport(Wire):
-    """The process of a session that the spawner has started."""
-
-    pid: Annotated[int, Field(ge=2)]
-    created: float
-
-
-class EnvironmentView(Wire):
-    """The environment that hands a worker its devices (owner and spawner only)."""
-
-    environment: dict[str, str]
-    workdir: str = ""
-
-
-class LogLine(Wire):
-    """One line of a log stream."""
-
-    worker: int
-    attempt: int
-    text: str
-
-
 # -- projects, nodes -----------------------------------------------------------------------------
+
+UserNames = Annotated[list[UserName], Field(max_length=10_000)]
 
 
 class ProjectPut(Wire):
@@ -279,13 +294,13 @@ class ProjectPut(Wire):
     weight: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     priority: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     never_lent: Gpus | None = None
-    min_runtime: Annotated[int, Field(ge=0)] | None = None
-    node_types_build: list[str] | None = None
-    node_types_train: list[str] | None = None
-    members: list[UserName] | None = None
-    groups: list[UserName] | None = None
-    admins: list[UserName] | None = None
-    admin_groups: list[UserName] | None = None
+    min_runtime: Annotated[int, Field(ge=0, le=LONGEST_S)] | None = None
+    node_types_build: Annotated[list[Line], Field(max_length=100)] | None = None
+    node_types_train: Annotated[list[Line], Field(max_length=100)] | None = None
+    members: UserNames | None = None
+    groups: UserNames | None = None
+    admins: UserNames | None = None
+    admin_groups: UserNames | None = None
     idle_session: IdlePut | None = None
     idle_job: IdlePut | None = None
     """Fields left out of these two stay as they are; null is the default."""
@@ -329,6 +344,7 @@ class Overview(Wire):
     at: datetime
     projects: list[ProjectView]
     workloads: list[WorkloadView]
+    waiting_left_out: int = 0  # of long queues the caller's own and the first are listed
     nodes: list[NodeView]
     idle_gpu_hours_reclaimed: float = 0
     """What would have been idle, had it not been given to others; ever."""
@@ -342,7 +358,7 @@ class WhoAmI(Wire):
     """The caller as the service sees them."""
 
     name: str
-    kind: Literal["user", "hub", "agent"]
+    kind: Literal["user", "hub", "agent", "worker"]
     admin: bool
     groups: list[str]
     projects: list[str]
@@ -365,3 +381,8 @@ class PastWorkload(Wire):
     """What it held on average while it held anything."""
     held_s: float
     """For how long it held anything; pauses left out."""
+    starts: int = 1
+    """How often it was started."""
+    asked: dict[str, Any] | None = None
+    """What it asked for, as in a snapshot, alike workers once with their `count`; None: nobody
+    wrote that down."""

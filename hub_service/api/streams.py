@@ -38,8 +38,11 @@ async def with_signs_of_life(
     piece = asyncio.ensure_future(_next(source))
     try:
         while not end.done():
-            await asyncio.wait({piece, end}, timeout=SIGN_OF_LIFE_S, return_when=FIRST_COMPLETED)
-            if time.monotonic() - checked > CHECK_EVERY_S:
+            # Awake in time for the check, so that nobody reads on for longer than a minute.
+            left = max(0.0, checked + CHECK_EVERY_S - time.monotonic())
+            within = min(SIGN_OF_LIFE_S, left)
+            await asyncio.wait({piece, end}, timeout=within, return_when=FIRST_COMPLETED)
+            if time.monotonic() - checked >= CHECK_EVERY_S:
                 await check()
                 checked = time.monotonic()
             if not piece.done():

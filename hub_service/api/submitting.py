@@ -5,17 +5,21 @@ The steps between the parsed request and the reply. Leaves the rules for request
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from runai.hub_service.api.metering import charge
 from runai.hub_service.api.permissions import Action, Actor, authorise, is_member, may
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.schemas import SubmitReply, SubmitRequest
+from runai.hub_service.api.shares import away
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.picture import workload_for_core
-from runai.hub_service.clusters.records import StateReason, WorkloadRecord, WorkloadSpec
+from runai.hub_service.clusters.records import StateReason, WorkloadId, WorkloadRecord, WorkloadSpec
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
+from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.scheduler.model import Plan, Wait
 from runai.hub_service.submission import Site, choose_project, workload_specs
 
@@ -23,32 +27,38 @@ __all__ = ["submit"]
 
 DECIDED_WITHIN_S = 2.0
 """A submission answers with the scheduler's word on it; a slow cycle is not waited for longer."""
+_FORESEEN = 10
+"""Of an array that would be submitted: more starts nobody reads."""
 TRIES = 5
 """For a name that the service picks itself while others submit too."""
 
 
 async def submit(
-    platform: Platform, actor: Actor, request: SubmitRequest, *, dry_run: bool
+    platform: Platform, actor: Actor, request: SubmitRequest, *, key: str = "", dry_run: bool
 ) -> SubmitReply:
-    """Check, store and describe; a dry run stores nothing.
+    """Check, store and describe; a dry run, or a `key` that was stored already, stores nothing.
 
     Raises:
         InvalidRequest, Forbidden, NotFound, Conflict: nothing was stored.
     """
     owner = await _owner(platform, actor, request)
     for attempt in range(TRIES):
-        viewer = Viewer(await platform.world(), actor)
-        specs = _specs(platform, viewer, owner, request)
+        viewer = Viewer(await platform.world(progress=False), actor)
+        if key and (stored := await platform.cluster.submitted(owner.name, key)):
+            return _reply(viewer, stored, dry_run=False)
+        taken = await platform.cluster.names()
+        specs = _specs(platform, viewer, owner, request, taken)
+        specs = [replace(spec, key=key) for spec in specs]
         if dry_run:
             return await _tried(platform, viewer, specs)
         seen = platform.controller.changes.version
         try:
-            stored = await platform.cluster.submit(specs)
+            added = await platform.cluster.submit(specs)
         except Conflict:
             if request.name is not None or attempt == TRIES - 1:
                 raise
             continue
-        return await _decided(platform, actor, [record.id for record in stored], seen)
+        return await _decided(platform, actor, [record.id for record in added], seen)
     raise AssertionError
 
 
@@ -67,7 +77,11 @@ async def _owner(platform: Platform, actor: Actor, request: SubmitRequest) -> Ac
 
 
 def _specs(
-    platform: Platform, viewer: Viewer, owner: Actor, request: SubmitRequest
+    platform: Platform,
+    viewer: Viewer,
+    owner: Actor,
+    request: SubmitRequest,
+    taken: Container[WorkloadId],
 ) -> list[WorkloadSpec]:
     world = viewer.world
     projects = {name: record.spec for name, record in world.projects.items()}
@@ -87,8 +101,8 @@ def _specs(
             code="priority",
         )
     _check_workdir(platform, request.workdir)
-    taken = {record.id for record in world.workloads}
-    site = Site(projects, taken, world.largest_device_mib, world.most_devices, platform.images)
+    most = (world.largest_device_mib, world.most_devices)
+    site = Site(projects, taken, *most, platform.images, world.gpu_types)
     specs = workload_specs(request, user=owner.name, project=project, site=site)
     if request.name is not None:
         _check_names(specs, taken)
@@ -108,7 +122,7 @@ def _check_workdir(platform: Platform, workdir: str) -> None:
         )
 
 
-def _check_names(specs: Sequence[WorkloadSpec], taken: set[str]) -> None:
+def _check_names(specs: Sequence[WorkloadSpec], taken: Container[WorkloadId]) -> None:
     """Say it before anything is stored, and on a dry run too; the cluster checks once more."""
     for spec in specs:
         if spec.id in taken:
@@ -126,23 +140,21 @@ def _you(owner: Actor, actor: Actor) -> str:
 
 async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: int) -> SubmitReply:
     """Describe what was stored, with the next cycle's word on it."""
-    try:
-        async with asyncio.timeout(DECIDED_WITHIN_S):
+    with suppress(TimeoutError):
+        async with away(), asyncio.timeout(DECIDED_WITHIN_S):
             await platform.controller.changes.after(seen)
             # That cycle may have begun before we stored; the one after it has seen us for sure.
             if not _knows(platform, ids):
                 await platform.controller.changes.after(platform.controller.changes.version)
-    except TimeoutError:
-        pass
-    viewer = await platform.viewer(actor)
-    mine = set(ids)
-    records = [record for record in viewer.world.workloads if record.id in mine]
+    # Who submits makes a decision necessary, in which all who ask find the interpreter busy.
+    charge(platform.controller.last.phases.get("decide", 0.0))
+    viewer = Viewer(await platform.world(progress=False), actor)
+    records = [await platform.cluster.workload(workload) for workload in ids]
     return _reply(viewer, records, dry_run=False)
 
 
 def _knows(platform: Platform, ids: Sequence[str]) -> bool:
-    known = {workload.name for workload in platform.controller.last.snapshot.workloads}
-    return known.issuperset(ids)
+    return platform.controller.last.names.issuperset(ids)
 
 
 async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpec]) -> SubmitReply:
@@ -155,9 +167,10 @@ async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpe
     # Observing is the controller's: it would miss a change that only we have seen.
     snapshot = (await platform.controller.cycle()).snapshot
     added = tuple(w for row in rows if (w := workload_for_core(row)) is not None)
-    plan = await platform.controller.plan(
-        replace(snapshot, workloads=(*snapshot.workloads, *added))
-    )
+    other = replace(snapshot, workloads=(*snapshot.workloads, *added))
+    plan = await platform.controller.plan(other)
+    starts = await asyncio.to_thread(forecast, other, plan, {row.id for row in rows[:_FORESEEN]})
+    viewer = replace(viewer, world=replace(viewer.world, starts=starts))
     return _reply(viewer, [_with_reason(row.record, plan) for row in rows], dry_run=True)
 
 

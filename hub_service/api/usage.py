@@ -1,6 +1,8 @@
 """Routes of measurements: what was used over a range, and the agents' samples."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Container, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -19,9 +21,10 @@ from runai.hub_service.api.schemas import (
     UsagePoint,
     UsageSeries,
 )
+from runai.hub_service.api.wire import Time
 from runai.hub_service.bookkeeping import held_devices
 from runai.hub_service.clusters.base import Seen
-from runai.hub_service.clusters.records import Allocation, WorkloadSpec
+from runai.hub_service.clusters.records import Allocation, WorkloadId, WorkloadSpec
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
 from runai.hub_service.ledger import Usage, UsageFilter
 
@@ -34,6 +37,8 @@ SKEW_S = 2.0
 
 DEFAULT_RANGE = timedelta(hours=1)
 
+LAST_S = 253_370_764_800.0
+"""The year 9999 in UTC."""
 ONE_STEP_S = 86_400
 """The longest: where no chart is drawn, fewer points are looked up."""
 
@@ -46,8 +51,8 @@ async def usage(
     project: str | None = None,
     user: str | None = None,
     node: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
     step_s: Annotated[int | None, Query(ge=1, le=86400)] = None,
 ) -> UsageSeries:
     """Show allocated against utilized GPUs; by default of everything, over the last hour."""
@@ -67,8 +72,8 @@ async def usage_by(
     kind: UsageKind,
     on: On,
     caller: Caller,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
 ) -> list[UsageOf]:
     """Show averages of each project, node, or user that the caller may see, over the last hour."""
     end = _seconds(until) if until else on.clock()
@@ -101,9 +106,9 @@ async def usage_of_each(
 
 
 @router.get("/history")
-async def history(on: On, caller: Caller, since: datetime) -> list[PastWorkload]:
+async def history(on: On, caller: Caller, since: Time) -> list[PastWorkload]:
     """List every workload that held GPUs after a time, deleted ones too: a simulation's trace."""
-    authorise(caller, Action.SET_PROJECT)
+    authorise(caller, Action.READ_PAST)
     known = {record.id: record.spec.kind for record in await on.cluster.workloads()}
     return [
         PastWorkload(
@@ -114,6 +119,8 @@ async def history(on: On, caller: Caller, since: datetime) -> list[PastWorkload]
             submitted=_time(past.submitted),
             gpus=past.allocated_s / past.held_s,
             held_s=past.held_s,
+            starts=past.starts,
+            asked=json.loads(past.asked) if past.asked else None,
         )
         for past in await on.ledger.past(_seconds(since))
         if past.held_s > 0 and past.allocated_s > 0
@@ -134,6 +141,8 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     if report.pods is not None:
         await on.cluster.note_holders(node, _seen(report, report.pods, on.clock()))
         devices = await on.cluster.devices()
+    own = {device.uuid for device in devices.get(node, ())}
+    report = _of_its_node(report, own, await on.cluster.names())
     held = held_devices(await on.cluster.workloads(), devices)
     on.ledger.record(on.clock(), report.interval, held, report)
     await on.idle.observe(report)
@@ -142,7 +151,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
         with suppress(NotFound):  # deleted since
             await on.cluster.note(notice.workload, notice.text)
     uuids = {device.index: device.uuid for device in devices[node]}
-    releasing = {r.id for r in await on.cluster.workloads() if on.idle.releasing(r)}
+    releasing = on.idle.all_releasing(await on.cluster.workloads())
     return AgentReply(
         allocations=[_allocation(a, uuids, release=a.workload in releasing) for a in allocations]
     )
@@ -162,6 +171,21 @@ def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> Seen:
             Device(index, found.uuid, found.name, found.memory_mib, simulated=found.simulated)
             for index, found in enumerate(report.inventory)
         ),
+    )
+
+
+def _of_its_node(
+    report: AgentReport, uuids: AbstractSet[str], workloads: Container[WorkloadId]
+) -> AgentReport:
+    """Leave out what one node has no say in: devices of others, and workloads that nobody knows."""
+    told = {sample.workload for sample in report.samples}
+    known = {workload for workload in told if workload == "" or workload in workloads}
+    return report.model_copy(
+        update={
+            "devices": [d for d in report.devices if d.device in uuids],
+            "samples": [s for s in report.samples if s.device in uuids and s.workload in known],
+            "processes": tuple(p for p in report.processes if p.device in uuids),
+        }
     )
 
 
@@ -219,6 +243,7 @@ async def _series(on: Platform, found: Usage) -> UsageSeries:
         allocated_gpu_hours=found.allocated_gpu_hours,
         used_gpu_hours=found.used_gpu_hours,
         idle_gpu_hours=found.idle_gpu_hours,
+        measured=found.measured,
         simulated=world.simulated,
     )
 
@@ -242,12 +267,16 @@ def _allocation(held: Allocation, uuids: dict[int, str], *, release: bool) -> Ag
         },
         is_server=held.is_server,
         release=release,
+        cgroup=held.cgroup,
+        checkpoint_dir=held.checkpoint_dir,
     )
 
 
 def _seconds(at: datetime) -> float:
-    # A time without a zone is meant in UTC, as all times of the API are.
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    # A time without a zone is meant in UTC, as all times of the API are. Before 1970 there is
+    # nothing, and the first and the last day of the calendar have no time in every zone.
+    seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return min(max(seconds, 0.0), LAST_S)
 
 
 def _time(seconds: float) -> datetime:

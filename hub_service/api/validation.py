@@ -39,6 +39,9 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
     field = next((part for part in path if part.isidentifier()), "")
     if wrong["type"] == "json_invalid":
         return InvalidRequest("The body of the request is no JSON.", code="invalid_json")
+    if not field and wrong["type"] == "value_error":
+        # Of the whole message: no one field is at fault.
+        return InvalidRequest(f"This cannot be had: {_wanted(wrong)}.")
     if not field:
         return InvalidRequest("The request has no body that can be read.", code="invalid_json")
     if wrong["type"] == "missing":
@@ -56,6 +59,8 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
 def _shown(value: object) -> str:
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else f"{value[:57]}…")
+    if isinstance(value, int) and abs(value) >= 10**60:  # Python writes no more than 4300 digits
+        return "a number of more than 60 digits"
     return str(value) if isinstance(value, int | float) or value is None else "not possible"
 
 

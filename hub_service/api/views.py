@@ -5,9 +5,11 @@ What a caller must not see is left out here and nowhere else.
 """
 
 import hashlib
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.device_views import device_view
@@ -22,9 +24,11 @@ from runai.hub_service.api.permissions import (
     may,
 )
 from runai.hub_service.api.progress_views import metrics_view, progress_view
+from runai.hub_service.api.queues import WAITING, ProjectSums, place
 from runai.hub_service.api.schemas import (
     DeviceShareView,
     DeviceView,
+    ExpectedStartView,
     HistoryView,
     NodeView,
     NotificationView,
@@ -35,13 +39,13 @@ from runai.hub_service.api.schemas import (
     WorkloadDetail,
     WorkloadView,
 )
+from runai.hub_service.api.start_views import start_view
 from runai.hub_service.api.world import World
 from runai.hub_service.clusters.records import (
     HistoryEvent,
     ProjectSpec,
     WorkerRecord,
     WorkloadRecord,
-    WorkloadState,
 )
 from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory, gpu_text
 from runai.hub_service.submission import build_quota
@@ -51,8 +55,8 @@ __all__ = ["Viewer", "version_of"]
 TOLD = 10
 """Notifications in an overview."""
 
-RECENT = 100
-"""Finished workloads in an overview; `workloads` lists all."""
+SHOWN_WAITING, SHOWN_OWN = 200, 1000
+"""Workloads that wait in an overview: of thousands the first, and how many more there are."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +70,48 @@ class Viewer:
 
     def sees(self, record: WorkloadRecord) -> bool:
         """Tell whether the actor may know of a workload."""
+        if self.sees_all_of(record.spec.project):
+            return True
         project = self.world.spec(record.spec.project)
-        return may(self.actor, Action.SEE_WORKLOAD, project, record.spec)
+        mine = record.spec.user == self.actor.name
+        return mine and may(self.actor, Action.SEE_WORKLOAD, project, record.spec)
 
-    def workloads(self) -> list[WorkloadView]:
-        """Show all workloads that the actor may see, oldest first."""
-        return [self.workload(record) for record in self.world.workloads if self.sees(record)]
+    def sees_all_of(self, project: str) -> bool:
+        """Tell whether the actor may know of every workload of a project."""
+        known = self._sees_all_of.get(project)
+        if known is None:
+            known = may(self.actor, Action.SEE_WORKLOAD, self.world.spec(project))
+            self._sees_all_of[project] = known
+        return known
+
+    @cached_property
+    def _sees_all_of(self) -> dict[str, bool]:
+        return {}
+
+    def workloads(self, records: Iterable[WorkloadRecord]) -> list[WorkloadView]:
+        """Show those of them that the actor may see."""
+        return [self.workload(record) for record in records if self.sees(record)]
 
     def workload(self, record: WorkloadRecord) -> WorkloadView:
         """Show a workload as in a list."""
-        return WorkloadView(**self._workload(record))
+        world, spec = self.world, record.spec
+        project = world.spec(spec.project)
+        rights = (
+            may(self.actor, Action.CHANGE_WORKLOAD, project, spec),
+            may(self.actor, Action.READ_WORKLOAD, project, spec),
+        )
+        key = record.id, *rights
+        known = world.shown.get(key)
+        if known is None or known[0] is not record:
+            view = world.drawn.view(
+                record,
+                world.starts.get(record.id),
+                (world.simulated, world.largest_device_mib),
+                rights,
+                lambda: WorkloadView(**self._workload(record)),
+            )
+            known = world.shown[key] = (record, view)
+        return known[1]
 
     def detail(self, record: WorkloadRecord, history: Sequence[HistoryEvent]) -> WorkloadDetail:
         """Show a workload with all that only those in charge of it may read."""
@@ -90,6 +126,7 @@ class Viewer:
             expected_runtime=spec.expected_runtime,
             array_index=spec.array_index,
             image=spec.image,
+            gpu_types=list(spec.gpu_types),
             reported=metrics_view(self.world.progress.get(record.id)),
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,
@@ -118,7 +155,8 @@ class Viewer:
             "submitted": _time(record.submitted),
             "started": _maybe_time(record.started),
             "finished": _maybe_time(record.finished),
-            "reason": _reason(record),
+            "reason": self._reason(record),
+            "expected_start": self._start(record),
             "pauses": len(record.pauses),
             "attempts": record.attempts,
             "failures": record.failures,
@@ -137,6 +175,21 @@ class Viewer:
             "mine": may(self.actor, Action.CHANGE_WORKLOAD, world.spec(spec.project), spec),
             "version": version_of(record),
         }
+
+    def _start(self, record: WorkloadRecord) -> ExpectedStartView | None:
+        start = self.world.starts.get(record.id) if record.state in WAITING else None
+        return start_view(start) if start else None
+
+    def _reason(self, record: WorkloadRecord) -> ReasonView | None:
+        why, spec = record.reason, record.spec
+        if why is None:
+            return None
+        reads = may(self.actor, Action.READ_WORKLOAD, self.world.spec(spec.project), spec)
+        # What the system says of a failure has the owner's programs and paths in it.
+        text = why.text if reads else _TO_OTHERS.get(why.code, why.text)
+        return ReasonView(
+            code=why.code, rule=why.rule, text=text, gains=why.gains, position=record.position
+        )
 
     def _asked(self, record: WorkloadRecord) -> int:
         spec = record.spec
@@ -180,10 +233,8 @@ class Viewer:
         """Show a project with the shares of the last cycle."""
         world, actor = self.world, self.actor
         inside = actor.admin or actor.kind == "hub" or is_member(actor, spec)
-        records = world.by_project.get(spec.name, ())
+        sums = world.sums.get(spec.name, ProjectSums())
         share = world.shares.get(spec.name)
-        measured = [m for r in records if r.allocated and (m := world.meter.current(r.id))]
-        building = [r for r in records if not r.spec.preemptible]
         return ProjectView(
             name=spec.name,
             parent=spec.parent,
@@ -201,12 +252,12 @@ class Viewer:
             groups=list(spec.groups) if inside else [],
             admins=list(spec.admins) if inside else [],
             admin_groups=list(spec.admin_groups) if inside else [],
-            allocated=sum(r.allocated for r in records) / 1000,
-            build_allocated=sum(r.allocated for r in building) / 1000,
+            allocated=sums.allocated / 1000,
+            build_allocated=sums.building / 1000,
             fair_share=share.fair_share / 1000 if share else 0,
             over_quota=share.over_quota / 1000 if share else 0,
-            waiting=sum(r.state in _WAITING for r in records),
-            utilized=sum(gpus for gpus, _ in measured) if measured else None,
+            waiting=sums.waiting,
+            utilized=sum(sums.measured) if sums.measured else None,
             idle_session=idle_rules(spec.idle_session),
             idle_job=idle_rules(spec.idle_job),
             may_admin=actor.admin or is_project_admin(actor, spec),
@@ -221,33 +272,56 @@ class Viewer:
         ]
 
     def _device(self, node: str, device: Device) -> DeviceView:
-        world = self.world
-        held = [
-            (record, share.gpus)
-            for record in world.workloads
-            for worker in record.workers
-            if worker.node == node
-            for share in worker.devices
-            if share.device == device.index
-        ]
-        measured = world.meter.device(device.uuid)
-        running = world.present.on(world.at, device.uuid)
-        return device_view(device, held, measured, running, actor=self.actor, sees=self.sees)
+        world, actor = self.world, self.actor
+        held = world.held.get((node, device.index), ())
+        running = world.running(device.uuid)
+        holders = {record.id for record, _ in held}
+        has_others = any(process.workload not in holders for process in running)
+        # What differs between those who look: whom they see, and whose other processes are theirs.
+        seen = tuple([self.sees(record) for record, _ in held])
+        key = node, device.index, seen, (actor.admin, actor.name) if has_others else None
+        view = world.shown_devices.get(key)
+        if view is None:
+            measured = world.meter.device(device.uuid)
+            view = device_view(device, held, measured, running, actor=actor, sees=self.sees)
+            world.shown_devices[key] = view
+        return view
 
     def overview(self) -> Overview:
-        """Show everything, without workloads that finished long ago."""
-        finished = [r.id for r in self.world.workloads if r.state.finished]
-        old = set(finished[:-RECENT])
-        seen = [r for r in self.world.workloads if r.id not in old and self.sees(r)]
+        """Show everything, without what finished long ago and without the ends of long queues."""
+        waiting, left_out = self._first_in_queue()
+        seen = [*filter(self.sees, self.world.queues.present), *waiting]
+        seen.sort(key=lambda record: record.submitted)
         return Overview(
             at=_time(self.world.at),
             projects=self.projects(),
             workloads=[self.workload(record) for record in seen],
+            waiting_left_out=left_out,
             nodes=self.nodes(),
             idle_gpu_hours_reclaimed=self.world.meter.reclaimed() / 3600,
             notifications=self._notifications(),
-            notes=self._notes() if self.actor.admin else [],
+            notes=[*_more(left_out), *(self._notes() if self.actor.admin else ())],
         )
+
+    def _first_in_queue(self) -> tuple[list[WorkloadRecord], int]:
+        """Return those that wait, the actor's own and the first ones before others, and the rest.
+
+        Of a project's queue no more than all together: whose turn is far off is listed by
+        `workloads`.
+        """
+        queues = self.world.queues
+        own = [r for r in queues.of_user.get(self.actor.name, ()) if self.sees(r)]
+        projects = sorted(queues.of_project)  # of those with the same place always the same first
+        open_ = [queues.of_project[name] for name in projects if self.sees_all_of(name)]
+        found = {record.id: record for record in own[:SHOWN_OWN]}
+        others = heapq.merge(*(queue[:SHOWN_WAITING] for queue in open_), key=place)
+        for record in others:
+            if len(found) >= SHOWN_WAITING:
+                break
+            found.setdefault(record.id, record)
+        many = sum(len(queue) for queue in open_)
+        many += sum(not self.sees_all_of(record.spec.project) for record in own)
+        return list(found.values()), many - len(found)
 
     def _notifications(self) -> list[NotificationView]:
         recent = self.world.recent.of(self.actor.name, self.world.at)[:TOLD]
@@ -280,7 +354,11 @@ class Viewer:
         return notes
 
 
-_WAITING = frozenset({WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING})
+def _more(waiting: int) -> list[str]:
+    return [f"{waiting} more wait than are listed here: `runai list` shows all."] if waiting else []
+
+
+_TO_OTHERS = {"failed": "failed", "not_started": "could not be started"}
 
 
 def version_of(record: WorkloadRecord) -> str:
@@ -300,15 +378,6 @@ def version_of(record: WorkloadRecord) -> str:
         record.elastic,
     )
     return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
-
-
-def _reason(record: WorkloadRecord) -> ReasonView | None:
-    why = record.reason
-    if why is None:
-        return None
-    return ReasonView(
-        code=why.code, rule=why.rule, text=why.text, gains=why.gains, position=record.position
-    )
 
 
 def _time(seconds: float) -> datetime:

@@ -1,21 +1,41 @@
 """What the messages of the wire contract have in common: their base, their names, their errors."""
 
+import re
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 __all__ = [
+    "MOST_PID",
+    "Argument",
     "EnvName",
     "Gpus",
     "ImageName",
+    "Line",
+    "Path",
     "PositiveInt",
     "Problem",
     "ProjectName",
+    "Time",
     "UserName",
     "Wire",
     "WorkloadName",
 ]
+
+# What no name has: controls, and what hides in a line or turns it around.
+_ODD = "\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+MOST_PID = 2**22
+"""The largest that Linux gives."""
 
 ProjectName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?$", max_length=24)
@@ -26,14 +46,43 @@ WorkloadName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?$", max_length=38)
 ]
 
-UserName = Annotated[
-    str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f/]+$")
-]
+UserName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=f"^[^{_ODD}/]+$")]
 
-Gpus = Annotated[Decimal, Field(ge=0, le=100_000, decimal_places=3, allow_inf_nan=False)]
+Line = Annotated[str, StringConstraints(max_length=255, pattern=f"^[^{_ODD}]*$")]
+"""A text on one line."""
+
+Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+Argument = Annotated[str, StringConstraints(max_length=131_000, pattern=r"^[^\x00]*$")]
+"""What a program can be given: Linux takes 128 KiB at once, and no NUL."""
+
+Gpus = Annotated[
+    Decimal,
+    Field(ge=0, le=100_000, decimal_places=3, allow_inf_nan=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": 100_000, "multipleOf": 0.001},
+                {"type": "string", "pattern": r"^[0-9]{1,5}(\.[0-9]{1,3})?$"},
+            ]
+        },
+        mode="validation",
+    ),
+]
 """GPUs of one worker or of a project; whole, or below 1 a fraction (the service checks which)."""
 
-PositiveInt = Annotated[int, Field(ge=1)]
+
+def _written(value: object) -> object:
+    """Refuse what pydantic would read as seconds or milliseconds since 1970."""
+    if isinstance(value, str) and _DAY.match(value) is None:
+        raise ValueError("it must be a time such as 2026-01-31T12:00:00Z")
+    return value
+
+
+Time = Annotated[datetime, BeforeValidator(_written)]
+"""As RFC 3339 writes it; without a zone it is meant in UTC."""
+
+PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 ImageName = Annotated[
     str,

@@ -7,17 +7,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.answers import explanation
 from runai.hub_service.api.permissions import Action
 from runai.hub_service.api.platform import Caller, On, Platform, Watching
 from runai.hub_service.api.questions import ExplanationView
+from runai.hub_service.api.scaling import scale as scale_job
 from runai.hub_service.api.schemas import (
     EnvironmentView,
     LogLine,
     ProcessReport,
+    ScaleRequest,
     SubmitReply,
     SubmitRequest,
     WorkloadDetail,
@@ -36,6 +38,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/workloads", tags=["workloads"])
 
 LONGEST_POLL_S = 60.0
+LINES_AT_ONCE = 1000
 
 
 @router.get("")
@@ -47,18 +50,28 @@ async def list_workloads(
     state: WorkloadStateName | None = None,
 ) -> list[WorkloadView]:
     """List the workloads that the caller may see, oldest first."""
-    views = (await on.viewer(caller)).workloads()
-    wanted = {"project": project, "user": user, "state": state}
-    asked = {name: value for name, value in wanted.items() if value is not None}
-    return [v for v in views if all(getattr(v, name) == asked[name] for name in asked)]
+    viewer = await on.viewer(caller)
+    records = viewer.world.workloads
+    if user is not None:  # first, since it leaves least of thousands
+        records = [record for record in records if record.spec.user == user]
+    if project is not None:
+        records = [record for record in records if record.spec.project == project]
+    if state is not None:
+        records = [record for record in records if record.state.value == state]
+    return viewer.workloads(records)
 
 
 @router.post("", status_code=201)
 async def submit(
-    request: SubmitRequest, on: On, caller: Caller, *, dry_run: bool = False
+    request: SubmitRequest,
+    on: On,
+    caller: Caller,
+    *,
+    dry_run: bool = False,
+    idempotency_key: Annotated[str, Header(pattern=r"^([A-Za-z0-9_-]{8,64})?$")] = "",
 ) -> SubmitReply:
-    """Queue a job or a session, or say what would come of it."""
-    return await submit_request(on, caller, request, dry_run=dry_run)
+    """Queue a job or a session, or say what would come of it; a repeated key stores nothing."""
+    return await submit_request(on, caller, request, key=idempotency_key, dry_run=dry_run)
 
 
 @router.get("/{project}/{name}")
@@ -103,6 +116,15 @@ async def resume(project: str, name: str, on: On, caller: Caller) -> WorkloadDet
     """Put a suspended job back into its place in the queue."""
     record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
     return await _detail(on, caller, await on.cluster.resume(record.id, by=caller.name))
+
+
+@router.post("/{project}/{name}/scale")
+async def scale(
+    project: str, name: str, asked: ScaleRequest, on: On, caller: Caller
+) -> WorkloadDetail:
+    """Let an elastic job have more or fewer workers; it goes on."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    return await _detail(on, caller, await scale_job(on, caller, record, asked))
 
 
 @router.post("/{project}/{name}/keep")
@@ -178,21 +200,31 @@ async def logs(
         raise NotFound(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
         )
+
+    async def still_allowed() -> None:
+        await watching.check()
+        # It may be known who reads, and they may have left the project meanwhile.
+        await on.allowed(watching.actor, Action.READ_WORKLOAD, record.id)
+
     chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow)
-    body = with_signs_of_life(_log_lines(chunks), b"\n", watching.check, on.leaving)
+    body = with_signs_of_life(_log_lines(chunks), b"\n", still_allowed, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")
 
 
 async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         lines = chunk.lines.removesuffix(b"\n").split(b"\n")
-        yield b"".join(
-            LogLine(worker=chunk.worker, attempt=chunk.attempt, text=line.decode(errors="replace"))
-            .model_dump_json()
-            .encode()
-            + b"\n"
-            for line in lines
-        )
+        # A piece may be a line of a megabyte, or a hundred thousand empty ones.
+        for begin in range(0, len(lines), LINES_AT_ONCE):
+            yield b"".join(
+                LogLine(
+                    worker=chunk.worker, attempt=chunk.attempt, text=line.decode(errors="replace")
+                )
+                .model_dump_json()
+                .encode()
+                + b"\n"
+                for line in lines[begin : begin + LINES_AT_ONCE]
+            )
 
 
 async def _changed(

@@ -9,7 +9,11 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.drawn_views import DrawnViews
 from runai.hub_service.api.present import Present
+from runai.hub_service.api.queues import ProjectSums, Queues, sums_of
+from runai.hub_service.api.reports import ProcessSample
+from runai.hub_service.api.schemas import DeviceView, WorkloadView
 from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.records import (
     ProjectRecord,
@@ -20,10 +24,14 @@ from runai.hub_service.clusters.records import (
 from runai.hub_service.idle.watch import IdleNow
 from runai.hub_service.ledger import Totals
 from runai.hub_service.notifications import Recent
+from runai.hub_service.scheduler.explanation import ExpectedStart
 from runai.hub_service.scheduler.model import ProjectShare
 from runai.hub_service.scheduler.quantity import MilliGpu
 
 __all__ = ["Meter", "World"]
+
+DeviceKey = tuple[str, int, tuple[bool, ...], tuple[bool, str] | None]
+"""Node, number, which of its holders the reader sees, and who reads where others are on it."""
 
 
 class Meter(Protocol):
@@ -67,10 +75,16 @@ class World:
     shares: Mapping[str, ProjectShare]
     meter: Meter
     present: Present
+    starts: Mapping[WorkloadId, ExpectedStart] = field(default_factory=dict)
+    """When those that wait are expected to start, as far as was looked."""
     progress: Mapping[WorkloadId, Progress] = field(default_factory=dict)
     """What jobs have reported of themselves last."""
     recent: Recent = field(default_factory=Recent)
     """What people were told lately."""
+    drawn: DrawnViews = field(default_factory=DrawnViews)
+    """What was drawn before, and is the same now."""
+    queued: Callable[[Sequence[WorkloadRecord]], Queues] = Queues.of
+    """Puts workloads in order, or knows that it has done so."""
     idle: Callable[[WorkloadId], IdleNow | None] = lambda _workload: None
     """How idle a workload is; None: it is not."""
 
@@ -91,6 +105,11 @@ class World:
         return max((len(devices) for devices in self.devices.values()), default=0)
 
     @cached_property
+    def gpu_types(self) -> frozenset[str]:
+        """Return the types of all devices."""
+        return frozenset(d.name for devices in self.devices.values() for d in devices)
+
+    @cached_property
     def capacity(self) -> MilliGpu:
         """Return all GPUs of all nodes."""
         return MilliGpu(1000 * sum(len(devices) for devices in self.devices.values()))
@@ -101,17 +120,55 @@ class World:
         return any(d.simulated for devices in self.devices.values() for d in devices)
 
     @cached_property
-    def by_project(self) -> Mapping[str, Sequence[WorkloadRecord]]:
-        """Return the workloads of each project, those of its children included."""
-        found: dict[str, list[WorkloadRecord]] = {name: [] for name in self.projects}
-        for record in self.workloads:
-            name: str | None = record.spec.project
-            while name is not None and name in found:
-                found[name].append(record)
-                spec = self.spec(name)
-                name = spec.parent if spec else None
+    def queues(self) -> Queues:
+        """Return who waits and who does not."""
+        return self.queued(self.workloads)
+
+    @cached_property
+    def sums(self) -> Mapping[str, ProjectSums]:
+        """Return what each project's workloads come to, those of its children included."""
+        specs = {name: record.spec for name, record in self.projects.items()}
+        return sums_of(self.queues, specs, self._busy)
+
+    def _busy(self, record: WorkloadRecord) -> float | None:
+        measured = self.meter.current(record.id)
+        return measured[0] if measured else None
+
+    @cached_property
+    def held(self) -> Mapping[tuple[str, int], Sequence[tuple[WorkloadRecord, MilliGpu]]]:
+        """Return who holds how much of each device that somebody holds, by node and number."""
+        found: dict[tuple[str, int], list[tuple[WorkloadRecord, MilliGpu]]] = {}
+        for record in self.queues.holding:
+            for worker in record.workers:
+                for share in worker.devices:
+                    holders = found.setdefault((worker.node or "", share.device), [])
+                    holders.append((record, share.gpus))
         return found
+
+    @cached_property
+    def shown(self) -> dict[tuple[WorkloadId, bool, bool], tuple[WorkloadRecord, WorkloadView]]:
+        """What was drawn of this instant, by what its reader may do: the same for all of them."""
+        return {}
+
+    @cached_property
+    def shown_devices(self) -> dict[DeviceKey, DeviceView]:
+        """Devices drawn of this instant, by all that differs between readers."""
+        return {}
+
+    def running(self, uuid: str) -> Sequence[ProcessSample]:
+        """Return the processes on a device."""
+        found = self._running.get(uuid)
+        if found is None:
+            found = self._running[uuid] = self.present.on(self.at, uuid)
+        return found
+
+    @cached_property
+    def _running(self) -> dict[str, Sequence[ProcessSample]]:
+        return {}
 
     def device(self, node: str, index: int) -> Device | None:
         """Return a device of a node by its number."""
-        return next((d for d in self.devices.get(node, ()) if d.index == index), None)
+        devices = self.devices.get(node, ())
+        if index < len(devices) and devices[index].index == index:  # as nearly everywhere
+            return devices[index]
+        return next((d for d in devices if d.index == index), None)

@@ -18,6 +18,7 @@ from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.client import Client
 from runai.hub_service.errors import NotFound
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
+from runai.hub_service.printable import for_terminal
 from runai.hub_service.scheduler.quantity import duration_text
 
 __all__ = ["describe", "explanation_lines", "workload_lines"]
@@ -68,6 +69,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Array index", "" if w.array_index is None else str(w.array_index)),
         ("Command", shlex.join(w.command) if w.command else ""),
         ("Image", w.image),
+        ("GPU type", " or ".join(w.gpu_types)),
         ("Directory", w.workdir),
         ("Checkpoints", w.checkpoint_dir),
         ("Logs", w.log_dir),
@@ -155,11 +157,12 @@ def _show_workload(workload: WorkloadDetail, told: ExplanationView | None, outpu
     if workload.history:
         click.echo("\nHistory:")
         for event in workload.history:
-            click.echo(f"  {render.clock(event.at)}  {event.kind:<10} {event.text}".rstrip())
+            line = f"  {render.clock(event.at)}  {event.kind:<10} {event.text}"
+            click.echo(for_terminal(line).rstrip())
     if workload.source:
         click.echo("\nSource:")
         for line in workload.source.splitlines():
-            click.echo(f"  {line}".rstrip())
+            click.echo(f"  {for_terminal(line)}".rstrip())
 
 
 def _code(exit_code: int | None) -> str:

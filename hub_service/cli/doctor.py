@@ -8,7 +8,9 @@ from typing import Final
 import click
 
 from runai.hub_service.cli import render
-from runai.hub_service.cli.examination import Finding, examine
+from runai.hub_service.cli.at_work import at_work
+from runai.hub_service.cli.examination import examine
+from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.reporting import Command, output_option
 
 __all__ = ["doctor"]
@@ -30,7 +32,8 @@ def doctor(ctx: click.Context, data_dir: str | None, output: str) -> None:
 
     One line for each check, and below a failure how to mend it.
     """
-    findings = examine(data_dir)
+    with at_work("Examining this computer and the way to the hub"):
+        findings = examine(data_dir)
     if output == "json":
         render.show_json([finding._asdict() for finding in findings])
     else:

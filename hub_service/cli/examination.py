@@ -4,44 +4,60 @@ Each answers with a Finding, whatever happens: an error is an answer here. Uses 
 the service knows. Called by `doctor` alone.
 """
 
+import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 import httpx
 
 from runai.hub_service.api.schemas import NodeView
+from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.hub_login import is_this_machine
+from runai.hub_service.cli.installation import (
+    check_command,
+    check_groups,
+    check_hub_version,
+    check_mps,
+    check_storage,
+)
 from runai.hub_service.client import Client
 from runai.hub_service.connection import Connection, config_path, find_connection
 from runai.hub_service.errors import Forbidden, RunaiError, Unauthenticated
 
-__all__ = ["Finding", "examine"]
+__all__ = ["examine"]
 
+_NOT_READY: Final = {
+    "database": (
+        "it cannot store anything: its last write failed",
+        "Make room on the disk of its data directory, or make its databases writable again.",
+    ),
+    "scheduler": (
+        "it does not decide: its last cycle failed, or none was run of late",
+        "Look into hub.log (`runai.controller`); on Kubernetes, at its rights and the API server.",
+    ),
+    "leaving": ("it is about to end", "Look again in a few seconds."),
+}
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _TIMEOUT_S: Final = 5.0
-
-
-class Finding(NamedTuple):
-    """The answer to one question."""
-
-    verdict: Literal["ok", "note", "failure"]
-    subject: str
-    text: str
-    mend: str = ""
 
 
 def examine(data_dir: str | None) -> list[Finding]:
     """Ask all questions; what depends on a failed one is left out."""
     return [
         check_provider(),
+        check_command(),
         check_versions(),
-        *check_way_to_service(),
+        *(cluster := [*check_cluster()]),
+        *(() if _waits_to_lead(cluster) else check_way_to_service()),
         check_driver(),
+        check_groups(),
+        *check_mps(),
+        *check_hub_version(),
         *check_data_directory(data_dir),
     ]
 
@@ -70,10 +86,37 @@ def check_versions() -> Finding:
     return Finding("ok", "versions", f"jupyter-runai {ours}, Python {python} at {sys.executable}")
 
 
+def check_cluster() -> Iterable[Finding]:
+    """In the pod of a service over Kubernetes: has it all that it needs there, and in the hub?"""
+    if not _is_service_over_kubernetes():
+        return ()
+    from runai.hub_service.cli.cluster_examination import examine_cluster  # noqa: PLC0415
+
+    return examine_cluster(os.environ)
+
+
+def _waits_to_lead(cluster: Iterable[Finding]) -> bool:
+    # Whoever does not lead listens nowhere.
+    return any(found.subject == "leader" and found.verdict != "ok" for found in cluster)
+
+
+def _is_service_over_kubernetes() -> bool:
+    return os.environ.get("RUNAI_CLUSTER") == "kubernetes"
+
+
+def _connection() -> Connection:
+    """Find the service; in its own pod that is the one beside us, and we are the hub to it."""
+    if _is_service_over_kubernetes():
+        from runai.hub_service.cli.cluster_examination import own_service  # noqa: PLC0415
+
+        return own_service(os.environ) or find_connection()
+    return find_connection()
+
+
 def check_way_to_service() -> Iterator[Finding]:
     """Is there a login, does the service answer, does it know us, does it have devices?"""
     try:
-        found = find_connection()
+        found = _connection()
     except RunaiError as error:
         yield Finding("failure", "login", error.message, error.hint)
         return
@@ -108,7 +151,26 @@ def check_health(found: Connection) -> Finding:
     if reply.status_code != httpx.codes.OK:
         text = f"it answers with status {reply.status_code}"
         return Finding("failure", subject, text, "Look into hub.log in its data directory.")
-    return Finding("ok", subject, "it is well")
+    return check_ready(found)
+
+
+def check_ready(found: Connection) -> Finding:
+    """Can it store what is asked for, and does it decide?"""
+    subject = "service"
+    try:
+        reply = httpx.get(
+            f"{found.url.rstrip('/')}/health/ready",
+            timeout=_TIMEOUT_S,
+            trust_env=not is_this_machine(found.url),
+        )
+    except httpx.HTTPError as failed:
+        text = f"it does not say whether it is ready ({type(failed).__name__})"
+        return Finding("failure", subject, text, "Look into hub.log in its data directory.")
+    if reply.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        because = reply.json().get("because", "")
+        text, mend = _NOT_READY.get(because, ("it is not ready", "Look into hub.log."))
+        return Finding("failure", subject, text, mend)
+    return Finding("ok", subject, "it is well: it stores what is asked for, and decides")
 
 
 def check_token(found: Connection) -> Iterator[Finding]:
@@ -129,6 +191,7 @@ def check_token(found: Connection) -> Iterator[Finding]:
         text = f"the service has version {me.version}, this command {ours}"
         yield Finding("note", "versions", text, f"pip install jupyter-runai=={me.version}")
     yield check_devices(nodes)
+    yield from check_agents(nodes)
 
 
 def check_devices(nodes: list[NodeView]) -> Finding:
@@ -143,6 +206,21 @@ def check_devices(nodes: list[NodeView]) -> Finding:
         return Finding("failure", "devices", f"{text}, not healthy: {', '.join(broken)}", mend)
     simulated = sum(d.simulated for d in devices)
     return Finding("ok", "devices", f"{text}, {simulated} of them simulated" if simulated else text)
+
+
+def check_agents(nodes: list[NodeView]) -> Iterator[Finding]:
+    """Does every node's agent report?"""
+    silent = [
+        node.name
+        for node in nodes
+        if node.devices and all(device.utilized is None for device in node.devices)
+    ]
+    if silent:
+        text = f"nothing is measured on {', '.join(silent)}: no agent reports"
+        mend = "The service starts it, its trouble is in hub.log; on Kubernetes see its pods' logs."
+        yield Finding("failure", "agents", text, mend)
+    elif nodes:
+        yield Finding("ok", "agents", "every node's agent reports")
 
 
 def check_driver() -> Finding:
@@ -168,6 +246,7 @@ def check_driver() -> Finding:
 def check_data_directory(named: str | None) -> Iterator[Finding]:
     """Are the secrets of a platform on this machine readable by its owner alone?"""
     # The hub's half of the distribution: only where a platform runs.
+    from runai.embedded.backups import DATABASES  # noqa: PLC0415
     from runai.embedded.directory import DataDirectory  # noqa: PLC0415
     from runai.embedded.up import DEFAULT_DATA_DIR  # noqa: PLC0415
 
@@ -185,6 +264,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     except PermissionError:
         yield Finding("note", subject, f"{root} belongs to somebody else")
         return
+    yield from check_storage(root, DATABASES)
     if open_paths:
         names = " ".join(str(path) for path in open_paths)
         text = f"others can read {names}"

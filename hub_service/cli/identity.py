@@ -9,6 +9,7 @@ import click
 
 from runai.hub_service.api.schemas import WhoAmI
 from runai.hub_service.cli import projects, render
+from runai.hub_service.cli.at_work import at_work
 from runai.hub_service.cli.hub_login import HubLogin, hub_root
 from runai.hub_service.cli.naming import PROJECT_NAME
 from runai.hub_service.cli.remembered import forget, inside_session, remember
@@ -42,15 +43,18 @@ def login(url: str, user: str | None, password_stdin: bool, token: str | None) -
     for 90 days.
     """
     with HubLogin(hub_root(url)) as hub:
-        hub.check()
+        with at_work(f"Asking {hub.root}"):
+            hub.check()
         if hub.is_overheard:
             click.echo(f"Careful: {hub.root} is not encrypted; others may read along.", err=True)
         if token is None:
             name = user or click.prompt("User")
-            hub.log_in(name, _password(name, password_stdin=password_stdin))
-            token = hub.mint_token()
+            password = _password(name, password_stdin=password_stdin)
+            with at_work(f"Logging in to {hub.root}"):
+                hub.log_in(name, password)
+                token = hub.mint_token()
         service = hub.root + _SERVICE
-    with Client(service, token) as client:
+    with at_work(f"Asking {service}"), Client(service, token) as client:
         me = client.whoami()
     remember(service, token)
     click.echo(f"Logged in to {hub.root} as {me.name}. Projects: {render.listed(me.projects)}.")

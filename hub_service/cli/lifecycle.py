@@ -15,7 +15,7 @@ from runai.hub_service.cli.waiting import FINISHED
 from runai.hub_service.client import Client
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["delete", "keep", "regain", "release", "resume", "suspend"]
+__all__ = ["delete", "for_each", "keep", "regain", "release", "resume", "suspend"]
 
 _NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
 
@@ -30,7 +30,7 @@ def suspend(names: tuple[str, ...], project: str | None) -> None:
     suspended but deleted.
     """
     with Client.discover() as client:
-        _each(find_all(client, names, project), lambda w: client.suspend(w.id).state)
+        for_each(find_all(client, names, project), lambda w: client.suspend(w.id).state)
 
 
 @click.command(cls=Command)
@@ -42,7 +42,7 @@ def resume(names: tuple[str, ...], project: str | None) -> None:
     At their old places; they start again from their checkpoints.
     """
     with Client.discover() as client:
-        _each(find_all(client, names, project), lambda w: client.resume(w.id).state)
+        for_each(find_all(client, names, project), lambda w: client.resume(w.id).state)
 
 
 @click.command(cls=Command)
@@ -70,7 +70,7 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
             client.delete(workload.id)
             return "deleted" if workload.state in FINISHED or not workload.allocated else "stopping"
 
-        _each(found, stop)
+        for_each(found, stop)
 
 
 @click.command(cls=Command)
@@ -87,7 +87,7 @@ def keep(names: tuple[str, ...], project: str | None) -> None:
             idle = client.keep(workload.id).idle
             return idle.text if idle else "kept"
 
-        _each(find_all(client, names, project), ask)
+        for_each(find_all(client, names, project), ask)
 
 
 @click.command(cls=Command)
@@ -104,7 +104,7 @@ def release(names: tuple[str, ...], project: str | None) -> None:
             client.release(workload.id)
             return "gives its GPUs back"
 
-        _each(find_all(client, names, project), give)
+        for_each(find_all(client, names, project), give)
 
 
 @click.command(cls=Command)
@@ -116,10 +116,11 @@ def regain(names: tuple[str, ...], project: str | None) -> None:
     They go on while they wait in the queue.
     """
     with Client.discover() as client:
-        _each(find_all(client, names, project), lambda w: client.regain(w.id).state)
+        for_each(find_all(client, names, project), lambda w: client.regain(w.id).state)
 
 
-def _each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], str]) -> None:
+def for_each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], str]) -> None:
+    """Do it to each, and print what came of it; one that is refused keeps no other from it."""
     refused = False
     for workload in workloads:
         try:

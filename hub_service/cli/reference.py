@@ -26,6 +26,9 @@ Inside a notebook session `runai` finds the hub by itself. Elsewhere log in once
 `NAME` is `exp1`, or `project/exp1` where that is not unique. `-o json` prints what the API said.
 Exit codes: 0 done; 1 refused, with one sentence and a hint on standard error; 2 misuse;
 130 Ctrl-C; with `submit --wait` and `exec`, the program's own.
+
+Colours, and a bar while something takes longer than a second, are on terminals only; `NO_COLOR`
+is heeded.
 """
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runai.hub_service.api.schemas import ReasonView, WorkloadView
+from runai.hub_service.printable import for_terminal, printable
 
 __all__ = [
     "SIMULATED_NOTE",
@@ -141,7 +142,7 @@ def reason(why: ReasonView | None) -> str:
     if why is None:
         return ""
     place = f" (place {why.position} in the queue)" if why.position else ""
-    return why.text + place
+    return printable(why.text) + place
 
 
 def devices(workload: WorkloadView) -> str:
@@ -168,7 +169,7 @@ def show_table(
     for title in header:
         table.add_column(title, no_wrap=title != fold)
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        table.add_row(*(_cell(cell) for cell in row))
     with console.capture() as printed:
         console.print(table)
     # Padding to the column's width would leave blanks at each line's end.
@@ -176,11 +177,16 @@ def show_table(
         click.echo(line.rstrip())
 
 
+def _cell(content: str | Text) -> Text:
+    return content if isinstance(content, Text) else Text(for_terminal(content))
+
+
 def show_lines(lines: Sequence[tuple[str, str]]) -> None:
     """Print `Key: value` lines with the values below one another."""
     width = max(len(key) for key, _ in lines) + 1
     for key, value in lines:
-        click.echo(f"{click.style(f'{key}:'.ljust(width), bold=True)} {value}")
+        shown = "\n".join(map(for_terminal, value.split("\n")))
+        click.echo(f"{click.style(f'{key}:'.ljust(width), bold=True)} {shown}")
 
 
 def show_json(value: BaseModel | Sequence[BaseModel | dict[str, Any]] | dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from runai.hub_service.errors import RunaiError
+from runai.hub_service.printable import for_terminal
 
 __all__ = ["INTERRUPTED", "Command", "Group", "ReportedError", "output_option", "report"]
 
@@ -40,9 +41,11 @@ def report(error: RunaiError, *, as_json: bool = False, file: Any = None) -> Non
         problem = {"code": error.code, "detail": error.message, "hint": error.hint}
         click.echo(json.dumps({"error": problem}, ensure_ascii=False), err=True, file=file)
         return
-    click.echo(f"{click.style('Error:', fg='red', bold=True)} {error.message}", err=True, file=file)
-    if error.hint:
-        click.echo(f"{click.style('Hint:', fg='cyan')} {error.hint}", err=True, file=file)
+    for title, colour, text in (("Error:", "red", error.message), ("Hint:", "cyan", error.hint)):
+        if text:
+            shown = "\n".join(map(for_terminal, text.split("\n")))
+            styled = click.style(title, fg=colour, bold=title == "Error:" or None)
+            click.echo(f"{styled} {shown}", err=True, file=file)
 
 
 class _Reporting(click.Command):

@@ -34,6 +34,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "lifecycle:suspend", "Pause jobs until they are resumed; they give their GPUs back."
         ),
         "resume": CommandEntry("lifecycle:resume", "Put suspended jobs back into the queue."),
+        "scale": CommandEntry("scale:scale", "Let elastic jobs have more or fewer workers."),
         "keep": CommandEntry("lifecycle:keep", "Keep idle GPUs for 30 more minutes."),
         "release": CommandEntry(
             "lifecycle:release", "Give sessions' GPUs to others; the sessions go on."
@@ -61,6 +62,12 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
     },
     "Platform": {
         "up": CommandEntry("programs:up", "Start the whole platform on this machine."),
+        "backup": CommandEntry(
+            "backups:backup", "Copy the platform's databases and secrets, while it runs."
+        ),
+        "restore": CommandEntry(
+            "backups:restore", "Put a backup back while the platform is stopped."
+        ),
         "schedule": CommandEntry(
             "scheduling:schedule", "Print what would start, stop and wait, and why."
         ),

@@ -1,21 +1,28 @@
 """`runai logs` and `runai exec`: what a workload wrote, and a program beside it on its GPUs.
 
-`exec` replaces this process, so that signals, the terminal and the exit code are the program's own;
-`-i` and `-t`, known from kubectl, are true anyway.
+On this machine `exec` replaces this process, so that signals, the terminal and the exit code are
+the program's own; `-i` and `-t`, known from kubectl, are true anyway. A program in a pod of
+Kubernetes runs there: what it reads goes there first, what it writes comes as it is written.
 """
 
 import os
+import sys
+from base64 import b64encode
+from codecs import getincrementaldecoder
 from pathlib import Path
+from typing import TextIO
 
 import click
 
+from runai.hub_service.api.program_schemas import MOST_INPUT_BYTES, ExecRequest
 from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.cli import render
 from runai.hub_service.cli.naming import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.program import CommandAfterDashes
 from runai.hub_service.cli.reporting import Command
 from runai.hub_service.client import Client
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.errors import Conflict, InvalidRequest, Unavailable
+from runai.hub_service.printable import for_terminal
 
 __all__ = ["exec_", "logs"]
 
@@ -39,9 +46,12 @@ def logs(
     with Client.discover() as client:
         workload = find(client, name, project)
         several = len(workload.workers) > 1 and worker is None
+        # Into a file or another program goes what was written, to a terminal what cannot act on it.
+        terminal = sys.stdout.isatty()
         silent = True
         for line in client.logs(workload.id, worker=worker, tail=tail, follow=follow):
-            click.echo(f"[{line.worker}] {line.text}" if several else line.text)
+            text = for_terminal(line.text) if terminal else line.text
+            click.echo(f"[{line.worker}] {text}" if several else text)
             silent = False
     if silent and tail != 0:
         why = render.reason(workload.reason)
@@ -54,18 +64,33 @@ def logs(
 @click.option(
     "--worker", type=click.IntRange(min=0), metavar="N", default=0, help="With its environment."
 )
-@click.option("-i", "--stdin", is_flag=True, hidden=True, expose_value=False)
-@click.option("-t", "--tty", is_flag=True, hidden=True, expose_value=False)
+@click.option("-i", "--stdin", is_flag=True, help="On Kubernetes: hand on what comes in.")
+@click.option("-t", "--tty", is_flag=True, hidden=True)
 @in_project
-def exec_(name: str, worker: int, project: str | None, program: tuple[str, ...]) -> None:
+@click.pass_context
+def exec_(
+    context: click.Context,
+    name: str,
+    worker: int,
+    stdin: bool,
+    tty: bool,
+    project: str | None,
+    program: tuple[str, ...],
+) -> None:
     """Run a program on the GPUs of a running workload.
 
-    Here, in the workload's directory and with its environment, as in
-    `runai exec exp1 -- nvidia-smi`. It shares the allocation; it adds none.
+    With its environment and in its directory, as in `runai exec exp1 -- nvidia-smi`: on one
+    machine here, on Kubernetes in its pod. It shares the allocation; it adds none.
     """
     with Client.discover() as client:
         workload = find(client, name, project)
-        handed = client.environment(workload.id, worker=worker)
+        try:
+            handed = client.environment(workload.id, worker=worker)
+        except Conflict as refused:
+            if refused.code != "is_a_pod":
+                raise
+            asked = ExecRequest(command=list(program), stdin=_input(stdin=stdin, tty=tty))
+            context.exit(_in_pod(client, workload.id, asked, worker))
     if handed.workdir:
         _enter(Path(handed.workdir), workload)
     environment = os.environ | handed.environment
@@ -76,6 +101,58 @@ def exec_(name: str, worker: int, project: str | None, program: tuple[str, ...])
             f"'{program[0]}' cannot be run: {(failed.strerror or 'unknown reason').lower()}.",
             hint="It is looked up here, in the workload's PATH.",
         ) from failed
+
+
+def _input(*, stdin: bool, tty: bool) -> bytes:
+    """Return, in base 64, all that a program in a pod is to read."""
+    if tty:
+        raise InvalidRequest(
+            "A program in a pod gets no terminal from here.",
+            hint="Leave -t out; a terminal of JupyterLab, or kubectl exec -it, has one.",
+            code="no_terminal",
+        )
+    given = sys.stdin.buffer.read(MOST_INPUT_BYTES + 1) if stdin else b""
+    if len(given) > MOST_INPUT_BYTES:
+        raise InvalidRequest(
+            f"More than {MOST_INPUT_BYTES >> 20} MiB cannot be handed on.",
+            hint="Put it into a file that the workload can read.",
+            code="too_large",
+        )
+    return b64encode(given)
+
+
+def _in_pod(client: Client, workload: str, asked: ExecRequest, worker: int) -> int:
+    """Show what a program writes, as it comes; return how it ended."""
+    screens = (_Screen(sys.stdout), _Screen(sys.stderr))
+    for piece in client.execute(workload, asked, worker):
+        if piece.exit_code is not None:
+            if piece.why:
+                click.echo(f"'{asked.command[0]}' cannot be run: {piece.why}", err=True)
+            return piece.exit_code
+        for screen, data in zip(screens, (piece.stdout, piece.stderr), strict=True):
+            screen.show(data)
+    raise Unavailable(
+        f"The connection to the program in {workload} broke.",
+        hint="It may still run: look by runai exec.",
+        code="broken_off",
+    )
+
+
+class _Screen:
+    """Where bytes go as they are, if that is a pipe; a terminal gets what cannot act on it."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        # A letter of several bytes may come in two pieces.
+        self._decoder = getincrementaldecoder("utf-8")(errors="replace")
+
+    def show(self, data: bytes) -> None:
+        if self._out.isatty():
+            lines = self._decoder.decode(data).split("\n")
+            self._out.write("\n".join(map(for_terminal, lines)))
+        else:
+            self._out.buffer.write(data)
+        self._out.flush()
 
 
 def _enter(folder: Path, workload: WorkloadView) -> None:

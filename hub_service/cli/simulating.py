@@ -4,15 +4,15 @@ Knows options, the progress bar and the table; the run is `runai.hub_service.sim
 go in, or with `--history` what the platform remembers; figures and a picture come out.
 """
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from runai.hub_service.cli.at_work import at_work
 from runai.hub_service.cli.render import show_json, show_lines
 from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.client import Client
@@ -46,10 +46,9 @@ _SECONDS = click.IntRange(min=0)
 @click.option(
     "--policy",
     type=click.Choice(_POLICIES),
-    default="quota",
-    show_default=True,
     help="static: every project its private part; pool: no quotas;"
-    " strict: first in, first out, without skipping.",
+    " strict: first in, first out, without skipping. Default: quota, or with --history the"
+    " platform's own.",
 )
 @click.option("--from", "since", type=_SECONDS, metavar="S", help="Measure from this second on.")
 @click.option(
@@ -91,38 +90,52 @@ def simulate(**given: Any) -> None:
     if path is not None and path.suffix.lower() not in picture.SUFFIXES:
         endings = ", ".join(picture.SUFFIXES)
         raise InvalidRequest(f"{path} is no name for a picture.", hint=f"End it in {endings}.")
-    rows, nodes, projects = _what_to_replay(given)
-    since = rows[0].submit_s if given["since"] is None else given["since"]
-    until = rows[-1].submit_s if given["until"] is None else given["until"]
+    if path is not None and not path.parent.is_dir():
+        # Said now, not after a quarter of an hour.
+        raise InvalidRequest(f"There is no folder {path.parent}.", hint="Make it first.")
+    replayed = _what_to_replay(given)
+    rows, nodes, projects = replayed.rows, replayed.nodes, replayed.projects
+    since = replayed.since if given["since"] is None else given["since"]
+    until = replayed.until if given["until"] is None else given["until"]
     if until <= since:
         raise InvalidRequest(
             f"There is nothing to measure from second {since} to second {until}.",
-            hint=f"The trace's jobs are submitted from {rows[0].submit_s} to {rows[-1].submit_s}.",
+            hint=f"Jobs are submitted from second {rows[0].submit_s} to {rows[-1].submit_s}; say by"
+            " --to until when to measure.",
         )
-    setting = Setting(nodes=nodes, projects=projects, since=since, until=until)
+    setting = Setting(
+        nodes=nodes, projects=projects, since=since, until=until, **replayed.as_it_was
+    )
+    policy: Any = given["policy"] or replayed.policy_name
     quotas = quotas_of(projects)
     timeline = Timeline(quotas, since, until) if path is not None else None
-    with _progress(len(rows)) as progress:
-        run = replay(rows, given["policy"], setting, timeline=timeline, progress=progress)
+    with at_work(f"Replaying {len(rows)} jobs") as tell:
+        run = replay(
+            rows,
+            policy,
+            setting,
+            timeline=timeline,
+            progress=lambda ended: tell(f"{ended} ended", ended, len(rows)),
+        )
     if run.never_ran:
         click.echo(
             f"{run.never_ran} of {len(rows)} jobs never ran: there is no place for them. They"
             " count in no figure.",
             err=True,
         )
-    if timeline is not None and path is not None:
-        timeline.close()
-        column = picture.Column(title=given["policy"], results=run.results, timeline=timeline)
-        name = given["trace"].name if given["trace"] else f"The last {given['history']}"
-        capacity = 1000 * sum(node.devices for node in nodes)
-        picture.write_picture(
-            path, f"{name} on {capacity // 1000} GPUs", [column], quotas, capacity
-        )
     figures = as_json(run.results)
     if given["output"] == "json":
         show_json(figures)
     else:
         show_lines(_lines(figures))
+    if timeline is not None and path is not None:
+        timeline.close()
+        column = picture.Column(title=policy, results=run.results, timeline=timeline)
+        name = given["trace"].name if given["trace"] else f"The last {given['history']}"
+        capacity = 1000 * sum(node.devices for node in nodes)
+        picture.write_picture(
+            path, f"{name} on {capacity // 1000} GPUs", [column], quotas, capacity
+        )
 
 
 def _needs_the_hub_extra() -> None:
@@ -136,18 +149,34 @@ def _needs_the_hub_extra() -> None:
         ) from None
 
 
-def _what_to_replay(given: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+@dataclass(frozen=True, kw_only=True)
+class _Replayed:
+    """The jobs, and all that is not given by options. Measured from `since` to `until`."""
+
+    rows: Sequence[Any]
+    nodes: Sequence[Any]
+    specs: Sequence[Any]
+    since: int
+    until: int
+    created: Mapping[str, int] | None = None
+    policy_name: str = "quota"
+    as_it_was: Mapping[str, Any] = field(default_factory=dict)
+    """What else of a `Setting` is known."""
+    projects: Sequence[Any] = ()
+
+
+def _what_to_replay(given: dict[str, Any]) -> _Replayed:
     """Read the jobs, the nodes and the projects."""
     from runai.hub_service.simulation import settings, traces  # noqa: PLC0415 - needs the extra
 
-    read = _from_files if given["history"] is None else _from_history
-    rows, nodes, specs = read(given)
-    if given["seed"] is not None:
-        rows = traces.shuffled(rows, given["seed"])
-    return rows, nodes, settings.projects_for_core(settings.with_changes(specs, given["changes"]))
+    found = (_from_files if given["history"] is None else _from_history)(given)
+    specs = settings.with_changes(found.specs, given["changes"])
+    rows = found.rows if given["seed"] is None else traces.shuffled(found.rows, given["seed"])
+    projects = settings.projects_for_core(specs, found.created)
+    return replace(found, rows=rows, projects=projects)
 
 
-def _from_files(given: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+def _from_files(given: dict[str, Any]) -> _Replayed:
     from runai.hub_service.projects_file import read_projects  # noqa: PLC0415 - needs the extra
     from runai.hub_service.simulation import settings, traces  # noqa: PLC0415
 
@@ -162,47 +191,54 @@ def _from_files(given: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Se
     rows = traces.read_trace(given["trace"])
     if not rows:
         raise InvalidRequest(f"{given['trace']} has no jobs.")
-    return rows, nodes, specs
+    return _Replayed(
+        rows=rows, nodes=nodes, specs=specs, since=rows[0].submit_s, until=rows[-1].submit_s
+    )
 
 
-def _from_history(given: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+def _from_history(given: dict[str, Any]) -> _Replayed:
     """Ask the platform; a file stands in for what the platform would say."""
     from runai.hub_service.projects_file import read_projects  # noqa: PLC0415 - needs the extra
-    from runai.hub_service.simulation import history, settings  # noqa: PLC0415
+    from runai.hub_service.simulation import history, jobs, settings  # noqa: PLC0415
 
     if given["trace"] is not None:
         raise InvalidRequest(
             "--history and --trace both say which jobs to replay.", hint="Give one of them."
         )
-    since = datetime.now(UTC) - timedelta(seconds=history.seconds_of(given["history"]))
-    with Client.discover() as client:
-        rows = history.rows_of(client.history(since))
-        views, nodes = client.projects(), history.nodes_of(client.nodes())
-    if not rows:
+    now = datetime.now(UTC)
+    since = now - timedelta(seconds=history.seconds_of(given["history"]))
+    with at_work("Asking for the history"), Client.discover() as client:
+        past, today = client.history(since), history.Today.read(client.snapshot())
+    if not past:
         raise InvalidRequest(
             f"Nothing held a GPU in the last {given['history']}.", hint="Try a longer time."
         )
-    specs = history.specs_of(views)
+    specs, nodes = today.specs, today.nodes
     if given["projects"] is not None:
         specs = read_projects(given["projects"])
     if given["cluster"] is not None:
         nodes = settings.read_cluster(given["cluster"])
     known = {spec.name for spec in specs}
-    return [row for row in rows if row.project in known], nodes, specs
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    """Show a bar on standard error where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console  # noqa: PLC0415 - only where somebody watches
-    from rich.progress import Progress  # noqa: PLC0415
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("jobs ended", total=total)
-        yield lambda ended: bar.update(task, completed=ended)
+    rows = [row for row in history.rows_of(past) if row.project in known]
+    if not rows:
+        raise InvalidRequest(
+            f"What held a GPU in the last {given['history']} is of other projects.",
+            hint=f"Projects: {', '.join(sorted(known)) or 'none'}.",
+        )
+    for sentence in history.left_out(past, rows, today):
+        click.echo(sentence, err=True)
+    return _Replayed(
+        rows=rows,
+        nodes=nodes,
+        specs=specs,
+        # Who was there already was submitted before, and what ran may go on to this day.
+        since=max(rows[0].submit_s, int(since.timestamp())),
+        # To the end of this second: it may be the one in which the first job came.
+        until=int(now.timestamp()) + 1,
+        created=today.created,
+        policy_name=today.policy_name,
+        as_it_was={"policy": today.policy, "every": history.EVERY_S, "beyond": jobs.PERMILLE},
+    )
 
 
 def _lines(figures: dict[str, Any]) -> list[tuple[str, str]]:

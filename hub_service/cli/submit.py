@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import click
 
-from runai.hub_service.api.schemas import SubmitReply
+from runai.hub_service.api.schemas import SubmitReply, WorkloadView
 from runai.hub_service.cli import render, waiting
 from runai.hub_service.cli.naming import PROJECT_NAME
 from runai.hub_service.cli.program import CommandAfterDashes, absolute_workdir, check_script
@@ -27,6 +27,11 @@ __all__ = ["submit"]
     "--gpu-memory",
     type=MEMORY,
     help="Instead of --gpus: memory of one GPU, as in 4G; the part of the GPU follows from it.",
+)
+@click.option(
+    "--gpu-type",
+    metavar="name",
+    help="On GPUs of this type alone: words of its name, such as A100. Default: any.",
 )
 @click.option(
     "-p",
@@ -110,6 +115,7 @@ def submit(
     name: str | None,
     gpus: Decimal | None,
     gpu_memory: int | None,
+    gpu_type: str | None,
     project: str | None,
     interactive: bool,
     preemptible: bool,
@@ -152,6 +158,7 @@ def submit(
         env=dict(env),
         gpus=gpus,
         gpu_memory_mib=gpu_memory,
+        gpu_type=gpu_type,
         workers=workers,
         elastic=elastic or None,
         min_workers=min_workers,
@@ -175,8 +182,16 @@ def submit(
 
 
 def _say(reply: SubmitReply) -> None:
-    done = "would be submitted" if reply.dry_run else "submitted"
     for w in reply.workloads:
-        click.echo(f"{w.kind} {w.id} {done}: {w.state}")
+        outcome = _would(w) if reply.dry_run else f"submitted: {w.state}"
+        click.echo(f"{w.kind} {w.id} {outcome}")
     for note in reply.notes:
         click.echo(note)
+
+
+def _would(w: WorkloadView) -> str:
+    """Say what would come of it; why it would wait is a note."""
+    if w.reason is None:
+        return "would be submitted and start at once"
+    when = f", {w.expected_start.text}" if w.expected_start else ""
+    return f"would be submitted and wait{when}"

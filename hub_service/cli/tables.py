@@ -107,7 +107,8 @@ def _part(
 def _why(w: WorkloadView) -> Cell:
     if w.idle is not None:
         return Text(w.idle.text, style="yellow")
-    return render.reason(w.reason) if w.state in _REASON_STATES or w.released else ""
+    why = render.reason(w.reason) if w.state in _REASON_STATES or w.released else ""
+    return "; ".join([*([why] if why else []), w.expected_start.text]) if w.expected_start else why
 
 
 def workload_table(now: datetime) -> Table[WorkloadView]:

@@ -149,6 +149,8 @@ def headline(overview: Overview) -> str:
 
 def average(usage: UsageSeries) -> str:
     """Say how busy the GPUs were on average over a range, beside how many were allocated."""
-    busy = render.share(usage.utilized_average, usage.capacity, simulated=usage.simulated)
+    busy = render.share(
+        usage.utilized_beside_allocated(), usage.capacity, simulated=usage.simulated
+    )
     allocated = render.share(usage.allocated_average, usage.capacity)
     return f"{busy} utilized, {allocated} allocated on average"

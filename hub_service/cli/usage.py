@@ -8,6 +8,7 @@ import click
 
 from runai.hub_service.api.schemas import UsageKind
 from runai.hub_service.cli import render
+from runai.hub_service.cli.at_work import at_work
 from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.cli.values import LENGTH
 from runai.hub_service.client import Client
@@ -37,12 +38,12 @@ def usage(what: str, since: int, output: str) -> None:
     IDLE are GPU-hours held while less than 1 % busy. Of users, hub admins see all, others
     themselves; who held nothing is left out.
     """
-    with Client.discover() as client:
+    with at_work("Adding up"), Client.discover() as client:
         found = client.usage_by(KINDS[what], since=datetime.now(UTC) - timedelta(seconds=since))
-        if output == "json":
-            render.show_json(found)
-            return
         simulated = any(d.simulated for node in client.nodes() for d in node.devices)
+    if output == "json":
+        render.show_json(found)
+        return
     if not found:
         click.echo("Nobody that you may see held a GPU then.", err=True)
         return

@@ -19,6 +19,7 @@ from runai.hub_service.api.questions import (
 )
 from runai.hub_service.api.schemas import SubmitRequest, Wire
 from runai.hub_service.cli import render
+from runai.hub_service.cli.at_work import at_work
 from runai.hub_service.cli.wishes import parse_addition, parse_setting
 from runai.hub_service.client import Client
 
@@ -37,7 +38,7 @@ def ask(added: Sequence[str], settings: Sequence[str], ended: Sequence[str], out
         set=tuple(_parsed("--set", parse_setting, SettingChange, text) for text in settings),
         end=tuple(ended),
     )
-    with Client.discover() as client:
+    with at_work("Asking the scheduler"), Client.discover() as client:
         answer = client.what_if(question)
     if output == "json":
         render.show_json(answer)

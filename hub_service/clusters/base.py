@@ -6,7 +6,7 @@ worker and remembers everything, so the service may die at any instant. One cont
 (`tests/contract`) runs over all of them; it says what Kubernetes does not keep.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,9 +23,20 @@ from runai.hub_service.clusters.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
+from runai.hub_service.elastic_messages import Status, Target
 from runai.hub_service.scheduler.model import Plan, Snapshot
 
-__all__ = ["Cluster", "Driven", "LogChunk", "Refused", "Seen"]
+__all__ = [
+    "Cluster",
+    "Driven",
+    "Ended",
+    "LogChunk",
+    "Piece",
+    "Programs",
+    "Refused",
+    "Seen",
+    "WorkerMessages",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,22 @@ class Seen:
     devices: tuple[Device, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes that a program wrote, to its standard error or else its standard output."""
+
+    data: bytes
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended, or why it never began."""
+
+    exit_code: int
+    why: str = ""
+
+
 class Driven(Protocol):
     """What the controller drives: look, and do what was decided."""
 
@@ -82,6 +109,38 @@ class Driven(Protocol):
         """
 
 
+class WorkerMessages(Protocol):
+    """What the workers of elastic jobs hear and tell where they share no directory with us.
+
+    A worker is named by its pod, `namespace/name`. All raise NotFound for one that is none.
+    """
+
+    async def worker_target(self, pod: str, seen: int) -> Target:
+        """Return its job's target as soon as its generation is above `seen`."""
+
+    async def worker_told(self, pod: str, status: Status) -> None:
+        """Take in what it tells."""
+
+    async def worker_ended(self, pod: str, exit_code: int) -> int:
+        """Return how its pod is to end, now that its program ended so; a repeat says the same."""
+
+
+class Programs(Protocol):
+    """Programs beside a workload's own, where that runs out of its user's reach."""
+
+    async def execute(
+        self, workload: WorkloadId, worker: int, command: Sequence[str], stdin: bytes
+    ) -> AsyncIterator[Piece | Ended]:
+        """Begin a program beside a worker; return what it writes, and at last how it ends.
+
+        Closing the iterator ends the connection, not the program.
+
+        Raises:
+            Conflict: the worker does not run, or the platform may not do that.
+            Unavailable: where it runs does not answer.
+        """
+
+
 class Cluster(Driven, Protocol):
     """Observe, apply, and keep workloads and projects.
 
@@ -101,11 +160,20 @@ class Cluster(Driven, Protocol):
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none (an array is several specs).
 
+        Where they have a key that their user has used before, nothing is stored: what that
+        submission has stored is returned.
+
         Raises:
             Conflict: a name is taken in its project by a workload that is not finished, or finished
             but
                 not deleted (`hint` says how to delete it); nothing is stored then.
         """
+
+    async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
+        """Return what a user has submitted under a key that is not ""."""
+
+    async def names(self) -> Container[WorkloadId]:
+        """Return which names of workloads are taken: a view, good until something is awaited."""
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, finished ones included, oldest first."""
@@ -125,6 +193,19 @@ class Cluster(Driven, Protocol):
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Put a suspended job back into the queue, in its old place; a repeat changes nothing."""
+
+    async def scale(
+        self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
+    ) -> WorkloadRecord:
+        """Let an elastic job have at most and at least so many workers; None: as before.
+
+        It goes on; surplus workers leave as those do that the scheduler stops. A repeat changes
+        nothing.
+
+        Raises:
+            Conflict: it is finished, a session, or no elastic job of several workers.
+            InvalidRequest: these numbers cannot be meant.
+        """
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
         """Stop it if it holds anything and forget it when its processes are gone.

@@ -49,11 +49,11 @@ class Held:
 
 def held_by(rows: Iterable[Row], nodes: Mapping[str, Sequence[Device]]) -> Held:
     """Add up what starting, running and stopping workers hold, or are to start again on."""
-    held = Held()
+    held, memory = Held(), {name: device_memory(devices) for name, devices in nodes.items()}
     for row in rows:
         for worker in row.record.workers:
             if worker.state in ACTIVE and worker.devices:
-                mib = device_memory(nodes.get(worker.node, ()))
+                mib = memory.get(worker.node, 0)
                 held.book(row.spec, worker.node, (*worker.devices, *coming(row)), mib)
     return held
 

@@ -100,6 +100,7 @@ def allocation(
             for limit, share in zip(limits, worker.devices, strict=True)
         ),
         is_server=spec.kind == "session" and spec.command is None,
+        checkpoint_dir=record.checkpoint_dir,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from runai.hub_service.clusters import membership, resizing
-from runai.hub_service.clusters.outcomes import settle
+from runai.hub_service.clusters.outcomes import LONGEST_BACK_OFF_S, settle
 from runai.hub_service.clusters.records import (
     Process,
     StateReason,
@@ -179,9 +179,12 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
 def due(row: Row, *, now: float) -> Step | None:
     """Do what time alone brings: a retry that is due, a session that nobody attached to."""
     when = next_due(row)
-    if when is None or when > now:
+    retries = row.record.state is WorkloadState.RETRYING
+    # No retry is ever so far ahead: the clock was set back since.
+    was_set_back = retries and when is not None and when > now + 2 * LONGEST_BACK_OFF_S
+    if when is None or (when > now and not was_set_back):
         return None
-    if row.record.state is WorkloadState.RETRYING:
+    if retries:
         record = replace(row.record, state=WorkloadState.QUEUED, not_before=None)
         return Step(replace(row, record=record), (("queued", "tries again"),))
     text = f"its server did not start within {ATTACH_WITHIN_S:.0f} s, so its GPUs were given back"
@@ -233,6 +236,8 @@ def _with_state(row: Row, now: float) -> Row:
 
 
 def _failure(row: Row, index: int, ending: Ending) -> StateReason:
+    if ending.text and ending.exit_code is not None and ending.exit_code < 0:
+        return StateReason("contained", f"it {ending.text}")
     if ending.text:
         return StateReason("not_started", ending.text)
     if ending.lost:

@@ -41,11 +41,12 @@ _JOINS = (WorkerPhase.READY, WorkerPhase.RUNNING)
 _TRAINED = (WorkerPhase.RUNNING, WorkerPhase.DRAINING, WorkerPhase.LEFT)
 
 
-def followed(row: Row, *, now: float, free_port: Callable[[], int]) -> Step:
+def followed(row: Row, now: float, store_of: Callable[[str], str]) -> Step:
     """Bring the target in line with the workers; each has a store of its own.
 
     Ranks keep their order; a joiner counts once it is ready. When nobody of the ranks is left,
-    everybody who is up starts anew from the checkpoint.
+    everybody who is up starts anew from the checkpoint. `store_of` gives an address for a new store
+    at the first rank, by its name; "": not yet, then nothing changes.
     """
     state = row.record.elastic
     if state is None or row.record.state.finished or row.halt == "done":
@@ -60,7 +61,9 @@ def followed(row: Row, *, now: float, free_port: Callable[[], int]) -> Step:
     state = replace(state, phases=phases)
     if ranks == before:
         return Step(_with(row, state))
-    store = f"127.0.0.1:{free_port()}" if ranks else ""
+    store = store_of(ranks[0]) if ranks else ""
+    if ranks and not store:
+        return Step(_with(row, state))
     target = _target(row, state, ranks, now=now, store=store)
     if target.reason is Reason.START:
         state = replace(state, losses={})

@@ -4,7 +4,7 @@ Knows which workloads the core needs to see, and how. Pure; called by `recorded`
 to find out whether anything that a snapshot shows has changed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 from runai.hub_service.agent.devices import Device
@@ -50,17 +50,15 @@ def snapshot(
     now: float,
     nodes: Mapping[str, Sequence[Device]],
     projects: Sequence[ProjectRecord],
-    rows: Iterable[Row],
-    rules: ElasticRules,
+    workloads: tuple[Workload, ...],
 ) -> Snapshot:
-    """Return everything that a decision may depend on."""
+    """Return everything that a decision may depend on; `workloads` as they were drawn."""
     parents = {project.spec.parent for project in projects}
-    drawn = (workload_for_core(row, now, rules) for row in rows)
     return Snapshot(
         now=int(now),
         nodes=tuple(_node(name, devices) for name, devices in sorted(nodes.items())),
         projects=tuple(project_for_core(project, parents) for project in projects),
-        workloads=tuple(workload for workload in drawn if workload is not None),
+        workloads=workloads,
     )
 
 
@@ -134,6 +132,7 @@ def _worker(row: Row, worker: WorkerRecord) -> Worker:
         devices=tuple(share.device for share in worker.devices),
         started=int(worker.started) if placed and worker.started is not None else None,
         gone_by=_gone_by(row) if worker.state == "stopping" else None,
+        gpu_types=spec.gpu_types,
         node_selector={NODE_TYPE_LABEL: spec.node_type} if spec.node_type else {},
     )
 

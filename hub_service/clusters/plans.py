@@ -6,6 +6,7 @@ port that a gang meets at, which the cluster picks. Called by `recorded` for `ap
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import assert_never
 
 from runai.hub_service.agent.devices import Device
@@ -15,6 +16,7 @@ from runai.hub_service.clusters.capacity import held_by, refusal_of_gang, refusa
 from runai.hub_service.clusters.records import StateReason, WorkloadId
 from runai.hub_service.clusters.resizing import coming, without_resize
 from runai.hub_service.clusters.row import ACTIVE, Grant, Row, Step
+from runai.hub_service.clusters.shelf import Shelf
 from runai.hub_service.scheduler.model import (
     Decision,
     Move,
@@ -35,7 +37,7 @@ class PlanSteps:
 
     def __init__(
         self,
-        rows: Mapping[WorkloadId, Row],
+        rows: Shelf,
         nodes: Mapping[str, Sequence[Device]],
         *,
         now: float,
@@ -48,7 +50,7 @@ class PlanSteps:
         self._nodes = nodes
         self._now = now
         self._free_port = free_port
-        self._held = held_by(rows.values(), nodes)
+        self._held = held_by(rows.holding(), nodes)
 
     def take(self, plan: Plan) -> None:
         """Take the decisions in order; starts of one workload together, and so its stops.
@@ -56,7 +58,9 @@ class PlanSteps:
         A move is a stop: the worker goes back to its old place in the queue (R9), and what made
         room for it elsewhere still has that room when it is gone.
         """
-        for group in _grouped([_stop_of(d) if isinstance(d, Move) else d for d in plan.decisions]):
+        waits = _trailing_waits(plan.decisions)
+        others = plan.decisions[: len(plan.decisions) - waits]
+        for group in _grouped([_stop_of(d) if isinstance(d, Move) else d for d in others]):
             first = group[0]
             row = self._row(first.workload)
             if row is None:
@@ -74,21 +78,54 @@ class PlanSteps:
                     if index >= 0 and row.record.workers[index].state == "reserved":
                         self._put(row, wishes.unreserved(row, index))
                 case Wait():
-                    self._put(row, wishes.waiting(row, first))
+                    self._wait(row, first)
                 case Resize():
                     self._resize(row, first)
                 case Move():
                     raise AssertionError(first)
                 case _:
                     assert_never(first)
+        self._wait_all(plan.decisions[len(others) :])
+
+    def _wait_all(self, waits: Sequence[Decision]) -> None:
+        """Take the waits, which end a plan: thousands, of which nearly all are known.
+
+        The scheduler gives the same object again where it says the same.
+        """
+        steps, known, said = self.steps, self._rows.row, self._rows.said
+        for wait in waits:
+            if said.get(wait.workload) is wait and wait.workload not in steps:
+                continue
+            assert isinstance(wait, Wait)
+            row = known(wait.workload)
+            if row is not None and wait.workload not in steps:
+                if wishes.says(row.record, wait):
+                    said[wait.workload] = wait
+                else:
+                    self._put(row, wishes.waiting(row, wait))
+                continue
+            row = self._row(wait.workload)
+            if row is None:
+                self._refuse(wait.workload, "", f"there is no workload {wait.workload}")
+            else:
+                self._wait(row, wait)
+
+    def _wait(self, row: Row, wait: Wait) -> None:
+        if not wishes.says(row.record, wait):
+            self._put(row, wishes.waiting(row, wait))
 
     def _row(self, workload: WorkloadId) -> Row | None:
         step = self.steps.get(workload)
-        return self._rows.get(workload) if step is None else step.row
+        return self._rows.row(workload) if step is None else step.row
 
     def _put(self, row: Row, step: Step) -> None:
         before = self.steps.get(row.id)
-        self.steps[row.id] = Step(step.row, (*(before.events if before else ()), *step.events))
+        if before is None:
+            if step.row is not row:
+                self.steps[row.id] = step
+            return
+        passing = before.passing and step.passing
+        self.steps[row.id] = Step(step.row, (*before.events, *step.events), passing=passing)
 
     def _refuse(self, workload: WorkloadId, worker: str, text: str) -> None:
         self.refused.append(Refused(workload, worker, text))
@@ -160,6 +197,11 @@ class PlanSteps:
             self._refuse(row.id, decision.worker, refusal)
         else:
             self._put(row, wishes.reserved(row, index, decision.node, decision.devices))
+
+
+def _trailing_waits(decisions: Sequence[Decision]) -> int:
+    """Count the waits that end a plan."""
+    return sum(1 for _ in takewhile(lambda d: isinstance(d, Wait), reversed(decisions)))
 
 
 def _stop_of(move: Move) -> Stop:

@@ -8,15 +8,15 @@ and nothing is half done when a caller is cancelled. Leaves doing to its subclas
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters import lifecycle, membership, picture, wishes
+from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
 from runai.hub_service.clusters.base import Refused, Seen
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import allocation, worker_environment
 from runai.hub_service.clusters.faults import told, with_faults
+from runai.hub_service.clusters.keeping import Keeping
 from runai.hub_service.clusters.plans import PlanSteps
 from runai.hub_service.clusters.project_tree import check_deletion, check_parent
 from runai.hub_service.clusters.records import (
@@ -32,36 +32,14 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
 )
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row, Step
+from runai.hub_service.clusters.row_store import Store
+from runai.hub_service.clusters.shelf import Shelf
 from runai.hub_service.elastic_messages import Status
 from runai.hub_service.errors import Conflict, NotFound
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.scheduler.model import Plan, Snapshot
 
-__all__ = ["RecordedCluster", "Store"]
-
-
-class Store(Protocol):
-    """Where rows and projects outlive the process; `save` is one transaction, then durable."""
-
-    def rows(self) -> Iterable[Row]:
-        """Return all workloads, oldest first."""
-
-    def projects(self) -> Iterable[ProjectRecord]:
-        """Return all projects, oldest first."""
-
-    def save(
-        self,
-        rows: Sequence[Row] = (),
-        *,
-        gone: Sequence[WorkloadId] = (),
-        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
-        projects: Sequence[ProjectRecord] = (),
-        gone_projects: Sequence[str] = (),
-    ) -> None:
-        """Write these rows, forget those, and append to the history."""
-
-    def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
-        """Return what happened to a workload, oldest first."""
+__all__ = ["RecordedCluster"]
 
 
 class RecordedCluster:
@@ -75,16 +53,18 @@ class RecordedCluster:
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
+        keeping: Keeping | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Take over what the store holds; `sharing` says what a part of a device needs."""
         self._elastic = elastic or ElasticRules()
+        self._keeping = keeping or Keeping()
         self._sharing = sharing or TimeSliced()
         self._store = store
         self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
         self._api_url = api_url
         self._clock = clock
-        self._rows: dict[WorkloadId, Row] = {row.id: row for row in store.rows()}
+        self._rows = Shelf(store.rows(), self._keeping)
         self._projects: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
         self._changed = asyncio.Event()
         self._changed.set()
@@ -95,8 +75,11 @@ class RecordedCluster:
     def act(self, row: Row) -> None:
         """Bring the world nearer to the row; called after each change of it, must be quick."""
 
-    def forget(self, row: Row) -> None:
-        """Remove what else is kept for a workload, just before its row goes."""
+    def forget(self, row: Row, *, aged: bool = False) -> None:
+        """Remove what else is kept for a workload, just before its row goes.
+
+        What it has made stays where it is `aged`: nobody has asked for that to go.
+        """
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return where the checkpoints and the logs of a workload are to be kept."""
@@ -120,8 +103,7 @@ class RecordedCluster:
             self._clock(),
             self._nodes,
             list(self._projects.values()),
-            self._rows.values(),
-            self._elastic,
+            self._rows.for_core(self._clock(), self._elastic),
         )
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
@@ -135,6 +117,8 @@ class RecordedCluster:
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none."""
+        if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
+            return again
         now = self._clock()
         names: set[WorkloadId] = set()
         for spec in specs:
@@ -150,16 +134,22 @@ class RecordedCluster:
             names.add(spec.id)
         steps: dict[WorkloadId, Step] = {}
         for spec in specs:
-            checkpoint_dir, log_dir = self.directories(spec, now)
-            steps[spec.id] = wishes.submitted(
-                spec, now=now, checkpoint_dir=checkpoint_dir, log_dir=log_dir
-            )
+            own, log_dir = self.directories(spec, now)
+            steps[spec.id] = wishes.submitted(spec, now=now, checkpoint_dir=own, log_dir=log_dir)
         self._keep(steps)
         return [self._rows[spec.id].record for spec in specs]
 
+    async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
+        """Return what a user has submitted under a key."""
+        return self._rows.keyed(user, key)
+
+    async def names(self) -> Container[WorkloadId]:
+        """Return which names are taken."""
+        return self._rows
+
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
-        return [row.record for row in self._rows.values()]
+        return self._rows.records()
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
         """Return one workload."""
@@ -181,6 +171,15 @@ class RecordedCluster:
         self._keep({workload: wishes.resumed(self._row(workload), by=by)})
         return self._row(workload).record
 
+    async def scale(
+        self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
+    ) -> WorkloadRecord:
+        """Let an elastic job have at most and at least so many workers; None: as before."""
+        row, now = self._row(workload), self._clock()
+        step = scaling.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
+        self._keep({workload: step})
+        return self._row(workload).record
+
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
         """Stop it if it holds anything and forget it when its processes are gone."""
         row = self._row(workload)
@@ -189,21 +188,7 @@ class RecordedCluster:
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
         """Tell which process is the session that somebody else started."""
         row = self._row(workload)
-        worker = row.record.workers[0]
-        if row.spec.command is not None:
-            raise Conflict(
-                f"{workload} is started by the cluster, not by a spawner.",
-                hint="Only a session without a command is attached to.",
-                code="not_attachable",
-            )
-        other = worker.process is not None and worker.process != process
-        if worker.state not in ACTIVE or other:
-            what = "runs as another process" if other else f"holds no GPUs ({row.record.state})"
-            raise Conflict(
-                f"{workload} {what}.",
-                hint="Start the session again.",
-                code="not_attachable",
-            )
+        wishes.refuse_unless_attachable(row, process)
         self._keep({workload: lifecycle.attached(row, process, now=self._clock())})
         return self._row(workload).record
 
@@ -258,7 +243,7 @@ class RecordedCluster:
         """Return the workers that run or stop on a node, for its agent."""
         return [
             allocation(row.record, w, self._nodes[node])
-            for row in self._rows.values()
+            for row in self._rows.holding()
             for w in row.active
             if w.node == node
         ]
@@ -330,10 +315,11 @@ class RecordedCluster:
     def report_time(self) -> float | None:
         """Do what is due by now; return when the next thing is."""
         now = self._clock()
-        steps = {row.id: lifecycle.due(row, now=now) for row in self._rows.values()}
+        steps = {row.id: lifecycle.due(row, now=now) for row in self._rows.timed()}
         self._keep({workload: step for workload, step in steps.items() if step is not None})
-        coming = (lifecycle.next_due(row) for row in self._rows.values())
-        return min((when for when in coming if when is not None), default=None)
+        for workload in self._rows.outlived(now):
+            self._keep({workload: Step(None, aged=True)}, quietly=True)
+        return self._rows.next_due()
 
     # -- keeping ---------------------------------------------------------------------------------
 
@@ -351,14 +337,19 @@ class RecordedCluster:
         Changes of a plan's own making (`quietly`) wake the controller only if they alter what the
         core sees; others always do, because people watch.
         """
-        now = self._clock()
-        steps = {w: self._followed(step, now) for w, step in steps.items()}
+        now, said = self._clock(), [step.row for step in steps.values() if step.passing]
+        steps = {w: self._followed(step, now) for w, step in steps.items() if not step.passing}
+        for row in said:
+            assert row is not None
+            self._rows.say(row)
         changed = {w: s for w, s in steps.items() if s.row != self._rows.get(w) or s.events}
         if not changed:
+            if said:
+                self._announce(core=False)
             return
         gone = [self._rows[w] for w, s in changed.items() if s.row is None]
         for row in gone:
-            self.forget(row)
+            self.forget(row, aged=changed[row.id].aged)
         self._store.save(
             [step.row for step in changed.values() if step.row is not None],
             gone=[row.id for row in gone],
@@ -393,7 +384,8 @@ class RecordedCluster:
         """Let the target of an elastic job follow from its workers."""
         if step.row is None:
             return step
-        after = membership.followed(step.row, now=now, free_port=self.free_port)
+        row = scaling.trimmed(step.row)
+        after = membership.followed(row, now, lambda _: f"127.0.0.1:{self.free_port()}")
         return Step(after.row, (*step.events, *after.events))
 
     def _for_core(self, row: Row | None, now: float) -> object:

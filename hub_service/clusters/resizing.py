@@ -1,7 +1,8 @@
 """Start an elastic worker again on more or fewer devices of its node (E2): a stop and a start.
 
 Pure transitions of a row; `plans` begins one, `lifecycle` ends it when the worker is gone. It is
-neither a pause nor a retry, and the devices that are to come stay held meanwhile.
+neither a pause nor a retry, and the devices that are to come stay held meanwhile. On Kubernetes
+there are no rows, but the core is shown the same.
 """
 
 from dataclasses import replace
@@ -10,7 +11,13 @@ from runai.hub_service.clusters.row import Ending, Grant, Row
 from runai.hub_service.scheduler.model import DeviceShare, Worker, WorkerState, Workload
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
-__all__ = ["coming", "for_core_while_resizing", "grant_after", "without_resize"]
+__all__ = [
+    "coming",
+    "for_core_while_resizing",
+    "grant_after",
+    "shown_while_resizing",
+    "without_resize",
+]
 
 
 def grant_after(row: Row, ending: Ending) -> Grant | None:
@@ -34,11 +41,16 @@ def for_core_while_resizing(drawn: Workload, row: Row) -> Workload:
     So what it is to have is nobody else's, and what it leaves is free when its process is gone.
     """
     assert row.resize is not None
-    (worker,) = drawn.workers
     devices = tuple(share.device for share in row.resize.devices)
-    left = tuple(device for device in worker.devices if device not in devices)
     now = None if row.stopping_since is None else int(row.stopping_since)
-    stays = replace(worker, state=WorkerState.RUNNING, devices=devices, started=now, gone_by=None)
+    return shown_while_resizing(drawn, devices, now)
+
+
+def shown_while_resizing(drawn: Workload, devices: tuple[int, ...], since: int | None) -> Workload:
+    """Show one that stops to start again on these devices as if it ran on them, since then."""
+    (worker,) = drawn.workers
+    left = tuple(device for device in worker.devices if device not in devices)
+    stays = replace(worker, state=WorkerState.RUNNING, devices=devices, started=since, gone_by=None)
     if not left:
         return replace(drawn, workers=(stays,))
     # Two workers have no sizes to be resized between (E2): until it has left, nothing changes.

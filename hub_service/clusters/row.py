@@ -46,6 +46,9 @@ class Row:
     master_port: int = 0
     resize: Grant | None = None
     """What an elastic worker that is stopping is to start again on (E2)."""
+    scale: tuple[int, int] | None = None
+    """Workers at most and at least, where that was changed since the submission; the spec has them
+    too, but is stored only once."""
 
     @property
     def id(self) -> WorkloadId:
@@ -70,6 +73,11 @@ class Step:
     row: Row | None
     events: tuple[tuple[str, str], ...] = ()
     """Kind and sentence of each line of history."""
+    passing: bool = False
+    """Whether only its place in the queue and why it waits are others: the next cycle says those
+    anew, so they need not outlive the service."""
+    aged: bool = False
+    """Whether it is forgotten because it ended long ago: what it has made stays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.keeping import Keeping
 from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.recorded import RecordedCluster
 from runai.hub_service.clusters.records import (
@@ -75,9 +76,11 @@ class SimulatedCluster(RecordedCluster):
         *,
         clock: Callable[[], float],
         store: MemoryStore | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         """Begin with the rows of `store`, or none."""
-        super().__init__(store if store is not None else MemoryStore(), nodes, clock=clock)
+        store = store if store is not None else MemoryStore()
+        super().__init__(store, nodes, keeping=keeping, clock=clock)
         self._pids = 100_000
 
     async def run(self) -> NoReturn:

@@ -9,6 +9,7 @@ from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.clusters.lifecycle import request_text, stopped
 from runai.hub_service.clusters.outcomes import settle
 from runai.hub_service.clusters.records import (
+    Process,
     StateReason,
     WorkerRecord,
     WorkloadRecord,
@@ -16,12 +17,14 @@ from runai.hub_service.clusters.records import (
     WorkloadState,
 )
 from runai.hub_service.clusters.resizing import without_resize
-from runai.hub_service.clusters.row import Row, Step
+from runai.hub_service.clusters.row import ACTIVE, Row, Step
 from runai.hub_service.errors import Conflict
 from runai.hub_service.scheduler.model import DeviceShare, Wait
 
 __all__ = [
     "deleted",
+    "refuse_unless_attachable",
+    "refuse_unless_job",
     "regained",
     "released",
     "reserved",
@@ -59,7 +62,7 @@ def suspended(row: Row, *, by: str, now: float) -> Step:
         Conflict: it is finished, being deleted, or a session.
     """
     record = row.record
-    _refuse_unless_job(row, "suspended")
+    refuse_unless_job(row, "suspended")
     if record.state is WorkloadState.SUSPENDED or row.intent == "suspend":
         return Step(row)
     reason = StateReason("suspended", f"suspended by {by}")
@@ -87,7 +90,7 @@ def resumed(row: Row, *, by: str) -> Step:
     Raises:
         Conflict: it is finished, being deleted, or a session.
     """
-    _refuse_unless_job(row, "resumed")
+    refuse_unless_job(row, "resumed")
     if row.intent == "suspend":
         row = replace(row, intent="run")
         return Step(row, (("warning", f"resumed by {by} while it stops"),))
@@ -160,6 +163,17 @@ def unreserved(row: Row, index: int) -> Step:
     return Step(_with(row, worker))
 
 
+def says(record: WorkloadRecord, wait: Wait) -> bool:
+    """Tell whether a record says already that its workload waits there, and for this."""
+    known, why = record.reason, wait.reason
+    return (
+        record.position == wait.position
+        and known is not None
+        and known.text == why.text
+        and (known.code, known.rule, known.gains) == (why.code, why.rule, why.for_ or "")
+    )
+
+
 def waiting(row: Row, wait: Wait) -> Step:
     """Remember why a workload waits, and at which place.
 
@@ -169,7 +183,7 @@ def waiting(row: Row, wait: Wait) -> Step:
     reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
     first = row.record.position is None
     row = replace(row, record=replace(row.record, reason=reason, position=wait.position))
-    return Step(row, (("waiting", reason.text),) if first else ())
+    return Step(row, (("waiting", reason.text),) if first else (), passing=not first)
 
 
 def _with(row: Row, worker: WorkerRecord) -> Row:
@@ -186,7 +200,23 @@ def _free(row: Row) -> Row:
     return row
 
 
-def _refuse_unless_job(row: Row, verb: str) -> None:
+def refuse_unless_attachable(row: Row, process: Process) -> None:
+    """Raise Conflict where the process cannot be that of a session that holds its GPUs."""
+    worker = row.record.workers[0]
+    if row.spec.command is not None:
+        raise Conflict(
+            f"{row.id} is started by the cluster, not by a spawner.",
+            hint="Only a session without a command is attached to.",
+            code="not_attachable",
+        )
+    other = worker.process is not None and worker.process != process
+    if worker.state not in ACTIVE or other:
+        what = "runs as another process" if other else f"holds no GPUs ({row.record.state})"
+        raise Conflict(f"{row.id} {what}.", hint="Start the session again.", code="not_attachable")
+
+
+def refuse_unless_job(row: Row, verb: str) -> None:
+    """Raise Conflict for a session, and for what is finished or being deleted."""
     if row.spec.kind == "session":
         raise Conflict(
             f"{row.id} is a session and cannot be {verb}.",

@@ -5,11 +5,11 @@ A release ends the programs that are on the devices first (the agent does), then
 to others. Owned by the composition root; the API shows it reports and asks what is so now.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from runai.hub_service.api.reports import AgentReport
+from runai.hub_service.api.reports import AgentReport, UsageSample
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.errors import Conflict, NotFound
@@ -36,6 +36,8 @@ class IdleNow:
     keeps_left: int = KEEPS
     releasing: bool = False
     """Whether its programs are being ended, so that its GPUs can go to others."""
+    releasable: bool = False
+    """Whether it would go on without its GPUs: no pod would, and no session of one command."""
 
 
 @dataclass(slots=True)
@@ -53,8 +55,10 @@ class _Watched:
 class IdleWatch:
     """Follow every workload that holds GPUs."""
 
-    def __init__(self, cluster: Cluster, ledger: Ledger) -> None:
+    def __init__(self, cluster: Cluster, ledger: Ledger, *, releases: bool = True) -> None:
+        """Watch a cluster; `releases`: its sessions can go on without their GPUs (no pod can)."""
         self._cluster = cluster
+        self._releases = releases
         self._ledger = ledger
         self._watched: dict[WorkloadId, _Watched] = {}
         self._reported = 0.0
@@ -74,12 +78,18 @@ class IdleWatch:
             coming[1] if coming else None,
             KEEPS - one.known.keeps,
             releasing=bool(one.releasing),
+            releasable=one.releases and not one.releasing,
         )
 
     def releasing(self, record: WorkloadRecord) -> bool:
         """Tell whether no program of a workload is to be on a device."""
         one = self._watched.get(record.id)
         return record.released is not None or (one is not None and bool(one.releasing))
+
+    def all_releasing(self, records: Iterable[WorkloadRecord]) -> set[WorkloadId]:
+        """Return those of them of which no program is to be on a device."""
+        released = {record.id for record in records if record.released is not None}
+        return released.union(w for w, one in self._watched.items() if one.releasing)
 
     async def keep(self, workload: WorkloadId, *, by: str) -> None:
         """Give an idle workload 30 more minutes.
@@ -111,7 +121,7 @@ class IdleWatch:
             Conflict: it is no running session that holds GPUs.
         """
         one = self._watched.get(record.id)
-        if not _can_release(record) or not record.allocated or one is None:
+        if not self._can_release(record) or not record.allocated or one is None:
             raise Conflict(
                 f"{record.id} is no running session with GPUs ({record.state}).",
                 hint="A job is stopped by suspending it.",
@@ -126,7 +136,7 @@ class IdleWatch:
         workloads = await self._cluster.workloads()
         projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
         self._count_reclaimed(report.at, workloads)
-        holding = [r for r in workloads if any(w.devices for w in r.workers)]
+        holding = [record for record in workloads if record.holds_devices]
         self._watched = {
             r.id: self._watched_of(r, projects.get(r.spec.project), report.at) for r in holding
         }
@@ -145,9 +155,13 @@ class IdleWatch:
         started = max((w.started for w in record.workers if w.started), default=None)
         one = self._watched.get(record.id)
         if one is None or one.started != started:
-            one = _Watched(started, Idleness(at), rules, _can_release(record))
-        one.rules, one.releases = rules, _can_release(record)
+            one = _Watched(started, Idleness(at), rules, self._can_release(record))
+        one.rules, one.releases = rules, self._can_release(record)
         return one
+
+    def _can_release(self, record: WorkloadRecord) -> bool:
+        is_open = record.spec.kind == "session" and record.spec.command is None
+        return self._releases and is_open and record.workers[0].state == "running"
 
     async def _look(self, record: WorkloadRecord, measured: Measured) -> None:
         one = self._watched[record.id]
@@ -207,11 +221,6 @@ class IdleWatch:
 _TAKEN = {Do.RELEASE: "left without its GPUs", Do.STOP: "stopped"}
 
 
-def _can_release(record: WorkloadRecord) -> bool:
-    spec = record.spec
-    return spec.kind == "session" and spec.command is None and record.workers[0].state == "running"
-
-
 def _measured(
     report: AgentReport, records: Sequence[WorkloadRecord]
 ) -> Mapping[WorkloadId, Measured]:
@@ -226,10 +235,13 @@ def _measured(
         and w.node == report.node
     }
     on_device = {p.workload for p in report.processes if p.pid not in servers}
+    of_workload: dict[WorkloadId, list[UsageSample]] = {}
+    for sample in report.samples:
+        of_workload.setdefault(sample.workload, []).append(sample)
     found: dict[WorkloadId, Measured] = {}
     for record in records:
-        samples = [s for s in report.samples if s.workload == record.id]
-        if not samples:
+        samples = of_workload.get(record.id)
+        if samples is None:
             continue
         busy = [s.utilization for s in samples if s.utilization is not None]
         cpu = [s.cpu for s in samples if s.cpu is not None]

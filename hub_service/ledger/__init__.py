@@ -5,8 +5,9 @@
 
 from runai.hub_service.ledger.integration import Held
 from runai.hub_service.ledger.ledger import Ledger
+from runai.hub_service.ledger.past import Asked, Past
 from runai.hub_service.ledger.query import Point, Usage, UsageFilter
-from runai.hub_service.ledger.store import Event, Past
+from runai.hub_service.ledger.store import Event
 from runai.hub_service.ledger.totals import Totals
 
-__all__ = ["Event", "Held", "Ledger", "Past", "Point", "Totals", "Usage", "UsageFilter"]
+__all__ = ["Asked", "Event", "Held", "Ledger", "Past", "Point", "Totals", "Usage", "UsageFilter"]

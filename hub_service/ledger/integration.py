@@ -77,11 +77,22 @@ class Integration:
         """Seconds before this one are written; what belongs to them counts for this one."""
         self.spans: list[Span] = []
         self._changed: set[Series] = set()
+        self._listed: Mapping[tuple[str, str], int] = {}
+        self._devices_of: dict[str, list[str]] = {}
+        """Of each workload, as they were `_listed` last."""
 
     @property
     def held(self) -> Mapping[tuple[str, str], int]:
         """What is held now: milli-GPU by workload and device."""
         return self._segments[-1].held if self._segments else {}
+
+    def devices_of(self, workload: str) -> Sequence[str]:
+        """Return the devices that a workload holds now."""
+        if self._listed is not self.held:
+            self._listed, self._devices_of = self.held, {}
+            for holder, device in self.held:
+                self._devices_of.setdefault(holder, []).append(device)
+        return self._devices_of.get(workload, ())
 
     @property
     def changed(self) -> set[Series]:

@@ -18,8 +18,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger import query
 from runai.hub_service.ledger.integration import IDLE_BELOW, Held, Integration, Span
+from runai.hub_service.ledger.past import Asked, Past, merged
 from runai.hub_service.ledger.query import Range, Usage, UsageFilter
-from runai.hub_service.ledger.store import Batch, Event, Past, Row, Store
+from runai.hub_service.ledger.reading import Reader
+from runai.hub_service.ledger.store import Batch, Event, Row, Store
 from runai.hub_service.ledger.totals import LEVELS_S, MEMORY_S, Scope, Series, Totals
 
 __all__ = ["Ledger"]
@@ -63,6 +65,7 @@ class Ledger:
         self._active: dict[str, float] = {}
         self._before = {scope: series.now(self._opened) for scope, series in self._by_scope.items()}
         self._batch = Batch()
+        self._reader = Reader()
         self._span_written_until = self._sums.closed_until
         self._retained_at = 0.0
 
@@ -114,6 +117,11 @@ class Ledger:
             happened = self._clock() if at is None else at
             self._batch.events.append(Event(happened, workload, kind, text, project, user))
 
+    def asked(self, workload: str, asked: Asked) -> None:
+        """Keep what a workload asked for, over what was kept of it before."""
+        if len(self._batch.requests) < MAX_WAITING_EVENTS:
+            self._batch.requests[workload, asked.submitted] = asked
+
     def reclaim(self, at: float, project: str, gpu_seconds: float) -> None:
         """Count what would have been idle for a project, had it not been given to others."""
         self._sums.reclaim(at, self._series(Scope("reclaimed", project=project)), gpu_seconds)
@@ -141,9 +149,9 @@ class Ledger:
         """Return the GPUs that a workload keeps busy now and its MiB; None: not measured."""
         since = self._clock() - RECENT_S
         recent = [
-            self._latest[key]
-            for key in self._sums.held
-            if key[0] == workload and key in self._latest and self._latest[key][0] > since
+            latest
+            for device in self._sums.devices_of(workload)
+            if (latest := self._latest.get((workload, device))) is not None and latest[0] > since
         ]
         busy = [utilization for _, utilization, _ in recent if utilization is not None]
         held = [memory for _, _, memory in recent if memory is not None]
@@ -181,6 +189,10 @@ class Ledger:
         found = (scope for scope in self._by_scope if scope.kind == kind)
         return sorted(getattr(scope, kind) for scope in found)
 
+    def workloads(self) -> list[str]:
+        """Return the workloads that held anything and were not forgotten."""
+        return list(self._by_workload)
+
     def reported(self) -> Mapping[str, float]:
         """Return until when each node has been measured."""
         return self._sums.measured_until
@@ -193,6 +205,10 @@ class Ledger:
         """Return a device's utilization (0..1) and memory in MiB now; None: not measured."""
         at, utilization, memory = self._devices.get(uuid, (0.0, None, None))
         return (utilization, memory) if at > self._clock() - RECENT_S else None
+
+    def trouble(self) -> str:
+        """Say why the database could not be asked, or written to, last; "" where it could."""
+        return self._reader.trouble
 
     async def usage(
         self, who: UsageFilter, since: float, until: float, step_s: int | None = None
@@ -212,7 +228,7 @@ class Ledger:
         recent = [t for t in instants if t >= memory_since]
         in_memory = {s.id: self._at(s, recent) for s in self._remembered(who.scope)}
         spans = self._spans()
-        totals, stored_spans = await asyncio.to_thread(
+        totals, stored_spans = await self._reader.asked(
             self._read, who.scope, found, len(instants) - len(recent), in_memory
         )
         return query.usage(who.scope, found, totals, list((stored_spans | spans).values()))
@@ -220,30 +236,23 @@ class Ledger:
     async def events(self, workload: str, *, since: float = 0.0, limit: int = 1000) -> list[Event]:
         """Return the newest events of a workload and of earlier ones of its name, oldest first."""
         waiting = [e for e in self._batch.events if e.workload == workload and e.at >= since]
-        stored = await asyncio.to_thread(self._store.events_of, workload, since, limit)
+        stored = await self._reader.asked(self._store.events_of, workload, since, limit)
         return (stored + waiting)[-limit:]
 
     async def past(self, since: float) -> list[Past]:
         """Return the workloads that held anything after a time, oldest first."""
         self._sums.advance(self._clock())
-        lately = list(self._batch.events)
+        happened: dict[str, list[float]] = {}
+        for event in self._batch.events:
+            happened.setdefault(event.workload, []).append(event.at)
+        asked: dict[str, list[Asked]] = {}
+        for (workload, _), one in self._batch.requests.items():
+            asked.setdefault(workload, []).append(one)
         changed = self._sums.changed
         lives = [s for s in {*self._by_scope.values(), *changed} if s.scope.kind == "workload"]
         recent = [(s, self._now(s)) for s in lives if s in changed or s.opened >= since]
-        found = await asyncio.to_thread(self._store.past_workloads, since)
-        for series, totals in recent:
-            known = found.get(series.id)
-            told = (e.at for e in lately if e.workload == series.scope.workload)
-            found[series.id] = Past(
-                series.scope.workload,
-                series.scope.project,
-                series.scope.user,
-                known.submitted if known else min(next(told, series.opened), series.opened),
-                totals.held_s,
-                totals.allocated_s,
-                is_session=known is not None and known.is_session,
-            )
-        return sorted(found.values(), key=lambda past: (past.submitted, past.workload))
+        found = await self._reader.asked(self._store.past_workloads, since)
+        return merged(found, recent, happened, asked)
 
     def _remembered(self, scope: Scope) -> list[Series]:
         return [
@@ -293,7 +302,9 @@ class Ledger:
         try:
             if batch:
                 await asyncio.to_thread(self._store.write, batch)
+                self._reader.trouble = ""
         except SQLAlchemyError as error:
+            self._reader.trouble = type(error).__name__
             log.warning("usage could not be written, trying again: %s", type(error).__name__)
             self._keep(batch)
         except asyncio.CancelledError:
@@ -345,6 +356,8 @@ class Ledger:
                     span.ended = min(span.ended, until)
                     self._batch.spans[id_] = span
         self._latest = {k: v for k, v in self._latest.items() if v[0] > now - RECENT_S}
+        for series in self._by_workload.values():
+            series.rest(now)  # 29 KiB each, of thousands that have finished
 
     def _collect_row(self, series: Series, at: int, level: int) -> None:
         (totals,) = self._at(series, [at])

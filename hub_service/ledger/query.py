@@ -90,6 +90,8 @@ class Usage:
     allocated_gpu_hours: float
     used_gpu_hours: float
     idle_gpu_hours: float
+    measured: float | None
+    """The part of the time in which anything was held that was measured; None: nothing was."""
 
 
 def answers(series: Scope, asked: Scope) -> bool:
@@ -167,6 +169,7 @@ def usage(scope: Scope, found: Range, totals: Sequence[Totals], spans: Sequence[
         allocated_gpu_hours=whole.allocated_s / 3600,
         used_gpu_hours=whole.used_s / 3600,
         idle_gpu_hours=whole.idle_s / 3600,
+        measured=_ratio(whole.measured_s, whole.held_s),
     )
 
 

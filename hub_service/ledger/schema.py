@@ -3,12 +3,15 @@
 Times are Unix seconds. The history of a workload has no foreign key: it survives the workload.
 """
 
+from functools import cache
+
 from sqlalchemy import (
     BigInteger,
     Column,
     Double,
     ForeignKey,
     Index,
+    Insert,
     Integer,
     MetaData,
     SmallInteger,
@@ -16,10 +19,11 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 
-__all__ = ["HEAD", "events", "metadata", "series", "spans", "totals"]
+__all__ = ["HEAD", "events", "metadata", "requests", "series", "spans", "totals", "upsert_into"]
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest revision in `migrations`; a database that is there already needs no migration."""
 
 metadata = MetaData()
@@ -79,3 +83,25 @@ events = Table(
     Index("events_by_workload", "workload", "at"),
     Index("events_by_age", "at"),
 )
+
+# What each workload asked for when it was last seen whole, and how often it was started.
+# `asked` is a line of JSON (`runai.hub_service.past_requests`).
+requests = Table(
+    "requests",
+    metadata,
+    Column("workload", String(128), primary_key=True),
+    Column("submitted", BigInteger, primary_key=True, autoincrement=False),
+    Column("asked", Text, nullable=False),
+    Column("starts", Integer, nullable=False),
+    Index("requests_by_age", "submitted"),
+)
+
+
+@cache
+def upsert_into(table: Table, dialect: str) -> Insert:
+    """Return what writes rows anew, or over those of their keys; to make it takes long."""
+    insert = (postgresql if dialect == "postgresql" else sqlite).insert(table)
+    keys = [column.name for column in table.primary_key]
+    changes = {c.name: insert.excluded[c.name] for c in table.columns if c.name not in keys}
+    statement: Insert = insert.on_conflict_do_update(index_elements=keys, set_=changes)
+    return statement

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.dialects import postgresql
 
 from runai.hub_service.ledger import schema
 from runai.hub_service.ledger.integration import Span
+from runai.hub_service.ledger.opening import ledger_url, opened
+from runai.hub_service.ledger.past import Asked, Past, past_of
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 
-__all__ = ["Batch", "Event", "Past", "Row", "Store", "ledger_url"]
+__all__ = ["Batch", "Event", "Row", "Store", "ledger_url"]
 
 DAY_S = 86400
 RETENTION_S = {10: 2 * DAY_S, 60: 90 * DAY_S}
@@ -49,22 +50,6 @@ class Event:
     user: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
-    """A workload as the ledger remembers it, whether or not it is still there."""
-
-    workload: str
-    project: str
-    user: str
-    submitted: float
-    """When it was first heard of; where that is forgotten, when it first held anything."""
-    held_s: float
-    allocated_s: float
-    """GPU-seconds."""
-    is_session: bool
-    """Whether it ended as only sessions do."""
-
-
 @dataclass(slots=True)
 class Batch:
     """What one transaction writes."""
@@ -74,6 +59,8 @@ class Batch:
     closed: dict[int, float] = field(default_factory=dict)
     spans: dict[int, Span] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    requests: dict[tuple[str, int], Asked] = field(default_factory=dict)
+    """What was asked, by the workload's name and when it was submitted."""
 
     def absorb(self, later: "Batch") -> None:
         """Add what was collected after this one."""
@@ -82,56 +69,33 @@ class Batch:
         self.closed |= later.closed
         self.spans |= later.spans
         self.events += later.events
+        self.requests |= later.requests
 
     def __bool__(self) -> bool:
-        return bool(self.series or self.rows or self.closed or self.spans or self.events)
-
-
-def ledger_url(database: str | Path) -> URL:
-    """Return SQLAlchemy's address of a file, or of what already is an address."""
-    if isinstance(database, Path):
-        return URL.create("sqlite", database=str(database))
-    return make_url(database)
+        return any((self.series, self.rows, self.closed, self.spans, self.events, self.requests))
 
 
 class Store:
     """One database, migrated to what this program knows."""
 
     def __init__(self, database: str | Path) -> None:
-        """Open it, making or migrating its tables if need be."""
-        self._engine = sa.create_engine(ledger_url(database), hide_parameters=True)
-        if self._engine.dialect.name == "sqlite":
-            sa.event.listen(self._engine, "connect", _prepare_sqlite)
-        if self._revision() != schema.HEAD:
-            self._migrate()
+        """Open it, making or migrating its tables if need be.
+
+        Raises:
+            Unavailable: it is a file that is broken, or a server that does not answer, or a newer
+                version wrote it.
+        """
+        self._engine = opened(database)
 
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
 
-    def _revision(self) -> str | None:
-        with self._engine.connect() as connection:
-            if not sa.inspect(connection).has_table("alembic_version"):
-                return None
-            version = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
-            return None if version is None else str(version)
-
-    def _migrate(self) -> None:
-        # Only here: alembic costs a tenth of a second, and most starts have nothing to migrate.
-        from alembic import command  # noqa: PLC0415
-        from alembic.config import Config  # noqa: PLC0415
-
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-        with self._engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-
     def write(self, batch: Batch) -> None:
         """Write a batch, all of it or nothing; a repeat changes nothing but the events."""
         with self._engine.begin() as connection:
-            self._upsert(connection, schema.series, [_series_row(one) for one in batch.series])
-            self._upsert(
+            _upsert(connection, schema.series, [_series_row(one) for one in batch.series])
+            _upsert(
                 connection,
                 schema.totals,
                 [
@@ -139,12 +103,25 @@ class Store:
                     for r in batch.rows
                 ],
             )
-            self._upsert(
+            _upsert(
                 connection,
                 schema.spans,
                 [
                     {"id": id_, "started": span.started, "ended": span.ended}
                     for id_, span in batch.spans.items()
+                ],
+            )
+            _upsert(
+                connection,
+                schema.requests,
+                [
+                    {
+                        "workload": workload,
+                        "submitted": asked.submitted,
+                        "asked": asked.text,
+                        "starts": asked.starts,
+                    }
+                    for (workload, _), asked in batch.requests.items()
                 ],
             )
             for series_id, closed in batch.closed.items():
@@ -168,19 +145,6 @@ class Store:
                         for e in batch.events
                     ],
                 )
-
-    def _upsert(
-        self, connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]
-    ) -> None:
-        if not rows:
-            return
-        dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
-        insert = dialect.insert(table)
-        keys = [column.name for column in table.primary_key]
-        changes = {name: insert.excluded[name] for name in rows[0] if name not in keys}
-        connection.execute(
-            insert.on_conflict_do_update(index_elements=keys, set_=changes), list(rows)
-        )
 
     def open_series(self) -> Iterator[Series]:
         """Yield the series that are not closed, with the totals of their last rows."""
@@ -319,12 +283,20 @@ class Store:
             .where(events.workload.in_(sa.select(held.subquery().c.workload)))
             .order_by(events.at, events.id)
         )
+        wanted = sa.select(schema.requests).where(
+            schema.requests.c.workload.in_(sa.select(held.subquery().c.workload))
+        )
         with self._engine.connect() as connection:
+            asked: dict[str, list[Asked]] = {}
+            for workload, *one in connection.execute(wanted):
+                asked.setdefault(workload, []).append(Asked(*one))
             lives: dict[str, list[tuple[float, str]]] = {}
             for workload, at, kind in connection.execute(told):
                 lives.setdefault(workload, []).append((at, kind))
             return {
-                row["id"]: _past(row, lives.get(row["workload"], []))
+                row["id"]: past_of(
+                    row, lives.get(row["workload"], []), asked.get(row["workload"], [])
+                )
                 for row in connection.execute(held).mappings()
             }
 
@@ -338,6 +310,13 @@ class Store:
                     )
                 )
             connection.execute(sa.delete(schema.events).where(schema.events.c.at < now - EVENTS_S))
+            long_ago = schema.requests.c.submitted < now - EVENTS_S
+            connection.execute(sa.delete(schema.requests).where(long_ago))
+
+
+def _upsert(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(schema.upsert_into(table, connection.dialect.name), list(rows))
 
 
 def _last_row_of_series() -> "sa.ScalarSelect[int]":
@@ -349,36 +328,6 @@ def _last_row_of_series() -> "sa.ScalarSelect[int]":
         .correlate(schema.series)
         .scalar_subquery()
     )
-
-
-def _past(row: Any, life: Sequence[tuple[float, str]]) -> Past:  # noqa: ANN401  a row of the query
-    """Find, among the events of all that ever had a name, those of the one that held this."""
-    opened = row["opened"]
-    start = max(
-        (n + 1 for n, (at, kind) in enumerate(life) if kind == "deleted" and at < opened), default=0
-    )
-    own = life[start:]
-    stop = next((n for n, (_, kind) in enumerate(own) if kind == "deleted"), len(own))
-    first = own[0][0] if own[:stop] else opened
-    return Past(
-        row["workload"],
-        row["project"],
-        row["user"],
-        min(first, opened),
-        row["held_s"],
-        row["allocated_s"],
-        any(kind == "ended" for _, kind in own[:stop]),
-    )
-
-
-def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401  the driver's own type
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "busy_timeout=5000",
-        "foreign_keys=ON",
-    ):
-        connection.execute(f"PRAGMA {pragma}").close()
 
 
 def _series_row(series: Series) -> dict[str, Any]:

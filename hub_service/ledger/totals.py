@@ -134,6 +134,16 @@ class Series:
         self._cells[cell + field] += amount
         self._measured[field] += amount
 
+    @property
+    def remembers_seconds(self) -> bool:
+        """Tell whether any single second is remembered, which takes 29 KiB."""
+        return self._cells is not None
+
+    def rest(self, now: float) -> None:
+        """Give back what single seconds take, where none of them is remembered any more."""
+        if self._cells is not None and self._newest < now - MEMORY_S:
+            self._cells = self._seconds = None
+
     def now(self, until: float) -> Totals:
         """Return the totals of everything before `until`, which no step comes after."""
         since, gpus = self._steps[-1]

@@ -5,12 +5,13 @@ switched on and nobody else's group is touched. Linux, version 2 of the hierarch
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-__all__ = ["Groups", "GroupsUnavailable"]
+__all__ = ["Groups", "GroupsUnavailable", "why_none"]
 
 PASSES = 5
 """A process may start another while it is moved: look again, so often."""
@@ -86,6 +87,15 @@ class Groups:
         """Remove a group when its last process is gone; until then it stays."""
         with contextlib.suppress(OSError):
             self.path(name).rmdir()
+
+
+def why_none(proc: Path = Path("/proc")) -> str:
+    """Say, without making any, why no group could be made, as half a sentence; "" if one could."""
+    try:
+        parent = _mounted(proc) / _group_of(proc / "self").lstrip("/")
+    except GroupsUnavailable as unavailable:
+        return str(unavailable)
+    return "" if os.access(parent, os.W_OK) else f"no control group may be made in {parent}"
 
 
 def _tree(process: psutil.Process) -> Iterator[psutil.Process]:

@@ -5,6 +5,7 @@ user typed. Used by `Metrics`.
 """
 
 from collections import Counter as Tally
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -12,6 +13,8 @@ from runai.hub_service.controller import Cycle
 from runai.hub_service.scheduler.model import Workload
 
 __all__ = ["Happened"]
+
+_kind = attrgetter("kind")
 
 CYCLE_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
@@ -25,6 +28,13 @@ class Happened:
         self._cycle_seconds = Histogram(
             "runai_cycle_seconds",
             "Time from observing to having applied.",
+            buckets=CYCLE_BUCKETS,
+            registry=registry,
+        )
+        self._phase_seconds = Histogram(
+            "runai_cycle_phase_seconds",
+            "Time that each part of a cycle took.",
+            ["phase"],
             buckets=CYCLE_BUCKETS,
             registry=registry,
         )
@@ -47,12 +57,14 @@ class Happened:
     def count(self, cycle: Cycle) -> None:
         """Count a cycle, its decisions, and the waits that it ended."""
         self._cycle_seconds.observe(cycle.seconds)
-        for kind, number in Tally(d.kind for d in cycle.plan.decisions).items():
+        for phase, seconds in cycle.phases.items():
+            self._phase_seconds.labels(phase).observe(seconds)
+        for kind, number in Tally(map(_kind, cycle.plan.decisions)).items():
             self._decisions.labels(kind).inc(number)
         self._refused.inc(len(cycle.refused))
         refused = {refusal.workload for refusal in cycle.refused}
         started = {d.workload for d in cycle.plan.decisions if d.kind == "start"} - refused
-        for workload in cycle.snapshot.workloads:
+        for workload in cycle.snapshot.workloads if started else ():
             if workload.name in started and _is_new(workload):
                 waited = max(0, cycle.snapshot.now - workload.submitted)
                 self._waits.labels(workload.project, workload.kind).observe(waited)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadState
 
-__all__ = ["Kind", "Notification", "Recent", "Seen", "happened", "seen"]
+__all__ = ["NEVER_RAN", "Kind", "Notification", "Recent", "Seen", "happened", "seen"]
 
 Kind = Literal["paused", "resumed", "failed", "idle"]
 
@@ -40,6 +40,10 @@ class Seen:
     """Whether it was paused and does not run again yet."""
     is_idle: bool = False
     """Whether its owner has been told that its GPUs are idle."""
+
+
+NEVER_RAN = Seen(WorkloadState.QUEUED, 0)
+"""What is remembered of whatever waits for its first start: nothing can have happened to it."""
 
 
 def seen(record: WorkloadRecord, before: Seen | None, *, is_idle: bool) -> Seen:

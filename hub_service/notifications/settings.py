@@ -17,6 +17,7 @@ __all__ = ["MailSettings", "NotificationSettings", "WebhookSettings"]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _LOCAL_PART = re.compile(r"[A-Za-z0-9._%+-]+(@[A-Za-z0-9.-]+)?")
+_ADDRESS = re.compile(r"""[^\s@<>"(),:;\[\]\\]+@[^\s@<>"(),:;\[\]\\]+""")
 _PORTS = {"smtp": 587, "smtps": 465}
 
 
@@ -128,8 +129,10 @@ def _split(url: str) -> SplitResult | None:
 
 def _address(text: str) -> str:
     """Return an address, "" where it is none."""
+    if not _ADDRESS.fullmatch(text):
+        return ""  # the library trips over many of them
     try:
         found = Address(addr_spec=text)
-    except (ValueError, HeaderParseError):
+    except (ValueError, HeaderParseError, IndexError):
         return ""
     return found.addr_spec if found.username and found.domain else ""

@@ -12,12 +12,20 @@ from contextlib import suppress
 
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.base import Cluster
-from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
+from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, WorkloadState
 from runai.hub_service.errors import RunaiError
 from runai.hub_service.idle.machine import Do
 from runai.hub_service.idle.watch import IdleNow
 from runai.hub_service.notifications.channels import Channel, Undelivered
-from runai.hub_service.notifications.news import Kind, Notification, Recent, Seen, happened, seen
+from runai.hub_service.notifications.news import (
+    NEVER_RAN,
+    Kind,
+    Notification,
+    Recent,
+    Seen,
+    happened,
+    seen,
+)
 
 __all__ = ["Notifier"]
 
@@ -25,6 +33,9 @@ LOG = logging.getLogger("runai.notifications")
 
 LOOK_EVERY_S = 5.0
 """Idleness makes no change that wakes anybody."""
+AT_A_TIME = 1000
+RESTS = 10
+"""How much longer it rests than it looks: who has thousands of workloads learns a little later."""
 QUEUED = 1000
 TRIES = 3
 AGAIN_S = 10.0
@@ -59,8 +70,9 @@ class Notifier:
             for channel, queue in self._queues:
                 tasks.create_task(self._deliver(channel, queue))
             while True:
-                version = self._changes.version
+                version, began = self._changes.version, time.perf_counter()
                 await self.look()
+                await asyncio.sleep(RESTS * (time.perf_counter() - began))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_EVERY_S):
                         await self._changes.after(version)
@@ -68,12 +80,21 @@ class Notifier:
     async def look(self) -> None:
         """Tell what has happened since the last look; the first one only remembers."""
         now: dict[WorkloadId, Seen] = {}
-        for record in await self._cluster.workloads():
-            before = self._seen.get(record.id)
-            idle = self._idle(record.id)
+        for place, record in enumerate(await self._cluster.workloads()):
+            if place % AT_A_TIME == 0:
+                await asyncio.sleep(0)  # others have something to do, too
+            workload = record.id
+            if record.state is WorkloadState.QUEUED and not record.attempts:
+                now[workload] = NEVER_RAN  # of which thousands may wait
+                continue
+            before = self._seen.get(workload)
+            if before is not None and record.state.finished and before.state is record.state:
+                now[workload] = before  # thousands of them, and nothing comes of them any more
+                continue
+            idle = self._idle(workload)
             told = idle is not None and idle.level not in {None, Do.BADGE}
-            now[record.id] = seen(record, before, is_idle=told)
-            for kind in happened(before, now[record.id]) if before is not None else ():
+            now[workload] = seen(record, before, is_idle=told)
+            for kind in happened(before, now[workload]) if before is not None else ():
                 self._tell(await self._notification(kind, record))
         self._seen = now
 

@@ -5,7 +5,7 @@ clock, no I/O, no randomness, no floating point. Everything else of the platform
 around it. The rules have letters (S, O, Q, R, P, E, X), cited where they are implemented.
 """
 
-from runai.hub_service.scheduler.cycle import decide, explain
+from runai.hub_service.scheduler.cycle import decide, explain, forecast
 from runai.hub_service.scheduler.explanation import (
     AllowMoves,
     AskOtherwise,
@@ -83,6 +83,7 @@ __all__ = [
     "changed",
     "decide",
     "explain",
+    "forecast",
     "gpu_number",
     "gpu_text",
     "milli_gpus",

@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"{options.snapshot}: {error.strerror}", file=sys.stderr)
         return WRONG_INPUT
+    except UnicodeDecodeError:
+        return _refuse("not JSON: it is no UTF-8 text", jsonl=options.jsonl)
 
 
 def _answer(file: TextIO, options: argparse.Namespace) -> int:
@@ -56,16 +58,32 @@ def _answer(file: TextIO, options: argparse.Namespace) -> int:
     for text in _lines(file) if jsonl else [file.read()]:
         gc.disable()  # nothing that is made for an answer is garbage before it is given
         try:
-            answer = _answer_to(snapshot_from_json(json.loads(text)), options.explain)
-        except json.JSONDecodeError as error:
-            status = _refuse(f"not JSON: {error}", jsonl=jsonl)
+            answer = _answer_to(_read(text), options.explain)
         except InvalidSnapshot as error:
             status = _refuse(str(error), jsonl=jsonl)
         else:
-            print(json.dumps(answer, indent=None if jsonl else 2, ensure_ascii=False), flush=True)
+            _print(answer, indent=None if jsonl else 2)
         finally:
             gc.enable()
     return status
+
+
+def _read(text: str) -> Snapshot:
+    try:
+        return snapshot_from_json(json.loads(text))
+    except InvalidSnapshot:
+        raise
+    except RecursionError:
+        message = "not JSON: it is nested too deeply"
+    except ValueError as error:  # a number of thousands of digits is one, too
+        message = f"not JSON: {error}"
+    raise InvalidSnapshot(message)
+
+
+def _print(answer: dict[str, Any], indent: int | None) -> None:
+    written = json.dumps(answer, indent=indent, ensure_ascii=False)
+    # Half a letter cannot be encoded; as an escape it is the JSON that it came as.
+    print(written.encode(errors="backslashreplace").decode(), flush=True)
 
 
 def _answer_to(snapshot: Snapshot, workload: str | None) -> dict[str, Any]:
@@ -87,8 +105,9 @@ def _lines(file: Iterable[str]) -> Iterator[str]:
 def _refuse(message: str, *, jsonl: bool) -> int:
     # One line in, one line out: whoever pipes lines through stays in step.
     if jsonl:
-        print(json.dumps({"error": message}, ensure_ascii=False), flush=True)
-    print(message, file=sys.stderr)
+        _print({"error": message}, indent=None)
+    # A name may move a cursor.
+    print("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message), file=sys.stderr)
     return WRONG_INPUT
 
 

@@ -20,6 +20,7 @@ from runai.hub_service.scheduler.quotas import (
     Block,
     cap_in_the_way,
     leaves_what_is_never_lent,
+    still_over,
 )
 from runai.hub_service.scheduler.resize import gain, repays
 from runai.hub_service.scheduler.room import Room
@@ -59,8 +60,8 @@ class Allocation:
             reserved = [m for m in item.members if m.worker.state is WorkerState.RESERVED]
             if not item.is_known or not self._keep(item, reserved):
                 continue
-            if start and self._start_in_place(reserved):
-                self.placed += reserved
+            if start:
+                self._start_in_place(reserved)
 
     def _keep(self, item: Item, reserved: Sequence[Member]) -> bool:
         mark = self._state.mark()
@@ -76,7 +77,7 @@ class Allocation:
             self._state.set(member, Standing.RESERVED, booking)
         return True
 
-    def _start_in_place(self, reserved: Sequence[Member]) -> bool:
+    def _start_in_place(self, reserved: Sequence[Member]) -> None:
         mark = self._state.mark()
         for member in reserved:
             self._state.set(member, Standing.PENDING, None)
@@ -85,9 +86,12 @@ class Allocation:
             assert booking is not None, "kept reservations have a booking"
             if not _is_there(self._state.now, member, booking):
                 self._state.roll_back(mark)
-                return False
+                return
             self._state.set(member, Standing.STARTED, booking)
-        return True
+        if _asks_for_gpus(reserved) and still_over(reserved[0].item):
+            self._state.roll_back(mark)
+        else:
+            self.placed += reserved
 
     # ---- O, Q, P
 
@@ -149,7 +153,7 @@ class Allocation:
             Unit(item, (member,), is_surplus=True)
             for item in state.resizable
             for member in item.members
-            if member.standing is Standing.PENDING and item.is_extra(member)
+            if item.is_known and member.standing is Standing.PENDING and item.is_extra(member)
         ]
         order = FairOrder(state, units, waiting=False)
         while (unit := order.pop()) is not None:
@@ -170,10 +174,10 @@ class Allocation:
             return False
         if not self._resizes(item):
             return True
-        if item.count(Standing.GOING):
-            return False
         booking = item.members[0].booking
-        idle = 0 if booking is None or booking.node < 0 else self._state.now.idle[booking.node]
+        if item.count(Standing.GOING) or booking is None or booking.node < 0:
+            return False
+        idle = self._state.now.idle[booking.node]
         return self._repays(item, min(idle, item.count(Standing.PENDING)))
 
     def _resizes(self, item: Item) -> bool:
@@ -213,6 +217,8 @@ class Allocation:
                     state.set(member, Standing.PENDING, None)
             if not place(state, unit.members, Standing.STARTED):
                 self._hopeless_now.add(signature)
+            elif _asks_for_gpus(unit.members) and still_over(unit.item):
+                pass  # Q3: its place may be reserved until those told to stop have ended
             elif leaves_what_is_never_lent(state, unit.item):
                 return None
             else:
@@ -257,6 +263,10 @@ def _reserved_unit(item: Item) -> list[Unit]:
     """Cut the workers that still wait for reserved devices: they may start elsewhere now."""
     reserved = tuple(m for m in item.members if m.standing is Standing.RESERVED)
     return [Unit(item, reserved, is_surplus=False)] if reserved else []
+
+
+def _asks_for_gpus(members: Iterable[Member]) -> bool:
+    return any(member.kind.quota for member in members)
 
 
 def _is_there(room: Room, member: Member, booking: Booking) -> bool:

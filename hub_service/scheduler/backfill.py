@@ -107,15 +107,14 @@ class Holds:
                 for device in member.booking.devices if member.booking else ():
                     busy[node, device] = max(busy.get((node, device), 0), ends[item])
         for (node, device), at in busy.items():
-            if node >= 0:
-                free_at[node][device] = at
+            free_at[node][device] = at
         return free_at
 
     def _keepers(self, unit: Unit, devices: list[Device]) -> tuple[Member, ...]:
         state = self._state
         workload = Workload(name=unit.item.name, project=unit.item.name, workers=())
         # An account of its own: what is held counts for nobody.
-        item = Item(workload, Account(Project(name=unit.item.name), None), is_known=False)
+        item = Item(workload, Account(Project(name=unit.item.name), None))
         keepers: list[Member] = []
         for node, device in devices:
             if _is_idle(state, node, device):
@@ -146,7 +145,8 @@ class Holds:
         yield may_pass
         for keeper, booking in lifted:
             # Where somebody was put meanwhile there is nothing to hold any more.
-            if _is_idle(self._state, booking.node, booking.devices[0]):
+            (device,) = booking.devices
+            if _is_idle(self._state, booking.node, device):
                 self._state.set(keeper, Standing.RESERVED, booking)
 
     def in_the_way(self, unit: Unit) -> Hold | None:
@@ -219,7 +219,9 @@ def _soonest(unit: Unit, free_at: list[list[int]]) -> tuple[int, list[Device]] |
         queue = [_next_slot(kind, node, free_at, taken) for node in kind.nodes]
         heapify(queue)
         for _ in range(wanted):
-            at, node, devices = heappop(queue) if queue else (NEVER, -1, [])
+            if not queue:
+                return None
+            at, node, devices = heappop(queue)
             if at >= NEVER:
                 return None
             start = max(start, at)

@@ -15,7 +15,7 @@ from runai.hub_service.scheduler.lanes import Unit
 from runai.hub_service.scheduler.protection import protected_until
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import UNLIMITED, Account
+from runai.hub_service.scheduler.tree import Account
 
 
 class Loss(NamedTuple):
@@ -85,7 +85,7 @@ class Bounds:
         over = self._over.get((account, within))
         if over is None:
             bound = account.quota if within else max(account.quota, account.fair_share)
-            over = -(-min(UNLIMITED, account.allocated - bound) // WHOLE_GPU)
+            over = -((bound - account.allocated) // WHOLE_GPU)
             self._over[account, within] = over
         return over - 1 + largest if over > 0 else 0
 
@@ -102,6 +102,7 @@ class Bounds:
         devices: dict[Account, dict[Item, int]] = {}
         shared: set[Account] = set()
         for member in (m for node in nodes for m in self._state.on_node.get(node, ())):
+            self._state.victim_looks += 1
             item, booking = member.item, member.booking
             if booking is None or item.is_fixed or member.standing not in ACTIVE:
                 continue

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from runai.hub_service.scheduler.items import Item, Member, Standing
 from runai.hub_service.scheduler.kinds import Booking, Kind
 from runai.hub_service.scheduler.lanes import Unit
+from runai.hub_service.scheduler.quotas import still_over
 from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
@@ -92,6 +93,18 @@ class Census:
             known = self._leaving[booking] = self._state.leaving(booking)
         return known
 
+    def waited_for(self, members: Iterable[Member]) -> list[Member]:
+        """Give who must end before those with a reservation start: at its place, or in its project.
+
+        The latter where a limit counts both (Q3), and only if nobody is at its place.
+        """
+        reserved = list(members)
+        there = [m for mine in reserved if mine.booking for m in self.leaving(mine.booking)]
+        if there:
+            return there
+        over = {account for mine in reserved for account in still_over(mine.item)}
+        return self._state.told_to_stop(over) if over else []
+
     def fitting(self, unit: Unit, *, ever: bool = False) -> int:
         """Count how many of a unit's workers there are places for, each kind for itself.
 
@@ -135,10 +148,8 @@ def _held_on(nodes: frozenset[int], members: Iterable[Member]) -> dict[Item, int
 
 def nodes_of(unit: Unit) -> frozenset[int]:
     """Give the nodes that any of a unit's workers could ever use."""
-    kinds = {member.kind for member in unit.members}
-    if len(kinds) == 1:
-        return unit.members[0].kind.nodes
-    return frozenset().union(*(kind.nodes for kind in kinds))
+    kind, *others = {member.kind for member in unit.members}
+    return kind.nodes.union(*(other.nodes for other in others)) if others else kind.nodes
 
 
 def _holder(item: Item) -> str:

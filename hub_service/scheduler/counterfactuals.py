@@ -7,6 +7,7 @@ a change does is `what_if`'s. Called by `explain`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -50,7 +51,7 @@ class Trials:
 
     def succeed(self, changes: Sequence[Change]) -> bool:
         """Tell whether the workload is served with these changes."""
-        if self.left <= 0:
+        if not self.left:
             return False
         self.left -= 1
         world = changed(self._base, changes)
@@ -145,7 +146,7 @@ class Search:
         return needed
 
     def _given_back(self, rival: Account, chosen: Sequence[Held]) -> Counterfactual:
-        until = max((held.protected_until for held in chosen), default=0)
+        until = max(held.protected_until for held in chosen)
         changes = (EndWorkloads(workloads=tuple(held.workload.name for held in chosen)),)
         amount = sum(held.total for held in chosen)
         return Counterfactual(
@@ -244,8 +245,6 @@ class Search:
         first = workload.workers[0]
         if workload.minimum > 1:
             return self._largest(range(1, workload.minimum), lambda n: self._ask(workers=n))
-        if first.gpu_memory_mib or not first.gpus:
-            return None
         if first.gpus > _WHOLE:
             sizes: Sequence[int] = range(_WHOLE, first.gpus, _WHOLE)
         else:
@@ -255,16 +254,10 @@ class Search:
     def _largest(
         self, sizes: Sequence[int], ask: Callable[[int], AskOtherwise]
     ) -> Counterfactual | None:
-        low, high, best = 0, len(sizes), None
-        while low < high:
-            middle = (low + high) // 2
-            change = ask(sizes[middle])
-            if self._trials.succeed([change]):
-                low, best = middle + 1, change
-            else:
-                high = middle
-        if best is None:
+        many = bisect_left(sizes, True, key=lambda size: not self._trials.succeed([ask(size)]))
+        if not many:
             return None
+        best = ask(sizes[many - 1])
         return Counterfactual(changes=(best,), text=self._wording.asking(self._workload, best))
 
     def _ask(self, **otherwise: int | bool) -> AskOtherwise:

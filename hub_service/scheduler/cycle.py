@@ -6,12 +6,13 @@ the controller, the simulator, `runai schedule` and the tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from runai.hub_service.scheduler.allocate import Allocation
 from runai.hub_service.scheduler.consolidate import Consolidation
-from runai.hub_service.scheduler.explain import explain_with, explained
+from runai.hub_service.scheduler.explain import explain_with, explained, forecast_with
+from runai.hub_service.scheduler.explanation import ExpectedStart
 from runai.hub_service.scheduler.index import Index
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.outcome import plan_of
@@ -64,6 +65,16 @@ def explain(
     `plan` is what `decide` made of `snapshot`. Names no workload that the reader may not know of.
     """
     return explain_with(decide, snapshot, plan, workload, may_know)
+
+
+def forecast(
+    snapshot: Snapshot, plan: Plan, only: Collection[str] | None = None
+) -> dict[str, ExpectedStart]:
+    """Tell when each workload that waits starts if nothing else is submitted.
+
+    `plan` is what `decide` made of `snapshot`. Of `only` these, it is told sooner and less far.
+    """
+    return forecast_with(decide, snapshot, plan, only)
 
 
 def run(state: State) -> Plan:

@@ -37,7 +37,7 @@ def end_of(workload: Workload, now: int, factor: tuple[int, int] = (1, 1)) -> En
     ]
     if not starts:
         return None
-    elapsed = max(0, now - min(starts))
+    elapsed = now - min(starts)
     stated = workload.expected_runtime
     if stated is not None and elapsed < stated:
         return End(min(starts) + stated, is_estimated=False)

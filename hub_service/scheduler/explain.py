@@ -7,12 +7,12 @@ wait where the policy says `explain: "full"`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from runai.hub_service.scheduler.counterfactuals import Search, Trials
-from runai.hub_service.scheduler.explanation import Explanation, Holder
-from runai.hub_service.scheduler.forecast import Decide, expected_start
+from runai.hub_service.scheduler.explanation import ExpectedStart, Explanation, Holder
+from runai.hub_service.scheduler.forecast import Decide, expected_start, expected_starts
 from runai.hub_service.scheduler.holding import Held, Holdings
 from runai.hub_service.scheduler.model import Decision, Plan, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.quantity import MilliGpu
@@ -21,6 +21,9 @@ from runai.hub_service.scheduler.wording import Wording
 
 MOST_TRIALS = 32
 MOST_CYCLES = 200
+MOST_CYCLES_FOR_ALL = 50
+MOST_CYCLES_FOR_SOME = 12
+"""Somebody fills in a form meanwhile."""
 FEWEST = 3
 EFFORT = 100_000
 """Workers and devices that may be looked at in all: a large cluster gets fewer trials."""
@@ -49,7 +52,7 @@ def explain_with(
     holdings = Holdings(snapshot, plan, asked)
     code = wait.reason.code
     trials = Trials(
-        snapshot, asked, decide, _bounded(snapshot, MOST_TRIALS), at_once=code == "stopping"
+        snapshot, asked, decide, bounded(snapshot, MOST_TRIALS), at_once=code == "stopping"
     )
     wording = Wording(snapshot.now, tree_of(snapshot).accounts, may_know)
     search = Search(snapshot, asked, wait.reason, holdings, wording, trials)
@@ -58,10 +61,25 @@ def explain_with(
         holders=tuple(_holder(held, may_know) for held in holdings.holders(code)[:_SHOWN]),
         counterfactuals=search.run(),
         expected_start=expected_start(
-            snapshot, workload, decide, cycles=_bounded(snapshot, MOST_CYCLES)
+            snapshot, workload, decide, cycles=bounded(snapshot, MOST_CYCLES)
         ),
     )
     return replace(wait, explanation=explanation)
+
+
+def forecast_with(
+    decide: Decide, snapshot: Snapshot, plan: Plan, only: Collection[str] | None
+) -> dict[str, ExpectedStart]:
+    """Tell of every workload that waits in a plan when it starts; names no other workload.
+
+    Looks less far ahead than an explanation: nobody has asked for one in particular.
+    """
+    waiting = [d.workload for d in plan.decisions if d.kind == "wait"]
+    if only is not None:
+        waiting = [name for name in waiting if name in only]
+    snapshot = replace(snapshot, policy=replace(snapshot.policy, explain="short"))
+    cycles = bounded(snapshot, MOST_CYCLES_FOR_ALL if only is None else MOST_CYCLES_FOR_SOME)
+    return expected_starts(snapshot, waiting, decide, cycles=cycles) if waiting else {}
 
 
 def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:
@@ -75,7 +93,8 @@ def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:
     return replace(plan, decisions=tuple(told(decision) for decision in plan.decisions))
 
 
-def _bounded(snapshot: Snapshot, most: int) -> int:
+def bounded(snapshot: Snapshot, most: int) -> int:
+    """Cut a number of trials or cycles to what so large a cluster may cost, but to some."""
     size = sum(len(w.workers) for w in snapshot.workloads) + sum(n.devices for n in snapshot.nodes)
     return max(FEWEST, min(most, EFFORT // max(1, size)))
 

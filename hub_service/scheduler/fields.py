@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from runai.hub_service.scheduler.quantity import MilliGpu, gpu_number, milli_gpus
 
 T = TypeVar("T")
+
+MOST_GPUS: Final = 1_000_000_000
+"""Of anybody: sums of such amounts stay far below what stands for no bound."""
+MOST_DEVICES: Final = 10_000
+"""Of a node: each is looked at by itself."""
 
 
 class InvalidSnapshot(ValueError):
@@ -72,6 +77,14 @@ def read_count(value: object) -> int:
     return value
 
 
+def read_devices(value: object) -> int:
+    """Accept how many devices a node has."""
+    count = read_count(value)
+    if count > MOST_DEVICES:
+        raise _refuse(f"at most {MOST_DEVICES}", value)
+    return count
+
+
 def read_positive(value: object) -> int:
     """Accept an integer from 1."""
     if type(value) is not int or value < 1:
@@ -82,20 +95,25 @@ def read_positive(value: object) -> int:
 def read_gpus(value: object) -> MilliGpu:
     """Accept a decimal number of GPUs."""
     if type(value) is int and value >= 0:
-        return MilliGpu(value * 1000)
-    if type(value) is not float:
+        milli = MilliGpu(value * 1000)
+    elif type(value) is float:
+        try:
+            milli = milli_gpus(value)
+        except ValueError as error:
+            message = f"is wrong: {error}"
+            raise ValueError(message) from None
+    else:
         raise _refuse("a number of GPUs from 0 upwards", value)
-    try:
-        return milli_gpus(value)
-    except ValueError as error:
-        message = f"is wrong: {error}"
-        raise ValueError(message) from None
+    if milli > 1000 * MOST_GPUS:
+        raise _refuse(f"at most {MOST_GPUS} GPUs", value)
+    return milli
 
 
 def read_worker_gpus(value: object) -> MilliGpu:
     """Accept whole GPUs, or a fraction of one."""
     milli = read_gpus(value)
-    if milli > 1000 and milli % 1000:
+    whole, part = divmod(milli, 1000)
+    if whole and part:
         raise _refuse("whole GPUs or a fraction below 1", value)
     return milli
 

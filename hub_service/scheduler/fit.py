@@ -21,18 +21,17 @@ class Fit:
         """Remember the question; nothing is counted before it is asked."""
         self._state = state
         self._members = members
-        kind = members[0].kind
-        kinds = {member.kind for member in members} if len(members) > 1 else {kind}
+        kind, *others = {member.kind for member in members}
         self.nodes = kind.nodes
-        if len(kinds) > 1:
-            self.nodes = frozenset().union(*(kind.nodes for kind in kinds))
+        if others:
+            self.nodes = kind.nodes.union(*(other.nodes for other in others))
         # Slots add up exactly for whole devices and for fractions on one device each.
-        adds_up = len(kinds) == 1 and (kind.is_whole or kind.devices <= 1)
+        adds_up = not others and (kind.is_whole or kind.devices <= 1)
         self._kind = kind if adds_up else None
         self.counts_base = self._kind is None or bool(kind.cpu or kind.memory)
         """Whether CPU or memory may be what is missing, so that needs change as one frees."""
         self._slots: dict[int, int] | None = None
-        self._total = 0
+        self._total: int
         self._is_known = False
         """Whether there is an answer for one worker, as far as nothing was freed since."""
         self.place: tuple[int, tuple[int, ...]] | None = None

@@ -7,7 +7,7 @@ the `decide` it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -44,28 +44,27 @@ Lindy effect). So "between earliest and latest" is right in half of the cases.
 
 
 def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int) -> ExpectedStart:
-    """Tell when a waiting workload starts if nothing else is submitted.
+    """Tell when a waiting workload starts if nothing else is submitted; see `expected_starts`."""
+    return expected_starts(snapshot, [name], decide, cycles=cycles)[name]
+
+
+def expected_starts(
+    snapshot: Snapshot, names: Collection[str], decide: Decide, *, cycles: int
+) -> dict[str, ExpectedStart]:
+    """Tell when each waiting workload starts if nothing else is submitted.
 
     Plays forward three times where run times are estimated: as expected, with the shorter and with
-    the longer ones. Looks at most `cycles` cycles ahead, each time.
+    the longer ones. Looks at most `cycles` cycles ahead, each time; asking for many costs hardly
+    more than asking for the one that starts last.
     """
     future = _Future(snapshot, decide, EXPECTED)
     others = (SHORTER, LONGER) if future.guesses() else ()
-    expected = future.start_of(name, cycles)
-    seen = [expected, *(_Future(snapshot, decide, f).start_of(name, cycles) for f in others)]
-    is_estimated = any(found.is_estimated for found in seen)
-    starts = [found.at for found in seen if found.at is not None]
-    # A run that was broken off starts it later than it looked, whenever that is.
-    bounds = [found.until for found in seen]
-    earliest = min([*starts, *(b for b in bounds if b is not None)], default=None)
-    start = ExpectedStart(
-        at=expected.at,
-        earliest=earliest,
-        latest=max(starts) if len(starts) == len(seen) else None,
-        is_estimated=is_estimated,
-        text="",
-    )
-    return replace(start, text=_sentence(start, expected.until, snapshot.now))
+    expected = future.starts_of(names, cycles)
+    rest = [_Future(snapshot, decide, factor).starts_of(names, cycles) for factor in others]
+    return {
+        name: _start([expected[name], *(found[name] for found in rest)], snapshot.now)
+        for name in names
+    }
 
 
 class _Found(NamedTuple):
@@ -73,6 +72,22 @@ class _Found(NamedTuple):
     until: int | None
     """Where the look ahead was broken off; None if it saw all there is to see."""
     is_estimated: bool
+
+
+def _start(seen: Sequence[_Found], now: int) -> ExpectedStart:
+    """Put the courses of events together, the expected one first."""
+    expected = seen[0]
+    starts = [found.at for found in seen if found.at is not None]
+    # A run that was broken off starts it later than it looked, whenever that is.
+    bounds = [found.until for found in seen]
+    start = ExpectedStart(
+        at=expected.at,
+        earliest=min([*starts, *(b for b in bounds if b is not None)], default=None),
+        latest=max(starts) if len(starts) == len(seen) else None,
+        is_estimated=any(found.is_estimated for found in seen),
+        text="",
+    )
+    return replace(start, text=_sentence(start, expected.until, now))
 
 
 class _Future:
@@ -104,24 +119,34 @@ class _Future:
                 if left is not None:
                     self._left[workload.name] = left
 
-    def start_of(self, name: str, cycles: int) -> _Found:
-        """Play forward until the minimum of a workload runs."""
+    def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _Found]:
+        """Play forward until the minimum of each of these workloads has run."""
+        found: dict[str, _Found] = {}
         at_once = 0
         for _ in range(cycles):
             plan = self._decide(self._index)
             frees = self._apply(plan)
-            workload = self._workloads.get(name)
-            if workload is None:
-                return _Found(None, None, self._is_estimated)
-            running = [w for w in workload.workers if w.state is WorkerState.RUNNING]
-            if len(running) >= workload.minimum:
-                return _Found(self._now, None, self._is_estimated)
+            for name in names:
+                if name not in found and self._is_settled(name):
+                    at = self._now if name in self._workloads else None
+                    found[name] = _Found(at, None, self._is_estimated)
+            if len(found) == len(names):
+                return found
             at_once = at_once + 1 if frees else 0
             if frees and at_once < _CYCLES_AT_ONE_INSTANT:
                 continue  # what was reserved starts now that its victims are gone (R7)
             if not self._advance():
-                return _Found(None, None, self._is_estimated)
-        return _Found(None, self._now, self._is_estimated)
+                never = _Found(None, None, self._is_estimated)
+                return dict.fromkeys(names, never) | found
+        return dict.fromkeys(names, _Found(None, self._now, self._is_estimated)) | found
+
+    def _is_settled(self, name: str) -> bool:
+        """Tell whether a workload's minimum runs, or it will never queue again."""
+        workload = self._workloads.get(name)
+        if workload is None:
+            return True
+        running = [w for w in workload.workers if w.state is WorkerState.RUNNING]
+        return len(running) >= workload.minimum
 
     def guesses(self) -> bool:
         """Tell whether any run time is estimated."""
@@ -160,7 +185,7 @@ class _Future:
     def _pause(self, workload: Workload) -> Workload:
         end = self._ends.pop(workload.name, None)
         if end is not None:
-            self._left[workload.name] = End(max(1, end.at - self._now), end.is_estimated)
+            self._left[workload.name] = End(end.at - self._now, end.is_estimated)
         return replace(workload, pauses=(*workload.pauses, self._now))
 
     # ---- what time does

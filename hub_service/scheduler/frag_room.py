@@ -16,14 +16,14 @@ from runai.hub_service.scheduler.model import Node, Packing
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.room import Room
 
-Rank = tuple[int, int, int, int]
+Rank = tuple[int, ...]
 """Growth of fragmentation, then P2: a shared device's rest, or a node's idle and free devices."""
 
 _SLACK = 4
 """How many entries that no longer hold an order may have for each that does."""
 
 
-class _Order:
+class Ranking:
     """The nodes where one kind fits, by rank; `seen` counts the changes that it knows of."""
 
     __slots__ = ("heap", "ranks", "seen")
@@ -31,7 +31,7 @@ class _Order:
     def __init__(self) -> None:
         self.heap: list[tuple[Rank, int]] = []
         self.ranks: dict[int, Rank] = {}
-        self.seen = 0
+        self.seen: int
 
     def put(self, node: int, rank: Rank | None) -> None:
         """Note a node's rank; None where the kind does not fit."""
@@ -62,7 +62,7 @@ class FragRoom(Room):
         """Start with everything free and nobody asking: P2's order."""
         super().__init__(nodes, spread=False)
         self._mix = Mix({}, self.device_mib)
-        self._orders: dict[Kind, _Order] = {}
+        self._orders: dict[Kind, Ranking] = {}
         self._changed: list[int] = []
         self._free: list[Free | None] = [None] * len(nodes)
 
@@ -93,7 +93,7 @@ class FragRoom(Room):
         order = self._orders.get(kind)
         news: Iterable[int]
         if order is None:
-            order = self._orders[kind] = _Order()
+            order = self._orders[kind] = Ranking()
             news = kind.nodes
         else:
             news = kind.nodes.intersection(self._changed[order.seen :])
@@ -142,11 +142,12 @@ class FragRoom(Room):
             return None
         growth = self._growth(node, kind)
         if kind.devices == 1 and not kind.is_whole:
-            rest = self._part(node, devices[0])
+            (device,) = devices
+            rest = self._part(node, device)
             if rest < WHOLE_GPU:
-                return growth, rest, 0, 0
+                return growth, rest
             return growth, rest, self.idle[node], self.free_on(node)
-        return growth, self.idle[node], self.free_on(node), 0
+        return growth, self.idle[node], self.free_on(node)
 
     def _growth(self, node: int, kind: Kind) -> int:
         return self._growth_of_all(node, (kind,))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.kinds import Kind
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, fraction_of_memory
+from runai.hub_service.scheduler.quantity import fraction_of_memory
 
 _STRETCH = 2
 """How far CPU and memory last, as a multiple of what one request needs for each of its GPUs.
@@ -82,10 +82,10 @@ class _Demand:
         for wanted_cpu, wanted_memory, weight in self.base:
             if wanted_cpu <= cpu and wanted_memory <= memory:
                 part = most
-                if wanted_cpu * part > reach * cpu:
-                    part = reach * cpu // wanted_cpu
-                if wanted_memory * part > reach * memory:
-                    part = reach * memory // wanted_memory
+                if wanted_cpu:
+                    part = min(part, reach * cpu // wanted_cpu)
+                if wanted_memory:
+                    part = min(part, reach * memory // wanted_memory)
                 total += part * weight
         return total
 
@@ -106,9 +106,7 @@ class Profile:
 
     def milli_of(self, kind: Kind) -> int:
         """Give what a kind takes of each device here; a memory request by its part of it."""
-        if kind.mib and self._device_mib:
-            return min(int(WHOLE_GPU), fraction_of_memory(kind.mib, self._device_mib))
-        return kind.milli
+        return fraction_of_memory(kind.mib, self._device_mib) if kind.mib else kind.milli
 
     def fragmentation(self, free: Free) -> int:
         """Sum over all requests of the mix the free milli-GPU that they cannot use here."""
@@ -140,11 +138,12 @@ class Profile:
 
     def best_part(self, free: Free, parts: Iterable[int], kind: Kind) -> int:
         """Choose on which of these devices a fraction adds least; of equals the fullest (P2)."""
-        milli, different = self.milli_of(kind), sorted(set(parts))
-        if len(different) == 1:
-            return different[0]
+        milli = self.milli_of(kind)
+        first, *others = sorted(set(parts))
+        if not others:
+            return first
         return min(
-            different,
+            (first, *others),
             key=lambda part: self.fragmentation(free.less((part,), milli, kind)),
         )
 

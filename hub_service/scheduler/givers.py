@@ -30,7 +30,7 @@ class Way(NamedTuple):
     others: bool
     own: bool
     surplus_only: bool
-    lent: bool
+    lent: bool = False
     """Whether surplus of its own project, which only uses what is idle, is among it (E1)."""
 
 
@@ -185,7 +185,7 @@ class Givers:
             self._state.victim_looks += 1
             victim = victims[cursor]
             may_go = not own or self._goes_before(victim) or (self.way.lent and victim.is_lent)
-            if not may_go and not self.way.lent:
+            if not may_go and not self.way.lent and not victim.is_extra:
                 cursor = -1  # from here on everybody's priority is as high (R1)
                 break
             is_there = may_go and victim.is_active and victim.item is not claimant

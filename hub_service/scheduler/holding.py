@@ -8,6 +8,7 @@ rivals and of their workloads; takes nothing from anybody. Called by `explain` a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.ends import End, end_of
@@ -220,7 +221,7 @@ class Holdings:
         if self._workload.minimum > 1:
             return
         free = self._free()
-        sets: list[tuple[int, str, list[Held]]] = []
+        sets: list[tuple[int, list[Held]]] = []
         for node in sorted({node for held in victims for node in held.by_node}):
             chosen: list[Held] = []
             missing = self.demand - free[node]
@@ -229,9 +230,9 @@ class Holdings:
                     chosen.append(held)
                     missing -= held.by_node[node]
             if missing <= 0:
-                sets.append((sum(held.total for held in chosen), node, chosen))
-        sets.sort(key=lambda entry: entry[:2])
-        for _, _, chosen in sets[:_NODES_COMPARED]:
+                sets.append((sum(held.total for held in chosen), chosen))
+        sets.sort(key=itemgetter(0))  # of equals the first by name, as they are
+        for _, chosen in sets[:_NODES_COMPARED]:
             yield chosen
 
     def _victims(self) -> list[Held]:

@@ -70,6 +70,37 @@ class Index:
         if self._state is not None:
             self._carry_in(self._state, changes.gone, changes.workloads)
 
+    def follow(self, snapshot: Snapshot) -> None:
+        """Become a snapshot: costs what differs, and a look at each workload that does not.
+
+        Who draws snapshots and gives the same object again for a workload that has not changed
+        makes that look the shortest one.
+        """
+        known, frame = self._workloads, self._frame
+        different = []
+        for workload in snapshot.workloads:
+            before = known.get(workload.name)
+            if before is workload:
+                continue
+            if before == workload:
+                known[workload.name] = workload  # next time a glance will do
+            else:
+                different.append(workload)
+        gone: Iterable[str] = ()
+        if len(known) + len(different) > len(snapshot.workloads):
+            there = {workload.name for workload in snapshot.workloads}
+            gone = [name for name in known if name not in there]
+        self.apply(
+            Changes(
+                now=snapshot.now,
+                workloads=tuple(different),
+                gone=tuple(gone),
+                nodes=None if snapshot.nodes == frame.nodes else snapshot.nodes,
+                projects=None if snapshot.projects == frame.projects else snapshot.projects,
+                policy=None if snapshot.policy == frame.policy else snapshot.policy,
+            )
+        )
+
     def _carry_in(self, state: State, gone: Iterable[str], come: tuple[Workload, ...]) -> None:
         if any(state.tree.lacks_queue(workload.project) for workload in come):
             self._state = None  # a project with children has its first workload of its own

@@ -15,7 +15,7 @@ from runai.hub_service.scheduler.resize import LINEAR, gain
 from runai.hub_service.scheduler.tree import Account
 
 OrderKey = tuple[int, int, int, int, str, int]
-LaneKey = tuple[int, int, int, tuple[int, ...], str, str]
+LaneKey = tuple[int, int, int, tuple[int | str, ...], str, str]
 
 _FIXED, _MINIMUM, _SURPLUS = 0, 1, 2
 _key = attrgetter("key")
@@ -26,25 +26,33 @@ class Unit:
 
     __slots__ = ("demand", "is_surplus", "item", "key", "lane", "members", "signature")
 
-    def __init__(self, item: Item, members: tuple[Member, ...], *, is_surplus: bool) -> None:
+    def __init__(
+        self,
+        item: Item,
+        members: tuple[Member, ...],
+        *,
+        is_surplus: bool,
+        runs: bool | None = None,
+    ) -> None:
+        """Bundle workers; `runs` says whether some of the item does, where that is known."""
         self.item = item
         self.members = members
         self.is_surplus = is_surplus
         first = members[0]
         if len(members) == 1:
             self.demand = 0 if first.standing is Standing.RESERVED else first.kind.quota
-            self.signature: tuple[int, ...] = (first.kind.order,)
+            self.signature: tuple[int | str, ...] = (first.kind.order,)
         else:
             held = Standing.RESERVED
             self.demand = sum(m.kind.quota for m in members if m.standing is not held)
             self.signature = tuple(sorted([member.kind.order for member in members]))
-        turn = int(len(members) == len(item.members) or not _runs(item))
+        turn = int(len(members) == len(item.members) or not (_runs(item) if runs is None else runs))
         if is_surplus:
             # E3: the next GPU goes where it gains most.
             turn += 2 * (LINEAR - gain(item.workload, item.sizes, first.index))
             if item.sizes is not None:
                 # Only the node where the rest of it is will do: nobody else asks for that.
-                self.signature = (-1, *map(ord, item.name))
+                self.signature = (item.name,)
         # O2: sessions, then minima by priority (gangs that run below theirs first), age and name;
         # what elastic workloads want beyond their minimum comes after every waiting minimum (E1).
         self.key: OrderKey = (
@@ -88,9 +96,9 @@ def pending_units(item: Item) -> list[Unit]:
     lacking = max(0, item.minimum - placed)
     if lacking > len(pending):
         return []
-    units = [Unit(item, tuple(pending[:lacking]), is_surplus=False)] if lacking else []
-    units += [Unit(item, (member,), is_surplus=True) for member in pending[lacking:]]
-    return units
+    runs = _runs(item)  # asked once: they may be thousands
+    first = [Unit(item, tuple(pending[:lacking]), is_surplus=False, runs=runs)] if lacking else []
+    return first + [Unit(item, (m,), is_surplus=True, runs=runs) for m in pending[lacking:]]
 
 
 class Lanes:
@@ -104,7 +112,7 @@ class Lanes:
 
     @property
     def accounts(self) -> list[Account]:
-        """Give the accounts where something waits."""
+        """Give the accounts where something waits, or did."""
         return list(self._lanes)
 
     def of(self, account: Account) -> list[Lane]:
@@ -155,7 +163,4 @@ class Lanes:
             assert lane.units[index] is unit, "its place follows from its key"
             del lane.units[index]
             if not lane.units:
-                lanes = self._lanes[lane.account]
-                del lanes[lane.key]
-                if not lanes:
-                    del self._lanes[lane.account]
+                del self._lanes[lane.account][lane.key]

@@ -74,6 +74,8 @@ class Policy:
     max_evictions: int | None = None
     max_pauses_per_hour: int | None = None
     explain: Explain = "short"
+    name_others: bool = True
+    """Whether reasons name workloads and people of other projects, or only their project (X)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
 
 from runai.hub_service.scheduler.items import Standing
 from runai.hub_service.scheduler.lanes import Lane, OrderKey, Unit
@@ -52,6 +53,7 @@ class FairOrder:
         self._is_aside = False
         """Whether the rest of that head's lane was left out."""
         self._ranked: dict[Account | None, list[tuple[tuple[object, ...], int, Account]]] = {}
+        self._versions = count()
         self._version: dict[Account, int] = {}
         self._head: dict[Account, Unit | None] = {}
         for heads in self._heads.values():
@@ -83,19 +85,19 @@ class FairOrder:
 
     def pop(self) -> Unit | None:
         """Take the next unit, or None when all are taken."""
+        self._state.asks += 1
         self._advance()
         if len(self._heads) == 1 and self._state.turns is None:
             (heads,) = self._heads.values()  # nobody to compare with
-            _, _, units, index = heads[0]
-            self._last = heads[0][1].account
+            _, lane, units, index = heads[0]
+            self._last = lane.account
             return units[index]
         touched = self._state.touched
         if touched:
             # Deepest first: a parent ranks by the head of its best child.
             waiting = [account for account in touched if account in self._head]
             touched.clear()
-            if len(waiting) > 1:
-                waiting.sort(key=lambda account: (-len(account.path), account.age))
+            waiting.sort(key=lambda account: (-len(account.path), account.age))
             for account in waiting:
                 self._rank(account)
         best = self._best(None)
@@ -156,7 +158,7 @@ class FairOrder:
             best = self._best(account)
             head = self._head[best] if best is not None else None
         self._head[account] = head
-        version = self._version[account] = self._version.get(account, 0) + 1
+        version = self._version[account] = next(self._versions)
         if head is not None:
             entry = (_deprivation(account, head), version, account)
             heappush(self._ranked.setdefault(account.parent, []), entry)
@@ -180,6 +182,6 @@ def _deprivation(account: Account, unit: Unit) -> tuple[object, ...]:
 
 
 def _dominant_share(allocated: int, allocatable: int) -> int:
-    if allocatable <= 0:
+    if not allocatable:
         return _HUGE + allocated if allocated else 0
     return allocated * _SCALE // allocatable

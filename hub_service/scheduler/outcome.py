@@ -23,13 +23,13 @@ from runai.hub_service.scheduler.model import (
     Start,
     Stop,
     Unreserve,
-    Wait,
 )
 from runai.hub_service.scheduler.quantity import MilliGpu
 from runai.hub_service.scheduler.reasons import Reasons
 from runai.hub_service.scheduler.reclaim import Loss, Reclaim
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
+from runai.hub_service.scheduler.waits import waits_of
 
 
 def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
@@ -66,7 +66,7 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
             and not (m.was is Standing.RESERVED and m.booking == m.origin)
         ]
     if state.policy.explain != "none":
-        decisions += _waits(reasons)
+        decisions += waits_of(state, reasons)
     return Plan(
         decisions=tuple(decisions),
         projects={name: _share(account) for name, account in sorted(state.tree.accounts.items())},
@@ -134,7 +134,14 @@ def _reserve(state: State, member: Member, census: Census) -> Reserve:
         worker=member.worker.name,
         node=node,
         devices=_shares(member, booking),
-        waits_for=tuple(dict.fromkeys(m.worker.name for m in census.leaving(booking))),
+        waits_for=tuple(
+            dict.fromkeys(
+                m.worker.name
+                for m in census.waited_for([member])
+                if state.policy.name_others
+                or m.item.workload.project == member.item.workload.project
+            )
+        ),
     )
 
 
@@ -145,7 +152,7 @@ def _move(state: State, member: Member, losses: Mapping[Member, Loss], reasons: 
         worker=member.worker.name,
         node=node,
         devices=_shares(member, booking),
-        reason=reasons.of_move(losses[member], node),
+        reason=reasons.of_move(member, losses[member], node),
     )
 
 
@@ -157,11 +164,3 @@ def _share(account: Account) -> ProjectShare:
         allocated=MilliGpu(account.allocated),
         over_quota=MilliGpu(over),
     )
-
-
-def _waits(reasons: Reasons) -> list[Wait]:
-    return [
-        Wait(workload=item.name, reason=reasons.of_wait(item, unit), position=position)
-        for queue in reasons.queues()
-        for position, (item, unit) in enumerate(queue, 1)
-    ]

@@ -35,7 +35,7 @@ def candidates(project: Account, workload: Workload, type_of: Mapping[str, str])
     for worker in workload.workers:
         there = None if worker.state is WorkerState.PENDING else type_of.get(worker.node or "")
         if there is not None:
-            return [part for part in parts if there in types_of(part, (there,))] or parts[:1]
+            return [part for part in parts if there in types_of(part, (there,))]
     if not any(map(_asks, workload.workers)):
         return parts[:1]
     types = set(type_of.values())

@@ -19,29 +19,29 @@ def protected_until(item: Item, members: Iterable[Member], policy: Policy, now: 
 
     Elastic surplus is never protected: its workload goes on, so nothing is paused (R8).
     """
-    until = max(_has_run(item, members), _has_rested(item, policy, now))
+    until = max(_has_run(item, members, now), _has_rested(item, policy, now))
     return until if until > now else None
 
 
-def _has_run(item: Item, members: Iterable[Member]) -> int:
-    """Give when the minimum run time of its project, or of one above, is over."""
+def _has_run(item: Item, members: Iterable[Member], now: int) -> int:
+    """Give when the minimum run time of its project, or of one above, is over; now at least."""
     least = max(account.min_runtime for account in item.account.path)
     if not least:
-        return 0
+        return now
     starts = [
         member.worker.started
         for member in members
         if member.standing is Standing.RUNNING and member.worker.started is not None
     ]
-    return max(starts) + least if starts else 0
+    return max(starts) + least if starts else now
 
 
 def _has_rested(item: Item, policy: Policy, now: int) -> int:
     """Give when less than the permitted number of its pauses are younger than an hour."""
     most = policy.max_pauses_per_hour
     if most is None:
-        return 0
+        return now
     if not most:
         return now + HOUR
     recent = sorted(time for time in item.workload.pauses if now - HOUR < time <= now)
-    return recent[-most] + HOUR if len(recent) >= most else 0
+    return recent[-most] + HOUR if len(recent) >= most else now

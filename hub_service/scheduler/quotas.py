@@ -32,15 +32,21 @@ def cap_in_the_way(item: Item, demand: int) -> Block | None:
     for account in item.account.path:
         if account.allocated + demand > account.limit:
             return Block("over_limit", "Q3", account)
-        if item.is_fixed and account.build + demand > account.build_quota < UNLIMITED:
+        if item.is_fixed and account.build + demand > account.build_quota:
             return Block("over_build_quota", "Q1", account)
     return None
 
 
+def still_over(item: Item) -> set[Account]:
+    """Give the projects whose limit is exceeded until those told to stop have ended (Q3).
+
+    Called after a trial placement: what only starts when they are gone may be reserved already.
+    """
+    return {a for a in item.account.path if a.leaving and a.allocated + a.leaving > a.limit}
+
+
 def held_back(state: State, item: Item) -> int:
     """Count the milli-GPU that stay idle for others than this workload's projects (Q2)."""
-    if not state.tree.holders:
-        return 0
     return sum(_held_by(root, item.account.path) for root in state.tree.roots)
 
 
@@ -54,9 +60,11 @@ def leaves_what_is_never_lent(state: State, item: Item) -> bool:
 
     Called after a trial placement; whole GPUs must stay whole.
     """
+    if not state.tree.holders:
+        return True
     held = held_back(state, item)
     room = state.later
-    return not held or (room.free_milli >= held and room.idle_total >= held // WHOLE_GPU)
+    return room.free_milli >= held and room.idle_total >= held // WHOLE_GPU
 
 
 def oversubscribed(snapshot: Snapshot) -> tuple[str, ...]:

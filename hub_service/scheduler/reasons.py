@@ -28,8 +28,6 @@ from runai.hub_service.scheduler.reclaim import Loss, Reclaim
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
 
-_RUNS = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
-_WAITS = (Standing.PENDING, Standing.RESERVED)
 T = TypeVar("T")
 
 _SHOWN = 4  # names in a sentence; the rest are counted
@@ -46,34 +44,11 @@ class Reasons:
         self._census = census
         self._allocation = allocation
         self._reclaim = reclaim
-        self._lost = {member.item for member in reclaim.losses}
+        self.lost = {member.item for member in reclaim.losses}
+        """Who loses a worker by this plan, and is told that."""
+        self.held_up = allocation.held_up
+        """Who would fit but for a hold, and waits for something of their own."""
         self._of_lane: dict[Lane, Reason] = {}
-
-    def queues(self) -> list[list[tuple[Item, Unit | None]]]:
-        """Give each project's waiting workloads in order (O2, O3), with what cannot be placed."""
-        queues: dict[str, list[tuple[Item, Unit | None]]] = {}
-        lanes = self._state.lanes
-        for account in lanes.accounts:
-            for lane in lanes.of(account):
-                first = lane.units[0]
-                if first.is_surplus:
-                    continue
-                queue = queues.setdefault(first.item.workload.project, [])
-                queue += [
-                    (unit.item, unit if unit.members[0].standing is Standing.PENDING else None)
-                    for unit in lane.units
-                    if unit.members[0].standing in _WAITS and unit.item not in self._lost
-                ]
-        for item in [*self._state.reserved, *self._state.stuck]:
-            if item not in self._lost and item.count(*_RUNS) < item.minimum and item.count(*_WAITS):
-                queues.setdefault(item.workload.project, []).append((item, None))
-        turns = self._state.turns
-        for queue in queues.values():
-            if turns is not None:
-                queue[:] = turns.in_turn(queue, lambda entry: entry[0])
-            else:
-                queue.sort(key=lambda entry: entry[0].place_in_queue)
-        return [queues[project] for project in sorted(queues)]
 
     # ---- stops and moves
 
@@ -82,44 +57,44 @@ class Reasons:
         if loss.claimant is None:
             text = f"fewer than its {member.item.minimum} workers have run for too long"
             return Reason(code="stale_gang", rule="R11", text=text)
-        return self._of_taking(loss, loss.claimant, count_text(_held(member)))
+        return self._of_taking(loss, loss.claimant, member.item, count_text(_held(member)))
 
     def of_shrinking(self, members: Sequence[Member], loss: Loss) -> Reason:
         """Say for whom and by which rule a worker gives GPUs back; the first loss names both."""
         assert loss.claimant is not None, "nobody shrinks for nobody"
-        return self._of_taking(loss, loss.claimant, count_text(sum(map(_held, members))))
+        what = count_text(sum(map(_held, members)))
+        return self._of_taking(loss, loss.claimant, members[0].item, what)
 
     def of_growing(self, members: Sequence[Member], node: str) -> Reason:
         """Say what a worker gets more."""
         text = f"{count_text(sum(map(_held, members)))} more of {node} would be idle"
         return Reason(code="grown", rule="E2", text=text)
 
-    def _of_taking(self, loss: Loss, claimant: Item, what: str) -> Reason:
+    def _of_taking(self, loss: Loss, claimant: Item, loser: Item, what: str) -> Reason:
+        who = self._name(claimant, loser)
         if loss.rule == "E2":
-            text = f"{_label(claimant)} waits for the {what} that it has beyond its request"
+            text = f"{who} waits for the {what} that it has beyond its request"
         elif loss.rule == "E1":
-            text = f"{_label(claimant)} waits for the {what} that it has beyond its minimum"
+            text = f"{who} waits for the {what} that it has beyond its minimum"
         elif loss.rule == "R1":
-            text = (
-                f"{_label(claimant)} goes before it in {claimant.workload.project}"
-                f" and needs its {what}"
-            )
+            text = f"{who} goes before it in {claimant.workload.project} and needs its {what}"
         else:
             over = _entitlement(loss.giver)
-            text = f"{loss.giver.name} is over its {over}: {what} goes to {_label(claimant)}"
+            text = f"{loss.giver.name} is over its {over}: {what} goes to {who}"
         return Reason(
             code="shrunk" if loss.is_surplus else "preempted" if loss.rule == "R1" else "reclaimed",
             rule=loss.rule,
             text=text,
-            for_=claimant.name,
+            for_=self._id(claimant, loser),
         )
 
-    def of_move(self, loss: Loss, node: str) -> Reason:
+    def of_move(self, member: Member, loss: Loss, node: str) -> Reason:
         """Say why a worker goes on elsewhere."""
         assert loss.claimant is not None, "broken gangs are not moved"
-        text = f"makes room for {_label(loss.claimant)} and goes on at {node}"
+        text = f"makes room for {self._name(loss.claimant, member.item)} and goes on at {node}"
         rule = "R10" if loss.rule == "R10" else "R5"
-        return Reason(code="consolidated", rule=rule, text=text, for_=loss.claimant.name)
+        for_ = self._id(loss.claimant, member.item)
+        return Reason(code="consolidated", rule=rule, text=text, for_=for_)
 
     # ---- waits
 
@@ -137,9 +112,9 @@ class Reasons:
                 text = "its own workers have not stopped yet"
                 return Reason(code="stopping", rule="P4", text=text)
             unit = units[0]
-        hold = self._allocation.held_up.get(item)
+        hold = self.held_up.get(item)
         if hold is not None and hold.unit.item is not item:
-            return self._of_hold(hold)
+            return self._of_hold(hold, item)
         # Whoever asks for the same waits for the same.
         lane = self._state.lanes.lane_of(unit)
         reason = self._of_lane.get(lane)
@@ -150,21 +125,16 @@ class Reasons:
     def _of_unit(self, unit: Unit, lane: Lane) -> Reason:
         block = cap_in_the_way(unit.item, unit.demand) or self._allocation.blocks.get(lane)
         if block is not None and block.account is not None:
-            return self._of_cap(block, block.account, unit.demand)
+            return self._of_cap(block, block.account, unit)
         if any(not member.kind.nodes for member in unit.members):
             return self._of_no_such_node(unit)
         return self._of_too_many(unit) or self._of_no_room(unit, lane, block)
 
     def _of_reserved(self, reserved: list[Member]) -> Reason:
-        going = [
-            member
-            for mine in reserved
-            if mine.booking is not None
-            for member in self._census.leaving(mine.booking)
-        ]
-        leaving = dict.fromkeys(member.item for member in going)
+        going = self._census.waited_for(reserved)
+        leaving = dict.fromkeys(self._name(member.item, reserved[0].item) for member in going)
         node = self._state.nodes[reserved[0].booking.node].name if reserved[0].booking else ""
-        who = _names(leaving, _label)
+        who = _names(leaving, str)
         text = f"its place on {node} is reserved; " + (
             f"waiting for {who} to stop{self._grace_left(going)}"
             if who
@@ -172,27 +142,26 @@ class Reasons:
         )
         return Reason(code="stopping", rule="R7", text=text)
 
-    def _grace_left(self, going: Iterable[Member]) -> str:
+    def _grace_left(self, going: Sequence[Member]) -> str:
         """Say how long those that were told to stop may take, where the snapshot tells."""
-        last = 0
-        for member in going:
-            if member.worker.gone_by is None:
-                return ""
-            last = max(last, member.worker.gone_by)
-        seconds = last - self._state.time
+        ends = [member.worker.gone_by for member in going]
+        known = [end for end in ends if end is not None]
+        if len(known) < len(ends):
+            return ""
+        seconds = max(known) - self._state.time
         return f", {seconds} s at most" if seconds > 0 else ""
 
-    def _of_cap(self, block: Block, account: Account, demand: int) -> Reason:
+    def _of_cap(self, block: Block, account: Account, unit: Unit) -> Reason:
         if block.code == "over_build_quota":
             text = (
                 f"{account.name} uses {gpu_text(account.build)} of its"
                 f" {count_text(account.build_quota, 'build GPU')}"
-                f"{_listing(self._census.session_holders(account))}"
+                f"{_listing(self._holders_of(account, unit.item))}"
             )
         else:
             text = (
                 f"{account.name} may hold at most {count_text(account.limit)} and holds"
-                f" {gpu_text(account.allocated)}; this asks for {gpu_text(demand)}"
+                f" {gpu_text(account.allocated)}; this asks for {gpu_text(unit.demand)}"
             )
         return Reason(code=block.code, rule=block.rule, text=text)
 
@@ -206,9 +175,19 @@ class Reasons:
             )
         elif kind.mib > max((n.device_memory_mib for n in self._state.nodes), default=0):
             text = f"no device has {kind.mib} MiB of memory"
+        elif asked := self._types_that_are_not(unit):
+            there = sorted({node.gpu_type for node in self._state.nodes if node.gpu_type})
+            others = f"there is {' and '.join(there)}" if there else "no node says which it has"
+            text = f"no node has a GPU of type {asked}; {others}"
         else:
             text = "no node that it may use has what it asks for"
         return Reason(code="no_such_node", rule="P5", text=text)
+
+    def _types_that_are_not(self, unit: Unit) -> str:
+        """Name the types that a worker asks for, if no node has one of them."""
+        there = {node.gpu_type for node in self._state.nodes}
+        asked = (member.worker.gpu_types for member in unit.members)
+        return next((" or ".join(t) for t in asked if t and there.isdisjoint(t)), "")
 
     def _of_too_many(self, unit: Unit) -> Reason | None:
         """Say it where a gang would not fit even if nobody else were there."""
@@ -231,13 +210,13 @@ class Reasons:
         first = self._of_others_first(unit, nodes, free) if free < unit.demand else None
         return first or self._of_scattered(unit, free) or self._of_full(unit, lane, nodes, free)
 
-    def _of_hold(self, hold: Hold) -> Reason:
+    def _of_hold(self, hold: Hold, item: Item) -> Reason:
         first = hold.unit.item
         text = (
-            f"what is idle is kept for {_label(first)}, which waits longer and is expected to"
-            f" start in {duration_text(max(0, hold.start - self._state.time))}"
+            f"what is idle is kept for {self._name(first, item)}, which waits longer and is"
+            f" expected to start in {duration_text(max(0, hold.start - self._state.time))}"
         )
-        return Reason(code="held_for", rule="O4", text=text, for_=first.name)
+        return Reason(code="held_for", rule="O4", text=text, for_=self._id(first, item))
 
     def _of_never_lent(self, unit: Unit) -> Reason:
         keepers = [a for a in self._state.tree.holders if a not in unit.item.account.path]
@@ -252,12 +231,14 @@ class Reasons:
     def _of_others_first(self, unit: Unit, nodes: frozenset[int], free: int) -> Reason | None:
         reserved = self._census.reserved_on(nodes, unit.item)
         if reserved and free + sum(reserved.values()) >= unit.demand:
-            text = f"what is idle is reserved for {_names(reserved, _label)}"
-            return Reason(code="held_for", rule="R7", text=text, for_=next(iter(reserved)).name)
+            text = f"what is idle is reserved for {self._names_of(reserved, unit.item)}"
+            first = self._id(next(iter(reserved)), unit.item)
+            return Reason(code="held_for", rule="R7", text=text, for_=first)
         started = self._census.started_on(nodes, unit.item)
         if started and free + sum(started.values()) >= unit.demand:
-            text = f"{_names(started, _label)} went first"
-            return Reason(code="behind", rule="O1", text=text, for_=next(iter(started)).name)
+            text = f"{self._names_of(started, unit.item)} went first"
+            first = self._id(next(iter(started)), unit.item)
+            return Reason(code="behind", rule="O1", text=text, for_=first)
         return None
 
     def _of_full(self, unit: Unit, lane: Lane, nodes: frozenset[int], free: int) -> Reason:
@@ -300,6 +281,30 @@ class Reasons:
             ", or not with the CPU and memory" if beside else ""
         )
         return Reason(code="fragmented", rule="P2", text=text)
+
+    # ---- names
+
+    def _may_name(self, item: Item, reader: Item) -> bool:
+        same = item.workload.project == reader.workload.project
+        return same or self._state.policy.name_others
+
+    def _name(self, item: Item, reader: Item) -> str:
+        """Name a workload to those who read of another one; else say only of which project."""
+        if self._may_name(item, reader):
+            return _label(item)
+        return f"a {item.workload.kind} of {item.workload.project}"
+
+    def _id(self, item: Item, reader: Item) -> str | None:
+        return item.name if self._may_name(item, reader) else None
+
+    def _names_of(self, items: Iterable[Item], reader: Item) -> str:
+        return _names(dict.fromkeys(self._name(item, reader) for item in items), str)
+
+    def _holders_of(self, account: Account, reader: Item) -> dict[str, int]:
+        """Sum what sessions hold of a build quota by user, where they may be named to a reader."""
+        if self._state.policy.name_others or account.name == reader.workload.project:
+            return self._census.session_holders(account)
+        return {}
 
 
 def _label(item: Item) -> str:

@@ -7,9 +7,11 @@ after everything idle has been handed out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.allocate import HELD, Allocation
@@ -23,7 +25,7 @@ from runai.hub_service.scheduler.quotas import cap_in_the_way
 from runai.hub_service.scheduler.search import Search
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import Account
-from runai.hub_service.scheduler.victims import VictimsView
+from runai.hub_service.scheduler.victims import Victim, VictimsView
 
 _NODES_TRIED = 32
 """A claim for one worker looks at so many nodes one by one before it gives up, not proven."""
@@ -54,7 +56,7 @@ class Reclaim:
         self._allocation = allocation
         self._victims: VictimsView
         self._counted: Bounds | None = None
-        self._surplus_only = False
+        self._surplus_only: bool
         self._lane: Lane | None = None
         """Who was served last, by the search that the next of the lane may go on with."""
         self._search: Search | None = None
@@ -80,7 +82,7 @@ class Reclaim:
     @property
     def stopped(self) -> list[Unit]:
         """Give what was stopped by this pass as units that may be placed elsewhere."""
-        units: dict[tuple[Item, int], list[Member]] = {}
+        units: dict[tuple[Item, Member | None], list[Member]] = {}
         is_full = not self._state.later.free_milli
         for member, loss in self.losses.items():
             if is_full and member.kind.devices:
@@ -90,18 +92,18 @@ class Reclaim:
             if loss.is_surplus and member.item.sizes is not None:
                 continue  # E2: its worker goes on without it, on its node
             if member.standing is Standing.GOING and is_job and loss.claimant:
-                index = member.index if loss.is_surplus else -1
-                units.setdefault((member.item, index), []).append(member)
+                alone = member if loss.is_surplus else None
+                units.setdefault((member.item, alone), []).append(member)
         return [
-            Unit(item, tuple(members), is_surplus=index >= 0)
-            for (item, index), members in units.items()
+            Unit(item, tuple(members), is_surplus=alone is not None)
+            for (item, alone), members in units.items()
         ]
 
     @property
     def may_stop(self) -> int | None:
         """Give how many workers this plan may still stop or move; None is any number (R8)."""
         most = self._state.policy.max_evictions
-        return None if most is None else max(0, most - len(self.losses))
+        return None if most is None else most - len(self.losses)
 
     def shrink(self) -> None:
         """Take back surplus alone, where somebody may move next: that costs less (R6)."""
@@ -165,7 +167,7 @@ class Reclaim:
             self.over_share.add(lane)
         lower, lent = False, list[Kind]()
         if "preempt" in policy.phases:
-            mine = self._victims.of(account, surplus_only=False)[-1:]
+            mine = _first_to_go(self._victims.of(account, surplus_only=False))
             mine += [known.victim for known in self._victims.protected(account)[-1:]]
             # The lowest priority stands last (R1); surplus gives way to any minimum (E1).
             lower = any(item.is_fixed or v.item.rank < item.rank for v in mine)
@@ -176,19 +178,19 @@ class Reclaim:
         kinds = (True, False) if has_surplus else (False,)
         for surplus_only in kinds[:-1] if self._surplus_only else kinds:
             if others and over <= 0:
-                yield Way(others=True, own=False, surplus_only=surplus_only, lent=False)
+                yield Way(others=True, own=False, surplus_only=surplus_only)
             # What is only lent was asked for already where surplus came first (R6).
             if own and (lower or surplus_only or not has_surplus):
                 yield Way(others=False, own=True, surplus_only=surplus_only, lent=bool(lent))
             # Own surplus would come back to what is idle at once: giving it up makes no claim
             # on others good, or two projects take from each other in turn (R8).
             if others and lower:
-                yield Way(others=True, own=True, surplus_only=surplus_only, lent=False)
+                yield Way(others=True, own=True, surplus_only=surplus_only)
 
     def _could_do(self, unit: Unit, lent: list[Kind]) -> bool:
         """Tell by counting whether what its project only lent could make room for one worker."""
         kind = unit.members[0].kind
-        idle = max(self._state.later.idle, default=0)
+        idle = max(self._state.later.idle)
         return not kind.is_whole or idle + sum(each.devices for each in lent) >= kind.devices
 
     def _serve(self, unit: Unit, lane: Lane) -> bool:
@@ -287,7 +289,8 @@ class Reclaim:
     @cached_property
     def _emptiest_first(self) -> list[int]:
         """Order the nodes where anybody is, once for a pass: those that need least come first."""
-        nodes = [node for node, there in self._state.on_node.items() if there and node >= 0]
+        on_node = self._state.on_node
+        nodes = [node for node in range(len(self._state.nodes)) if on_node.get(node)]
         return sorted(nodes, key=self._state.later.fullness, reverse=True)
 
     def _record(self, unit: Unit, search: Search) -> None:
@@ -313,3 +316,12 @@ class Reclaim:
         until = search.givers.protected_until()
         if until is not None:
             self.protected[lane] = until
+
+
+def _first_to_go(victims: Sequence[Victim]) -> list[Victim]:
+    """Give the last of what is beyond a request (E2), and the last of the others: each its lowest.
+
+    The former stands behind the latter, whatever its priority (R4).
+    """
+    begins = bisect_left(victims, True, key=attrgetter("is_extra"))
+    return [*victims[:begins][-1:], *victims[begins:][-1:]]

@@ -98,12 +98,13 @@ def _throughput(table: Mapping[str, int], gpus: int) -> int:
 
     From nothing to the smallest in a line too; what is beyond the largest adds nothing.
     """
-    known = sorted((int(size), value) for size, value in table.items() if size.isdigit())
+    sizes = {size: int(size) for size in table if size.isdecimal()}
+    known = sorted((number, table[size]) for size, number in sizes.items() if number)
     below = (0, 0)
     for size, value in known:
         if size >= gpus:
             width = size - below[0]
-            part = (value - below[1]) * (gpus - below[0]) * LINEAR // width if width else 0
+            part = (value - below[1]) * (gpus - below[0]) * LINEAR // width
             return below[1] * LINEAR + part
         below = (size, value)
     return below[1] * LINEAR

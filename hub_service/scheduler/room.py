@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 
 from runai.hub_service.scheduler.kinds import Booking, Kind
 from runai.hub_service.scheduler.model import Node
@@ -84,10 +85,10 @@ class Room:
             insort(self._by_idle[idle], node)
 
     def largest_fraction(self, node: int, device: int) -> int:
-        """Give the largest fraction that still fits on a device, in milli-GPU."""
+        """Give the largest fraction that still fits on a device, in milli-GPU; below 1 is none."""
         milli, full = self.milli[node][device], self.device_mib[node]
-        if not full or milli <= 0:
-            return max(0, milli)
+        if not full:
+            return milli
         # f fits if its memory, rounded down, does: floor(f * full / 1000) <= free.
         return min(milli, -(-WHOLE_GPU * (self.mib[node][device] + 1) // full) - 1)
 
@@ -143,9 +144,8 @@ class Room:
         found = [d for d in range(len(millis)) if self.fits_device(node, d, kind)]
         if len(found) < kind.devices:
             return None
-        if len(found) > kind.devices:
-            sign = -1 if (self.spread if spread is None else spread) else 1
-            found.sort(key=lambda d: (sign * self.largest_fraction(node, d), d))
+        emptiest_first = self.spread if spread is None else spread
+        found.sort(key=lambda device: self.largest_fraction(node, device), reverse=emptiest_first)
         return tuple(sorted(found[: kind.devices]))
 
     def slots(self, node: int, kind: Kind) -> int:
@@ -153,17 +153,17 @@ class Room:
         self.looks += 1
         slots = self.device_slots(node, kind) if kind.devices else ENOUGH
         if kind.cpu:
-            slots = min(slots, max(0, self.cpu[node] // kind.cpu))
+            slots = min(slots, self.cpu[node] // kind.cpu)
         if kind.memory:
-            slots = min(slots, max(0, self.memory[node] // kind.memory))
-        return slots
+            slots = min(slots, self.memory[node] // kind.memory)
+        return max(0, slots)
 
     def roomy(self, kind: Kind, nodes: frozenset[int] | None = None) -> dict[int, int]:
         """Count how many of a kind fit on each node where any does (of `nodes`, if given)."""
         if nodes is None:
             nodes = kind.nodes
         # Whole devices are only on nodes that have so many idle ones.
-        among = self.nodes_by_fullness(kind.devices) if kind.is_whole else sorted(nodes)
+        among = self.nodes_by_fullness(kind.devices) if kind.is_whole else nodes
         found = {}
         for node in among:
             if node in nodes:
@@ -178,19 +178,18 @@ class Room:
             return self.idle[node] // kind.devices
         parts = [self._parts(node, device, kind) for device in range(len(self.milli[node]))]
         slots = sum(parts) // kind.devices
-        if kind.devices > 1:
-            # Each takes distinct devices, so one device serves each at most once.
-            while sum(min(part, slots) for part in parts) < slots * kind.devices:
-                slots -= 1
+        # Each takes distinct devices, so one device serves each at most once.
+        while sum(min(part, slots) for part in parts) < slots * kind.devices:
+            slots -= 1
         return slots
 
     def _parts(self, node: int, device: int, kind: Kind) -> int:
         mib = self.mib[node][device]
         if kind.mib:
             return max(0, mib // kind.mib)
-        parts = max(0, self.milli[node][device] // kind.milli)
+        parts = self.milli[node][device] // kind.milli
         book = memory_of_fraction(kind.milli, self.device_mib[node])
-        return min(parts, max(0, mib // book)) if book else parts
+        return max(0, min(parts, mib // book) if book else parts)
 
     def fullness(self, node: int) -> tuple[int, int, int]:
         """Rank a node among its like in the order of P2: smallest first, ties by name."""
@@ -234,7 +233,7 @@ class Room:
         return self._first_that_fits(kind, kind.devices if kind.is_whole else 0)
 
     def _find_shared(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
-        start = bisect_left(self._shared, (0 if kind.mib else kind.milli, -1, -1))
+        start = bisect_left(self._shared, kind.milli, key=itemgetter(0))
         for index in range(start, len(self._shared)):
             _, node, device = self._shared[index]
             self.looks += 1

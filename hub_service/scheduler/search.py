@@ -16,7 +16,11 @@ from runai.hub_service.scheduler.items import Member, Standing
 from runai.hub_service.scheduler.kinds import Booking
 from runai.hub_service.scheduler.lanes import Unit
 from runai.hub_service.scheduler.placement import place
-from runai.hub_service.scheduler.quotas import cap_in_the_way, leaves_what_is_never_lent
+from runai.hub_service.scheduler.quotas import (
+    cap_in_the_way,
+    leaves_what_is_never_lent,
+    still_over,
+)
 from runai.hub_service.scheduler.state import State
 
 _RESERVED = Standing.RESERVED
@@ -90,8 +94,12 @@ class Search:
             return False
         # Where only a cap was in the way it may start at once; else it waits for its victims (R7).
         may_start = self.givers.relieves_caps or "allocate" not in state.policy.phases
+        placed_from = state.mark()
         for standing in (Standing.STARTED, Standing.RESERVED) if may_start else (_RESERVED,):
             if self._place(standing):
+                if standing is Standing.STARTED and still_over(self._unit.item):
+                    state.roll_back(placed_from)
+                    continue
                 if leaves_what_is_never_lent(state, self._unit.item):
                     if len(self.taken) == taken:
                         self._end = state.mark()
@@ -107,9 +115,10 @@ class Search:
 
     def _place(self, standing: Standing) -> bool:
         members, found = self._unit.members, self._fit.place
-        if found is None or standing is not _RESERVED or members[0].item.sizes is not None:
+        if found is None or standing is not _RESERVED or self._unit.item.sizes is not None:
             return place(self._state, members, standing)
-        self._state.set(members[0], standing, self._state.book(members[0].kind, *found))
+        (member,) = members
+        self._state.set(member, standing, self._state.book(member.kind, *found))
         return True
 
     def go_on(self, unit: Unit, may_stop: int | None) -> bool:
@@ -119,9 +128,8 @@ class Search:
         once together. False says nothing but that it takes a search of its own: something else
         happened since, or a cap is in the way, or nobody is left to take.
         """
-        is_as_left = self._end is not None and self._end == self._state.mark()
         if (
-            not is_as_left
+            self._end != self._state.mark()
             or self.givers.way.own
             or self.givers.relieves_caps
             or self._fit.counts_base
@@ -138,10 +146,8 @@ class Search:
 
     def _took_what_was_freed(self) -> bool:
         """Tell whether the unit is where its only victim was, so that nobody has more room now."""
-        if len(self.taken) != 1 or len(self._unit.members) != 1:
-            return False
-        freed, took = self.taken[0].bookings, self._unit.members[0].booking
-        return len(freed) == 1 and _devices_of(freed[0]) == _devices_of(took)
+        freed = [_devices_of(booking) for taken in self.taken for booking in taken.bookings]
+        return freed == [_devices_of(member.booking) for member in self._unit.members]
 
     def _is_served(self) -> bool:
         if (
@@ -209,4 +215,4 @@ def _judged(giver: Giver) -> tuple[int, bool]:
 
 
 def _devices_of(booking: Booking | None) -> tuple[object, ...] | None:
-    return booking and booking[:4]
+    return booking[:4] if booking else None

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from runai.hub_service.scheduler.fields import (
     GPUS,
+    MOST_DEVICES,
     NAMES,
     OPTIONAL_GPUS,
     OPTIONAL_NAMES,
@@ -24,6 +25,7 @@ from runai.hub_service.scheduler.fields import (
     one_of,
     optional,
     read_count,
+    read_devices,
     read_flag,
     read_gpus,
     read_name,
@@ -83,6 +85,7 @@ _POLICY = ObjectFormat(
         "max_evictions": _OPTIONAL_COUNT,
         "max_pauses_per_hour": _OPTIONAL_COUNT,
         "explain": Field(one_of("short", "full", "none")),
+        "name_others": _FLAG,
     },
 )
 _NODE = ObjectFormat(
@@ -90,7 +93,7 @@ _NODE = ObjectFormat(
     Node,
     {
         "name": _NAME,
-        "devices": _COUNT,
+        "devices": Field(read_devices),
         "device_memory_mib": _COUNT,
         "gpu_type": _TEXT,
         "cpu_milli": _OPTIONAL_COUNT,
@@ -304,8 +307,11 @@ def _check_workers(snapshot: Snapshot) -> None:
             if worker.node is None:
                 message = f"worker {worker.name}: it is {worker.state} but names no node"
                 raise InvalidSnapshot(message)
-            missing = [d for d in worker.devices if d >= sizes.get(worker.node, d + 1)]
-            if missing:
+            if len(set(worker.devices)) < len(worker.devices):
+                message = f"worker {worker.name}: a device stands twice in devices"
+                raise InvalidSnapshot(message)
+            known = worker.node in sizes
+            if known and (missing := [d for d in worker.devices if d >= sizes[worker.node]]):
                 message = f"worker {worker.name}: node {worker.node} has no device {missing[0]}"
                 raise InvalidSnapshot(message)
 
@@ -322,6 +328,8 @@ def _check_sizes(workload: Workload) -> None:
         wrong = f"gpus_min is {gpu_text(least)}, but it asks for {gpu_text(asked)}"
     elif most is not None and most < asked:
         wrong = f"gpus_max is {gpu_text(most)}, but it asks for {gpu_text(asked)}"
+    elif most is not None and most > MOST_DEVICES * WHOLE_GPU:
+        wrong = f"gpus_max is {gpu_text(most)}, but a node has at most {MOST_DEVICES}"
     else:
         return
     message = f"workload {workload.name}: {wrong}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 
 from runai.hub_service.scheduler.frag_room import FragRoom, room_for
@@ -28,12 +29,14 @@ from runai.hub_service.scheduler.model import (
 from runai.hub_service.scheduler.parts import candidates, within
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.room import Room
+from runai.hub_service.scheduler.told import Told
 from runai.hub_service.scheduler.tree import Account, ProjectTree
 from runai.hub_service.scheduler.turns import Turns
 from runai.hub_service.scheduler.victims import Victims
 
 _KINDS_KEPT = 1000
 _ANY = NodeTypes()
+_GOING = Standing.GOING
 
 
 class State:
@@ -58,6 +61,8 @@ class State:
         self.touched: set[Account] = set()
         """Accounts whose allocation changed since the order last looked."""
         self.victim_looks = 0
+        self.asks = 0
+        """Units that were next in some order so far, whether they could be placed or not."""
         self._leaving: dict[int, dict[Member, None]] = {}
         self.on_node: dict[int, dict[Member, None]] = {}
         """The workers that have a booking on a node, or will."""
@@ -96,15 +101,15 @@ class State:
         """Tell whether most kinds of request it knows are those of workloads long gone."""
         return len(self._kinds) > _KINDS_KEPT + 4 * len(self.by_name)
 
-    @property
-    def items(self) -> list[Item]:
-        """Give all workloads, the oldest first."""
-        return sorted(self.by_name.values(), key=lambda item: item.age)
-
     @cached_property
     def empty(self) -> Room:
         """Give the room that there is when nobody is there."""
         return Room(self.nodes, spread=False)
+
+    @cached_property
+    def told(self) -> Told:
+        """Give what those who wait were told in the cycle before (X)."""
+        return Told()
 
     def expect_its_like(self) -> None:
         """Let rooms that choose by fragmentation know what is asked for here (P6)."""
@@ -199,7 +204,7 @@ class State:
         if len(devices) == 1:
             devices = devices if devices[0] < known else ()
         else:
-            devices = tuple([d for d in sorted(set(devices)) if d < known])
+            devices = tuple([d for d in range(known) if d in devices])
         return self.book(kind, index, devices)
 
     def _node_types(self, item: Item) -> tuple[tuple[str, ...], ...]:
@@ -236,6 +241,10 @@ class State:
                 self._leaving.setdefault(origin.node, {})[member] = None
             else:
                 del self._leaving[origin.node][member]
+        if origin is not None and (standing is _GOING) is not (old_standing is _GOING):
+            told = origin.quota if standing is _GOING else -origin.quota
+            for account in member.item.account.path:
+                account.leaving += told
         held = old if old_standing.holds_later else None
         holds = booking if standing.holds_later else None
         if held is holds:
@@ -331,9 +340,17 @@ class State:
         found = [m for m in on_node if m.origin and not wanted.isdisjoint(m.origin.devices)]
         if not found and not self._is_free_now(booking):
             found = list(on_node)  # they have the CPU or the memory of the node that it needs
-        if len(found) > 1:
-            found.sort(key=lambda member: (member.item.age, member.index))
-        return found
+        return sorted(found, key=lambda member: (member.item.age, member.index))
+
+    def told_to_stop(self, accounts: AbstractSet[Account]) -> list[Member]:
+        """Give the workers of these projects that are to end and have not yet."""
+        told = [
+            member
+            for on_node in self._leaving.values()
+            for member in on_node
+            if member.standing is _GOING and not accounts.isdisjoint(member.item.account.path)
+        ]
+        return sorted(told, key=lambda member: (member.item.age, member.index))
 
     def _is_free_now(self, booking: Booking) -> bool:
         # The booking itself is counted in, so nothing may be overdrawn.

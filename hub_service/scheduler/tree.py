@@ -33,6 +33,7 @@ class Account:
         "children",
         "fair_share",
         "gpu_type",
+        "leaving",
         "limit",
         "min_runtime",
         "name",
@@ -65,6 +66,8 @@ class Account:
         self.weight = 0
         self.fair_share = 0
         self.allocated = 0
+        self.leaving = 0
+        """What those still have that were told to stop: `limit` counts it until they end (Q3)."""
         self.build = 0
         self.requested = 0
         self.usage = 0
@@ -87,11 +90,6 @@ class Account:
         return self.parent.parts if self.parent else []
 
     @property
-    def allocatable(self) -> int:
-        """What its dominant share is measured against (O1)."""
-        return min(self.limit, max(self.quota, self.fair_share))
-
-    @property
     def overage(self) -> int:
         """How far it is over its entitlement; negative where it is below (R4)."""
         return self.allocated - max(self.quota, self.fair_share)
@@ -105,16 +103,18 @@ class ProjectTree:
         given = {project.name: project for project in projects}
         self.accounts: dict[str, Account] = {}
         self.roots: list[Account] = []
-        self._queues: dict[str, Account] = {}
         for name in sorted(given):
             self._add(name, given, set())
         for root in self.roots:
             _resolve(root)
-        for name in sorted(with_workloads):
-            account = self.accounts.get(name)
-            if account is not None:
-                is_parent = account.children and not account.parts
-                self._queues[name] = _own_queue(account) if is_parent else account
+        parents = {
+            name
+            for name, account in self.accounts.items()
+            if account.children and not account.parts
+        }
+        self._queues = {n: account for n, account in self.accounts.items() if n not in parents}
+        for name in parents.intersection(with_workloads):
+            self._queues[name] = _own_queue(self.accounts[name])
         self.has_parts = any(account.parts for account in self.accounts.values())
         """Whether any quota is a table by GPU type (Q4)."""
         self.holders = [a for a in self.accounts.values() if a.never_lent]
@@ -147,7 +147,7 @@ def _own_queue(account: Account) -> Account:
 
     It has what the parent's quota leaves over when every child has its own.
     """
-    own = Account(Project(name=account.name, created=account.age[0]), account)
+    own = Account(Project(name=account.name, created=account.project.created), account)
     own.name = f"{account.name} itself"
     own.priority = account.priority
     left = account.quota - sum(child.quota for child in account.children)

@@ -7,14 +7,12 @@ there at all unless the policy says `users_take_turns`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from typing import TypeVar
+from operator import attrgetter
 
 from runai.hub_service.scheduler.items import Item
 from runai.hub_service.scheduler.tree import Account
-
-_Entry = TypeVar("_Entry")
 
 
 class Turns:
@@ -33,30 +31,26 @@ class Turns:
         """Give what a workload's user holds in its project; sessions and jobs together."""
         return self._held.get((item.account, item.workload.user), 0)
 
-    def in_turn(self, entries: Iterable[_Entry], item_of: Callable[[_Entry], Item]) -> list[_Entry]:
+    def in_turn(self, queue: Iterable[Item]) -> list[Item]:
         """Sort one project's queue: by priority as ever (O2), then each time who holds least.
 
         Whoever has had a turn counts as holding what it asked for.
         """
-        groups: dict[tuple[bool, int], dict[str, list[_Entry]]] = {}
-        for entry in sorted(entries, key=lambda entry: item_of(entry).place_in_queue, reverse=True):
-            item = item_of(entry)
+        groups: dict[tuple[bool, int], dict[str, list[Item]]] = {}
+        for item in sorted(queue, key=attrgetter("place_in_queue"), reverse=True):
             users = groups.setdefault((not item.is_fixed, -item.rank), {})
-            users.setdefault(item.workload.user, []).append(entry)
-        found: list[_Entry] = []
+            users.setdefault(item.workload.user, []).append(item)
+        found: list[Item] = []
         for group in sorted(groups):
             waiting = groups[group]
-            next_of = [
-                (self.held(item_of(w[-1])), item_of(w[-1]).age, u) for u, w in waiting.items()
-            ]
+            next_of = [(self.held(w[-1]), w[-1].age, u) for u, w in waiting.items()]
             heapify(next_of)
             while next_of:
                 held, _, user = heappop(next_of)
-                entry = waiting[user].pop()
-                found.append(entry)
+                item = waiting[user].pop()
+                found.append(item)
                 if waiting[user]:
-                    after = held + _asked(item_of(entry))
-                    heappush(next_of, (after, item_of(waiting[user][-1]).age, user))
+                    heappush(next_of, (held + _asked(item), waiting[user][-1].age, user))
         return found
 
 

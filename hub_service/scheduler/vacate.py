@@ -48,9 +48,9 @@ class Vacancies:
         idle, on_node = self._room.idle, self._state.on_node
         found: list[Leaving] = []
         for node in sorted(kind.nodes & on_node.keys(), key=lambda n: (-idle[n], n)):
-            least = kind.devices - idle[node] if kind.is_whole else 0
-            if any(member.standing is Standing.STARTED for member in on_node[node]):
-                least = 0  # whoever has not started yet loses nothing
+            # Whoever has not started yet loses nothing.
+            starts = any(member.standing is Standing.STARTED for member in on_node[node])
+            least = 0 if starts or not kind.is_whole else kind.devices - idle[node]
             while found and found[0].gpus < least:
                 yield heappop(found)
             known = self._known.setdefault(node, {})

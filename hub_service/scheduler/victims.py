@@ -43,7 +43,7 @@ class Victim:
             -item.rank,
             is_surplus,
             safe is not None,
-            safe or 0,
+            0 if safe is None else safe,
             *item.age,
             member.index,
         )
@@ -61,9 +61,10 @@ class Victim:
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether nothing of its workload goes before it: how long it has run stays so."""
-        if self.is_surplus:
-            return False
+        """Tell whether nothing of its workload goes before it: how long it has run stays so.
+
+        Asked of what may be protected, which surplus never is (R8).
+        """
         return self.alone is not None or self.item.count(*ACTIVE) <= self.item.minimum
 
 
@@ -78,12 +79,7 @@ def victims_of(item: Item) -> tuple[Victim, ...]:
     """Cut a preemptible workload into victims: each surplus worker, then the rest together."""
     if item.is_fixed:
         return ()  # Q1: sessions within the build quota are never victims
-    members = item.members
-    if len(members) == 1:
-        return (
-            (Victim(item, members[0], is_surplus=False),) if members[0].standing in ACTIVE else ()
-        )
-    active = [member for member in members if member.standing in ACTIVE]
+    active = [member for member in item.members if member.standing in ACTIVE]
     if not active or item.count(Standing.MOVED):
         return ()  # whoever makes room by moving is not taken as well (R10)
     surplus = [

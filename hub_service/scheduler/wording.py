@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from runai.hub_service.scheduler.explanation import AskOtherwise, Change, SetProject
 from runai.hub_service.scheduler.model import Workload
 from runai.hub_service.scheduler.quantity import count_text, duration_text, gpu_text
-from runai.hub_service.scheduler.tree import UNLIMITED, Account
+from runai.hub_service.scheduler.tree import Account
 
 _SHOWN = 4
 _AMOUNTS = {"quota": "quota", "build_quota": "build quota", "limit": "limit"}
@@ -69,9 +69,9 @@ class Wording:
             "build_quota": account.build_quota,
             "limit": account.limit,
         }[change.setting]
-        instead = "" if before >= UNLIMITED else f" instead of {gpu_text(before)}"
-        word = _AMOUNTS[change.setting]
-        return f"{change.project}'s {word} were {count_text(change.value or 0)}{instead}"
+        assert change.value is not None, "who is given more is given a number"
+        word, amount = _AMOUNTS[change.setting], count_text(change.value)
+        return f"{change.project}'s {word} were {amount} instead of {gpu_text(before)}"
 
     def asking(self, workload: Workload, change: AskOtherwise) -> str:
         """Say what the workload would have to ask for."""

@@ -21,9 +21,10 @@ from runai.hub_service.scheduler.model import (
     Policy,
     Project,
     Reserve,
+    Resize,
     Start,
-    Stop,
     Unreserve,
+    Wait,
     WorkerState,
 )
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
@@ -69,6 +70,8 @@ class Run:
     """Jobs for which there never was a place; no other figure counts them."""
     mean_waits: Mapping[str, float]
     """Of each project, in seconds."""
+    longest_violation_s: int
+    """For how long a quota was not kept at most, without a break."""
 
 
 class _Part:
@@ -178,9 +181,8 @@ class _Engine:
 
     def _submit(self, row: TraceRow, now: int) -> None:
         part = self.part_of[row.project]
-        job = Job(row, self.node_gpus, self.setting.beyond)
-        per_node = part.largest * WHOLE_GPU
-        if job.size > part.capacity or any(w.gpus > per_node for w in job.workers):
+        job = Job(row, self.node_gpus, self.setting.beyond) if row.may_fit(part.capacity) else None
+        if job is None or job.size > part.capacity or job.largest > part.largest * WHOLE_GPU:
             self.refused += 1
             return
         job.since = now
@@ -245,7 +247,7 @@ class _Engine:
         allowed = _in_order(part, plan) if part.plan.is_strict else None
         freed = False
         for decision in plan.decisions:
-            if not isinstance(decision, Start | Stop | Reserve | Unreserve | Move):
+            if isinstance(decision, Wait):
                 continue
             if allowed is not None and decision.workload not in allowed:
                 continue
@@ -254,7 +256,9 @@ class _Engine:
                 before[job] = job.is_up, job.held
                 self._work(job, now)
             index = job.index_of(decision.worker)
-            if isinstance(decision, Start):
+            if isinstance(decision, Start | Resize):
+                if isinstance(decision, Resize):
+                    job.overhead = job.row.checkpoint_cost_s or 0
                 job.place(index, WorkerState.RUNNING, decision.node, decision.devices, now)
             elif isinstance(decision, Reserve):
                 job.place(index, WorkerState.RESERVED, decision.node, decision.devices, now)
@@ -304,8 +308,12 @@ class _Engine:
             heappush(self.ends, (job.end(now), self._serial, job, job.version))
 
     def _wake(self, part: _Part, at: int) -> None:
-        """Note when somebody's protection ends, to the minute: nothing else would say so."""
-        wake = -(-at // _MINUTE) * _MINUTE, self.parts.index(part)
+        """Note when somebody's protection ends: nothing else would say so.
+
+        To the minute, where decisions are seldom anyway.
+        """
+        grid = _MINUTE if self.setting.every >= EVERY_S else max(1, self.setting.every)
+        wake = -(-at // grid) * grid, self.parts.index(part)
         if wake not in self.woken:
             self.woken.add(wake)
             heappush(self.wakes, wake)
@@ -362,6 +370,7 @@ def simulate(
         results=meter.results(meter.mean_waits() if alone is None else alone),
         never_ran=engine.refused + left,
         mean_waits=meter.mean_waits(),
+        longest_violation_s=meter.longest_violation_s,
     )
 
 

@@ -7,6 +7,7 @@ so that ends do not depend on how often somebody looked. Knows no scheduling; dr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from runai.hub_service.scheduler.model import DeviceShare, Worker, WorkerState, Workload
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, Mib, MilliGpu
@@ -22,12 +23,14 @@ class Job:
     """One job, from its submission to its end. Amounts in milli-GPU, times in seconds."""
 
     __slots__ = (
+        "asked",
         "beyond",
         "ends",
         "held",
         "held_s",
         "holds",
-        "milli",
+        "is_sized",
+        "largest",
         "minimum",
         "name",
         "overhead",
@@ -50,21 +53,28 @@ class Job:
         """
         self.row = row
         self.name = row.job
-        count, milli = _cut(row, node_gpus)
-        self.milli = milli
-        """Of each worker; 0 where it asks for memory."""
-        self.request = row.gpus // WHOLE_GPU if row.is_elastic else count
-        """Workers with which it runs for exactly its duration."""
-        self.minimum = (row.min_workers or 1) if row.is_elastic else count
+        self.asked = asked = _asked_by(row, node_gpus) if row.asked is None else _named(row)
+        """How the scheduler sees it before it holds anything."""
+        self.is_sized = asked.gpus_max is not None
+        """Whether it is one worker of more or fewer GPUs (E2)."""
+        self.workers = list(asked.workers)
+        wanted = [_wanted(worker) for worker in asked.workers]
+        least = asked.gpus_min if self.is_sized else None
+        self.request = len(wanted)
+        """Workers, or GPUs of one that is sized, with which it runs for exactly its duration."""
+        if self.is_sized or row.is_elastic:
+            self.request = (wanted[0] if self.is_sized else row.gpus) // WHOLE_GPU
+        self.minimum = asked.minimum
         self.beyond = beyond
-        self.workers = [_pending(row, self.milli, n) for n in range(count)]
-        self.size = self.minimum * (milli or WHOLE_GPU)
-        """What it needs at least to run."""
+        self.size = least or sum(wanted[: self.minimum])
+        """What it needs at least to run, in milli-GPU."""
+        self.largest = least or max(worker.gpus for worker in asked.workers)
+        """What it needs at least of one node."""
         self.work = row.duration_s * self.request * PERMILLE
         self.overhead = 0
         """Seconds of its next run that go into reading its checkpoint."""
         self.running = 0
-        self.holds = [0] * count
+        self.holds = [0] * len(wanted)
         """What each worker holds while it runs, in milli-GPU."""
         self.held = 0
         self.since = 0
@@ -87,9 +97,8 @@ class Job:
         """Give the work done in a second; a duration's second is `request` thousand of it."""
         if not self.is_up:
             return 0
-        return PERMILLE * min(self.running, self.request) + self.beyond * max(
-            0, self.running - self.request
-        )
+        there = self.held // WHOLE_GPU if self.is_sized else self.running
+        return PERMILLE * min(there, self.request) + self.beyond * max(0, there - self.request)
 
     def advance(self, now: int) -> int:
         """Work until `now`; give the seconds of it that were spent on reading a checkpoint."""
@@ -116,14 +125,11 @@ class Job:
         self, index: int, state: WorkerState, node: str, devices: Sequence[DeviceShare], now: int
     ) -> None:
         """Put a worker on devices, running or reserved."""
-        old = self.workers[index]
         is_running = state is WorkerState.RUNNING
-        self.running += is_running - (old.state is WorkerState.RUNNING)
+        self.running += is_running - (self.workers[index].state is WorkerState.RUNNING)
         self._hold(index, sum(share.gpus for share in devices) if is_running else 0)
-        self.workers[index] = _worker(
-            self.row,
-            old.name,
-            old.gpus,
+        self.workers[index] = replace(
+            self.asked.workers[index],
             state=state,
             node=node,
             devices=tuple(share.device for share in devices),
@@ -134,7 +140,7 @@ class Job:
         """Take a worker's devices away; it waits again."""
         self.running -= self.workers[index].state is WorkerState.RUNNING
         self._hold(index, 0)
-        self.workers[index] = _pending(self.row, self.milli, index)
+        self.workers[index] = self.asked.workers[index]
 
     def _hold(self, index: int, milli: int) -> None:
         self.held += milli - self.holds[index]
@@ -146,28 +152,64 @@ class Job:
 
     def workload(self, project: str, *, is_plain: bool) -> Workload:
         """Draw it for the scheduler; a plain queue knows neither kinds nor priorities."""
-        row = self.row
-        return Workload(
-            name=self.name,
-            project=project,
-            workers=tuple(self.workers),
-            user=row.user,
-            kind="job" if is_plain else row.kind,
-            priority=None if is_plain else row.priority,
-            submitted=row.submit_s,
-            min_workers=self.minimum,
-            pauses=self.pauses,
-            checkpointed=None if is_plain else self._checkpointed(),
-        )
+        seen = replace(self.asked, project=project, workers=tuple(self.workers), pauses=self.pauses)
+        if is_plain:
+            return replace(seen, kind="job", preemptible=None, priority=None, checkpointed=None)
+        return replace(seen, checkpointed=self._checkpointed())
 
     def _checkpointed(self) -> int | None:
         """Give since when its work is not known to be safe; None where a stop may cost all of it.
 
         A job with checkpoints saves one when it is stopped, but that is known only afterwards.
         """
-        if self.row.checkpoint_cost_s is None:
+        if self.asked.checkpointed is None:
             return None
         return max((w.started for w in self.workers if w.started is not None), default=None)
+
+
+def _wanted(worker: Worker) -> int:
+    """Give its milli-GPU; a part that is asked for in memory counts as a whole device."""
+    if worker.gpus >= WHOLE_GPU:
+        return worker.gpus
+    return (worker.gpus or WHOLE_GPU) * worker.devices_wanted
+
+
+def _named(row: TraceRow) -> Workload:
+    """Give what a row asks for the row's own name, which decides between equals."""
+    assert row.asked is not None
+    workers = enumerate(row.asked.workers)
+    return replace(
+        row.asked,
+        name=row.job,
+        submitted=row.submit_s,
+        workers=tuple(replace(worker, name=f"{row.job}-{n}") for n, worker in workers),
+    )
+
+
+def _asked_by(row: TraceRow, node_gpus: int) -> Workload:
+    """Draw what a row's columns ask for."""
+    count, milli = _cut(row, node_gpus)
+    return Workload(
+        name=row.job,
+        project=row.project,
+        workers=tuple(
+            Worker(
+                name=f"{row.job}-{n}",
+                gpus=MilliGpu(milli),
+                gpu_memory_mib=None if row.gpu_memory_mib is None else Mib(row.gpu_memory_mib),
+                cpu_milli=row.cpu_milli,
+                memory_mib=Mib(row.memory_mib),
+                gpu_types=(row.gpu_type,) if row.gpu_type else (),
+            )
+            for n in range(count)
+        ),
+        user=row.user,
+        kind=row.kind,
+        priority=row.priority,
+        submitted=row.submit_s,
+        min_workers=(row.min_workers or 1) if row.is_elastic else count,
+        checkpointed=None if row.checkpoint_cost_s is None else 0,
+    )
 
 
 def _cut(row: TraceRow, node_gpus: int) -> tuple[int, int]:
@@ -182,39 +224,3 @@ def _cut(row: TraceRow, node_gpus: int) -> tuple[int, int]:
     if whole > node_gpus:
         return -(-whole // node_gpus), node_gpus * WHOLE_GPU
     return 1, row.gpus
-
-
-def _worker(
-    row: TraceRow,
-    name: str,
-    gpus: int,
-    *,
-    state: WorkerState,
-    node: str | None,
-    devices: tuple[int, ...],
-    started: int | None,
-) -> Worker:
-    return Worker(
-        name=name,
-        gpus=MilliGpu(gpus),
-        gpu_memory_mib=None if row.gpu_memory_mib is None else Mib(row.gpu_memory_mib),
-        state=state,
-        node=node,
-        devices=devices,
-        started=started,
-        cpu_milli=row.cpu_milli,
-        memory_mib=Mib(row.memory_mib),
-        gpu_types=(row.gpu_type,) if row.gpu_type else (),
-    )
-
-
-def _pending(row: TraceRow, gpus: int, index: int) -> Worker:
-    return _worker(
-        row,
-        f"{row.job}-{index}",
-        gpus,
-        state=WorkerState.PENDING,
-        node=None,
-        devices=(),
-        started=None,
-    )

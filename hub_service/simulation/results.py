@@ -69,7 +69,8 @@ class ProjectRecord:
     allocated: int = 0
     waiting: dict[int, int] = field(default_factory=dict)
     """How many jobs wait, by the size that they need at least."""
-    is_violated: bool = False
+    violated_since: int | None = None
+    """Since when a job waits that its quota has room for."""
     jobs: int = 0
     wait_s: int = 0
     duration_s: int = 0
@@ -108,6 +109,7 @@ class Meter:
         self._overhead = 0
         self._violated = 0
         self._violation_s = 0
+        self._longest_violation_s = 0
         self._waits = array("q")
         self._jcts = array("q")
 
@@ -146,8 +148,15 @@ class Meter:
             record = self.projects[name]
             quota = self._capacity if record.quota is None else record.quota
             fits = bool(record.waiting) and min(record.waiting) <= quota - record.allocated
-            self._violated += fits - record.is_violated
-            record.is_violated = fits
+            since = record.violated_since
+            if fits and since is None:
+                self._violated += 1
+                record.violated_since = self.now
+            elif not fits and since is not None:
+                self._violated -= 1
+                record.violated_since = None
+                lasted = self.measured(since, self.now)
+                self._longest_violation_s = max(self._longest_violation_s, lasted)
 
     def lose(self, milli_s: int) -> None:
         """Note work that has to be done again."""
@@ -166,6 +175,13 @@ class Meter:
         record.duration_s += duration_s
         self._waits.append(wait_s)
         self._jcts.append(jct_s)
+
+    @property
+    def longest_violation_s(self) -> int:
+        """Give for how long a project's quota was not kept at most, without a break."""
+        still = (r.violated_since for r in self.projects.values())
+        open_ones = (self.measured(since, self.now) for since in still if since is not None)
+        return max((self._longest_violation_s, *open_ones))
 
     def mean_waits(self) -> dict[str, float]:
         """Give the mean wait of each project that had jobs, in seconds."""

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from runai.hub_service.api.schemas import ProjectPut
 from runai.hub_service.clusters.picture import project_for_core
+from runai.hub_service.clusters.project_tree import check_parent
 from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.project_changes import changed_project
@@ -26,7 +27,9 @@ from runai.hub_service.scheduler.wire import InvalidSnapshot, snapshot_from_json
 
 __all__ = ["projects_for_core", "read_cluster", "with_changes"]
 
-_SHAPE: Final = re.compile(r"^(\d{1,6})x(\d{1,3})$")
+_SHAPE: Final = re.compile(r"^([0-9]{1,9})x([0-9]{1,9})$")
+MOST_GPUS: Final = 100_000
+"""Of a cluster: each is looked at by itself."""
 _MEMORY: Final = Mib(81_920)
 """Of a device where only numbers are given: 80 GiB."""
 
@@ -45,6 +48,10 @@ def read_cluster(text: str) -> list[Node]:
         count, devices = int(shape[1]), int(shape[2])
         if not count or not devices:
             raise InvalidRequest(f"A cluster of {text} has no GPUs.", hint="Try --cluster 4x8.")
+        if count * devices > MOST_GPUS:
+            raise InvalidRequest(
+                f"A cluster of {text} has more than {MOST_GPUS} GPUs.", hint="Try --cluster 4x8."
+            )
         width = len(str(count))
         return [
             Node(name=f"node-{n:0{width}}", devices=devices, device_memory_mib=_MEMORY)
@@ -53,30 +60,35 @@ def read_cluster(text: str) -> list[Node]:
     path = Path(text)
     try:
         nodes = snapshot_from_json({"nodes": json.loads(path.read_text(encoding="utf-8"))}).nodes
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as wrong:
+    except InvalidSnapshot as wrong:
+        raise InvalidRequest(f"{text}: {wrong}.") from wrong
+    except (OSError, RecursionError, ValueError) as wrong:
         raise InvalidRequest(
             f"{text} is neither a shape like 195x8 nor a file with a list of nodes:"
             f" {getattr(wrong, 'strerror', None) or wrong}.",
             hint='A nodes file: [{"name": "dgx-1", "devices": 8, "device_memory_mib": 81920}].',
         ) from wrong
-    except InvalidSnapshot as wrong:
-        raise InvalidRequest(f"{text}: {wrong}.") from wrong
     if not any(node.devices for node in nodes):
         raise InvalidRequest(f"{text}: none of its nodes has a GPU.")
     return list(nodes)
 
 
-def projects_for_core(specs: Sequence[ProjectSpec]) -> list[Project]:
-    """Draw projects as the core takes them; all are as old."""
-    parents = {spec.parent for spec in specs}
-    return [project_for_core(ProjectRecord(spec, created=0.0), parents) for spec in specs]
+def projects_for_core(
+    specs: Sequence[ProjectSpec], created: Mapping[str, int] | None = None
+) -> list[Project]:
+    """Draw projects as the core takes them; all are as old, where nobody says how old they are."""
+    parents, ages = {spec.parent for spec in specs}, created or {}
+    return [
+        project_for_core(ProjectRecord(spec, created=ages.get(spec.name, 0)), parents)
+        for spec in specs
+    ]
 
 
 def with_changes(specs: Sequence[ProjectSpec], changes: Sequence[str]) -> list[ProjectSpec]:
     """Change projects as `vision.quota=6` says, in order.
 
     Raises:
-        InvalidRequest: there is no such project or field, or the value cannot be meant.
+        InvalidRequest: there is no such project, parent or field, or the value cannot be meant.
     """
     known = {spec.name: spec for spec in specs}
     for change in changes:
@@ -91,6 +103,7 @@ def with_changes(specs: Sequence[ProjectSpec], changes: Sequence[str]) -> list[P
                 hint=f"Projects: {', '.join(sorted(known)) or 'none'}.",
             )
         known[name] = changed_project(known[name], {field: _value(change, field, text)})
+        check_parent(known[name], [*known.values()])
     return list(known.values())
 
 
@@ -108,6 +121,7 @@ def _value(change: str, field: str, text: str) -> object:
         raise InvalidRequest(f"{change}: {text!r} is no value for {field}: {why}.") from None
 
 
+MOST_DIGITS: Final = 12
 _UNBOUNDED: Final[Mapping[str, None]] = {"none": None, "unlimited": None}
 
 
@@ -120,5 +134,6 @@ def _plain(field: str, text: str) -> object:
         number = Decimal(text)
     except InvalidOperation:
         return text
-    is_whole = number.is_finite() and number == int(number)
+    # Of 1e99999999999 nobody lives to see the digits.
+    is_whole = number.is_finite() and number.adjusted() < MOST_DIGITS and number == int(number)
     return int(number) if is_whole and field in {"weight", "priority", "min_runtime"} else text

@@ -11,13 +11,14 @@ import gzip
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation, Overflow
 from pathlib import Path
 from sys import intern
 from typing import IO, Any, Final
 
+from runai.hub_service.api.schemas import MOST_WORKERS
 from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.scheduler.model import WorkloadKind
+from runai.hub_service.scheduler.model import Workload, WorkloadKind
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, gpu_text
 
 __all__ = ["OPTIONAL_COLUMNS", "REQUIRED_COLUMNS", "TraceRow", "read_trace", "shuffled"]
@@ -49,16 +50,29 @@ class TraceRow:
     memory_mib: int = 0
     checkpoint_cost_s: int | None = None
     """What a pause costs; None: it has no checkpoints and starts from zero again."""
+    asked: Workload | None = None
+    """All that it asks for, where more is known than columns say (`history`)."""
 
     @property
     def is_elastic(self) -> bool:
         """Tell whether it runs with fewer or more workers than it asks for."""
         return self.min_workers is not None or self.max_workers is not None
 
+    def may_fit(self, milli: int) -> bool:
+        """Tell whether so many milli-GPU could be enough, before it is cut into its workers."""
+        return self.asked is not None or self.is_elastic or self.gpus <= milli
+
+
+MOST_DIGITS: Final = 12
+"""Of a number, and of milli-GPU: whoever writes 1e999999 does not mean so many."""
+
 
 def _whole(text: str) -> int:
     if not text.isascii() or not text.isdecimal():
         message = "must be a whole number from 0 upwards"
+        raise ValueError(message)
+    if len(text) > MOST_DIGITS:
+        message = f"is too large: use at most {MOST_DIGITS} digits"
         raise ValueError(message)
     return int(text)
 
@@ -71,12 +85,20 @@ def _positive(text: str) -> int:
     return value
 
 
+def _workers(text: str) -> int:
+    value = _positive(text)
+    if value > MOST_WORKERS:
+        message = f"is too large: a job has at most {MOST_WORKERS}"
+        raise ValueError(message)
+    return value
+
+
 def _gpus(text: str) -> int:
     try:
         milli = Decimal(text) * 1000
-    except InvalidOperation:
+    except (InvalidOperation, Overflow):
         milli = Decimal("nan")
-    if not milli.is_finite() or milli < 0:
+    if not milli.is_finite() or milli < 0 or milli.adjusted() > MOST_DIGITS:
         message = "must be a number of GPUs, as in 0.5 or 8"
         raise ValueError(message)
     if milli != int(milli):
@@ -111,9 +133,9 @@ REQUIRED_COLUMNS: Final[Mapping[str, Callable[[str], Any]]] = {
     "duration_s": _whole,
 }
 OPTIONAL_COLUMNS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "workers": _positive,
-    "min_workers": _positive,
-    "max_workers": _positive,
+    "workers": _workers,
+    "min_workers": _workers,
+    "max_workers": _workers,
     "kind": _kind,
     "priority": _whole,
     "user": str,
@@ -142,13 +164,18 @@ def read_trace(path: Path) -> list[TraceRow]:
     return rows
 
 
-_COLUMN_HINT = f"A trace has the columns {','.join(REQUIRED_COLUMNS)}."
+LONGEST_SHOWN: Final = 60
+_COLUMN_HINT: Final = f"A trace has the columns {','.join(REQUIRED_COLUMNS)}."
+
+
+_ENCODING: Final = "utf-8-sig"
+"""With the mark that spreadsheets put in front, or without."""
 
 
 def _opened(path: Path) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+        return gzip.open(path, "rt", encoding=_ENCODING, newline="")
+    return path.open(encoding=_ENCODING, newline="")
 
 
 def _rows(path: Path, lines: Any) -> Iterator[TraceRow]:  # noqa: ANN401  csv's reader has no name
@@ -165,7 +192,7 @@ def _rows(path: Path, lines: Any) -> Iterator[TraceRow]:  # noqa: ANN401  csv's 
             row = _row(where, header, values)
             if row.job in seen:
                 raise InvalidRequest(
-                    f"{where}, column job: {row.job!r} is there twice, first in line"
+                    f"{where}, column job: {_shown(row.job)} is there twice, first in line"
                     f" {seen[row.job]}.",
                     hint="Give every job a name of its own.",
                 )
@@ -176,14 +203,19 @@ def _rows(path: Path, lines: Any) -> Iterator[TraceRow]:  # noqa: ANN401  csv's 
         raise InvalidRequest(text, hint=_COLUMN_HINT) from wrong
 
 
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…")
+
+
 def _header(path: Path, header: Sequence[str]) -> Sequence[str]:
+    header = [column.strip() for column in header]
     for column in header:
         if column not in _COLUMNS:
             raise InvalidRequest(
-                f"{path}, line 1: there is no column {column!r}.",
+                f"{path}, line 1: there is no column {_shown(column)}.",
                 hint=f"Columns: {', '.join(_COLUMNS)}.",
             )
-        if list(header).count(column) > 1:
+        if header.count(column) > 1:
             raise InvalidRequest(f"{path}, line 1: column {column} is there twice.")
     missing = [column for column in REQUIRED_COLUMNS if column not in header]
     if missing:
@@ -201,7 +233,7 @@ def _row(where: str, header: Sequence[str], values: Sequence[str]) -> TraceRow:
         try:
             given[column] = _COLUMNS[column](text)
         except ValueError as wrong:
-            raise InvalidRequest(f"{where}, column {column}: {text!r} {wrong}.") from None
+            raise InvalidRequest(f"{where}, column {column}: {_shown(text)} {wrong}.") from None
     given["project"] = intern(given["project"])
     row = TraceRow(**given)
     wrong_together = _contradiction(row)
@@ -236,6 +268,8 @@ def _contradiction_of_elastic(row: TraceRow) -> tuple[str, str] | None:
         return "gpus", "elastic workers have one GPU each, so the request must be whole"
     if row.workers not in {None, whole}:
         return "workers", f"{row.workers} elastic workers cannot be {whole} GPUs"
+    if whole > MOST_WORKERS:
+        return "gpus", f"{whole} elastic workers are too many; a job has at most {MOST_WORKERS}"
     if not least <= whole <= most:
         return "gpus", f"{whole} is not between min_workers {least} and max_workers {most}"
     return None

@@ -75,7 +75,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ) -> psutil.Process:
         first = subprocess.Popen(
             [sys.executable, str(program), how, "busy" if busy else "idle", str(mib)],
-            env=os.environ | (env or {}),
+            env=os.environ | {"RUNAI_CHECKPOINT_DIR": str(tmp_path)} | (env or {}),
             stdout=subprocess.PIPE,
         )
         assert first.stdout is not None
@@ -88,6 +88,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
             else:
                 started.append(psutil.Process(first.pid))
         processes.append(first)
+        if not busy:  # on its way to where it waits it works a little, which may be a tick
+            eventually(lambda: last.status() == psutil.STATUS_SLEEPING)
         return last
 
     processes: list[subprocess.Popen[bytes]] = []
@@ -100,8 +102,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def hold() -> Callable[..., AgentAllocation]:
-    """Return a function that makes an allocation of devices of the world or of UUIDs."""
+def hold(tmp_path: Path) -> Callable[..., AgentAllocation]:
+    """Return a function that makes an allocation of devices of the world or of UUIDs.
+
+    It is of this test's own installation: another runs beside it, with workloads of like names.
+    """
 
     def make(
         workload: str,
@@ -119,7 +124,7 @@ def hold() -> Callable[..., AgentAllocation]:
             shares=[DeviceShareView(device=0, uuid=uuid, gpus=gpus) for uuid in devices],
             pid=process.pid if process else None,
             created=process.create_time() if process else None,
-            **more,
+            **{"checkpoint_dir": str(tmp_path)} | more,
         )
 
     return make

@@ -43,7 +43,7 @@ def running(**environment: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def scraped(address: str) -> str:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         try:
             reply = await http.get(f"http://{address}/metrics")
         except httpx.TransportError as error:

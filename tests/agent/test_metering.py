@@ -42,7 +42,7 @@ class Platform:
         (directory / "projects.yaml").write_text(PROJECTS)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))}
         self.root = f"http://127.0.0.1:{port}/services/runai/"
-        self.client = Client(self.root, TOKEN, patience_s=60)
+        self.client = Client(self.root, TOKEN, patience_s=120)
         log = (directory / "service.log").open("wb")
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "runai.hub_service"],
@@ -86,7 +86,9 @@ class Platform:
         return json.loads(result.stdout)
 
     def metric(self, name: str, **labels: str) -> float:
-        reply = httpx.get(f"{self.root}metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        reply = httpx.get(
+            f"{self.root}metrics", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+        )
         (value,) = (
             sample.value
             for family in text_string_to_metric_families(reply.text)

@@ -9,6 +9,7 @@ import pytest
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.nvml import NvmlDevices
+from runai.hub_service.cli.examination import check_driver
 from waiting import eventually
 
 NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 3, 6, 13, 15, 999
@@ -198,7 +199,7 @@ def test_processes_of_nobody_are_told_too(poll):
 
 
 def test_a_process_that_is_gone_already_is_nobodys(poll):
-    report = poll(GPU, "proc 0 4194305 900 C")
+    report = poll(GPU, "proc 0 4194304 900 C")
 
     assert utilization(report) == {("", "GPU-0"): 0.0, MINE: 0.0}
 
@@ -230,3 +231,22 @@ def test_the_parent_of_mig_devices_has_no_utilization_of_its_own(poll):
     report = poll("gpu GPU-0 1000 100 250 -1 Fake")
 
     assert [(d.utilization, d.memory_mib) for d in report.devices] == [(None, 250)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "text", "mend"),
+    [
+        ("", "ok", "580.00, 1 GPU(s) here", ""),
+        ("fault -1 nvmlDeviceGetCount_v2 999", "failure", "it does not answer: ", "nvidia-smi"),
+        ("fault -1 nvmlInitWithFlags 9", "note", "none on this machine (", ""),
+    ],
+    ids=["answers", "does not answer", "not loaded"],
+)
+def test_doctor_tells_how_the_driver_is(nvml, fault, verdict, text, mend):
+    nvml.write("gpu GPU-0 1000 100 0 0 Fake", *([fault] if fault else []))
+
+    found = check_driver()
+
+    assert (found.subject, found.verdict) == ("GPU driver", verdict)
+    assert found.text.startswith(text)
+    assert mend in found.mend

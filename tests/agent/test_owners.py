@@ -52,6 +52,17 @@ def test_the_environment_names_the_worker_among_several(owner, hold, start):
     assert owner(process, *(hold("vision/a", "GPU", worker=n) for n in (0, 1))) == "vision/a-1"
 
 
+@pytest.mark.parametrize(
+    ("there", "found"), [("/one", True), ("/other", False)], ids=["its own", "of another like it"]
+)
+def test_checkpoints_tell_a_workload_from_its_like_in_another_installation(
+    owner, hold, start, there, found
+):
+    process = start(env={"RUNAI_WORKLOAD": "vision/a", "RUNAI_CHECKPOINT_DIR": there})
+
+    assert (owner(process, hold("vision/a", "GPU", checkpoint_dir="/one")) is not None) == found
+
+
 def test_a_workload_that_holds_nothing_here_is_nobody(owner, hold, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/elsewhere"})
 
@@ -82,7 +93,7 @@ def test_a_process_that_becomes_the_workloads_is_noticed(hold, start):
 
 
 def test_strangers_are_remembered_unless_they_are_young(hold, start):
-    old, young = psutil.Process(os.getppid()), start()
+    old, young = psutil.Process(1), start()
     owners = Owners()
     owners.learn([hold("vision/a", "GPU")])
     for process in (old, young):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import Iterator
 
 import pytest
 
 from report_server import ReportServer, report_server
+from runai.hub_service import request_ids
 from runai.hub_service.agent.reporting import HttpReporter
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.errors import InvalidRequest, Unauthenticated, Unavailable
+from runai.hub_service.log_lines import LogLines
 
 TOKEN = "not-to-be-told"
 
@@ -54,6 +57,23 @@ async def test_all_reports_take_one_connection_and_say_who_tells(service, report
     assert [r.at for r in service.reports] == [1.0, 2.0, 3.0]
     assert len(service.clients) == 1
     assert service.asked == {("/services/runai/api/v1/nodes/a%20b/samples", f"Bearer {TOKEN}")}
+
+
+async def test_each_report_has_an_id_that_both_sides_log(service, reporter, caplog):
+    caplog.handler.setFormatter(LogLines("%(message)s"))
+    await reporter.report(report(1.0))
+    service.status, service.reply = (
+        401,
+        json.dumps({"title": "Unauthorized", "status": 401, "detail": "Nobody.", "code": "x"}),
+    )
+    with pytest.raises(Unauthenticated) as refused:
+        await reporter.report(report(2.0))
+    logging.getLogger("runai.agent").warning("the service refused a report: %s", refused.value)
+
+    first, second = service.request_ids
+    assert first != second
+    assert request_ids.or_new(first) == first
+    assert caplog.text.rstrip().endswith(f"Nobody. [{second}]")
 
 
 async def test_a_reply_that_is_the_same_is_the_same_object(service, reporter):

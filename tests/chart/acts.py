@@ -18,6 +18,7 @@ from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
 from control_plane.objects import job, pod
 from control_plane.plane import ApiRefused
+from runai.hub_service.api.permissions import Actor
 from runai.hub_service.clusters.base import Seen
 from runai.hub_service.clusters.kubernetes.acting import Acting
 from runai.hub_service.clusters.kubernetes.api import Api
@@ -32,7 +33,7 @@ from runai.hub_service.own_pod import LEADS, OwnPod
 from runai.hub_service.scheduler.model import Plan, Reason, Start, Stop
 from waiting import eventually_async
 
-__all__ = ["ACTS", "Act", "Stage"]
+__all__ = ["ACTS", "JOBS", "SCHEDULER", "Act", "Stage"]
 
 HOME = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}
 OWN_PODS = "/api/v1/namespaces/runai/pods"
@@ -104,8 +105,8 @@ async def sees_a_namespace(stage: Stage) -> None:
 async def sees_a_job(stage: Stage) -> None:
     await stage.cluster.observe()
     stage.lab.namespace.create(job("new"))
-    name = f"{stage.lab.namespace.name}/new"
-    await stage.until(lambda: name in stage.cluster._jobs.objects, "it sees the Job")
+    name = stage.lab.namespace.name, "new"
+    await stage.until(lambda: stage.cluster._jobs.find(*name) is not None, "it sees the Job")
 
 
 async def sees_a_project(stage: Stage) -> None:
@@ -182,7 +183,7 @@ async def notes(stage: Stage) -> None:
 
 async def binds(stage: Stage) -> None:
     made, acting = stage.pod("one"), stage.acting()
-    await acting.start(Start(workload="w", worker="w-0", node=stage.node), made)
+    await acting.start(Start(workload="w", worker="w-0", node=stage.node), made, None, {})
     assert stage.lab.namespace.node_of("one") == stage.node
 
 
@@ -291,7 +292,8 @@ async def shows_itself(stage: Stage) -> None:
 async def knows_an_agent(stage: Stage) -> None:
     node = agent_token(stage.lab.plane, stage.node)
     with node as token:
-        assert await NodeTokens(stage.api, "runai:runai-agent", Nobody()).node(token) == stage.node
+        known = await NodeTokens(stage.api, "runai:runai-agent", Nobody()).pod(token)
+    assert known == Actor(stage.node, "agent")
 
 
 class Nobody:

@@ -3,6 +3,7 @@
     rules = rights_of("lab-1")                  every Role and ClusterRole of the chart
     whole(plane, "lab-1")                       kubeconfig of the chart's service account
     without(plane, "lab-1", right)              of an account that lacks exactly that
+    grant(plane, kubeconfig, right)             give an account what it lacks, in all namespaces
 
 Called by test_rights.
 """
@@ -22,7 +23,7 @@ from control_plane.chart import rendered
 from control_plane.plane import ApiRefused, ControlPlane
 from waiting import eventually
 
-__all__ = ["Right", "rights_of", "whole", "without"]
+__all__ = ["Right", "grant", "rights_of", "whole", "without"]
 
 NUMBERS = itertools.count(1)
 KINDS = {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
@@ -61,6 +62,24 @@ def without(plane: ControlPlane, notebooks: str, lacking: Right) -> Path:
     return _account(plane, notebooks, lacking)
 
 
+def grant(plane: ControlPlane, kubeconfig: Path, right: Right) -> None:
+    """Give the account of a kubeconfig that `without` made what it lacks, in all namespaces."""
+    account = kubeconfig.stem.removeprefix("runai-")
+    name = {"metadata": {"name": f"{account}-later"}}
+    (rule,) = (
+        rule
+        for found in _documents("default")
+        for rule in found.get("rules", ())
+        if right in _rights(found, rule)
+    )
+    given = rule | {"resources": [right.resource], "verbs": [right.verb]}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", **name["metadata"]}
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": "runai"}
+    plane.request("POST", f"{GROUP}/clusterroles", name | {"rules": [given]})
+    bound = name | {"roleRef": role, "subjects": [subject]}
+    plane.request("POST", f"{GROUP}/clusterrolebindings", bound)
+
+
 def _account(plane: ControlPlane, notebooks: str, lacking: Right | None) -> Path:
     account = f"rights-{next(NUMBERS)}"
     plane.request(
@@ -96,7 +115,8 @@ def _take_out(role: dict[str, Any], rule: dict[str, Any], right: Right) -> None:
 
 
 def _documents(notebooks: str) -> list[dict[str, Any]]:
-    found = yaml.safe_load_all(rendered("--set", f"jupyterhub.namespace={notebooks}"))
+    given = ("--set", f"jupyterhub.namespace={notebooks},jobs.exec=true")
+    found = yaml.safe_load_all(rendered(*given))
     return [each for each in found if each and each["kind"] in KINDS]
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from control_plane.kubeflow import (
+    kind_of_pytorch_jobs,
+    training_operator,
+    without_pytorch_jobs,
+)
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 
@@ -13,7 +20,13 @@ pytestmark = pytest.mark.kubernetes
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kubernetes"
 # Their pods, by file.
-PODS = {"session": 1, "job": 1, "gang": 2, "elastic": 1}
+PODS = {"session": 1, "job": 1, "gang": 2, "elastic": 1, "elastic-one-pod": 1, "pytorchjob": 2}
+
+
+def examples(*names: str) -> list[Any]:
+    """Return parameters; where Kubeflow's operator is needed they say so."""
+    needs = {"pytorchjob": [pytest.mark.kubeflow]}
+    return [pytest.param(name, marks=needs.get(name, [])) for name in names]
 
 
 def apply(lab, name: str) -> None:
@@ -29,6 +42,19 @@ def made(lab) -> list[str]:
     """Return the names of the example's pods."""
     names = [str(pod["metadata"]["name"]) for pod in lab.namespace.pods()]
     return sorted({*names} - {"other"})
+
+
+@pytest.fixture
+def kubeflow(request, lab, eventually) -> Iterator[None]:
+    """Kubeflow's operator, for the example that needs it."""
+    if request.node.get_closest_marker("kubeflow") is None:
+        yield
+        return
+    with kind_of_pytorch_jobs(lab.plane), training_operator(lab.plane):
+        # kubectl looks up what there is before it applies anything.
+        eventually(lambda: lab.plane.kubectl("get", "pytorchjobs") is not None, what="it is known")
+        for _namespace in without_pytorch_jobs(lab.namespace):
+            yield
 
 
 @pytest.fixture
@@ -55,8 +81,8 @@ def test_a_project_is_pleasant_to_look_at(full, lab, eventually):
     eventually(lambda: columns()[:4] == ["vision", "2", "1", "1"], what="it shows what is held")
 
 
-@pytest.mark.parametrize("name", PODS)
-def test_a_pod_that_waits_says_why_when_it_is_described(full, lab, eventually, name):
+@pytest.mark.parametrize("name", examples(*PODS))
+def test_a_pod_that_waits_says_why_when_it_is_described(full, kubeflow, lab, eventually, name):
     apply(lab, name)
 
     pods = eventually(lambda: names if len(names := made(lab)) == PODS[name] else None)
@@ -70,8 +96,8 @@ def test_a_pod_that_waits_says_why_when_it_is_described(full, lab, eventually, n
         assert len(line.split("runai-scheduler")[1].split()) > 5  # a sentence
 
 
-@pytest.mark.parametrize("name", ["job", "gang", "elastic"])
-def test_it_runs_when_there_is_room(full, lab, eventually, name):
+@pytest.mark.parametrize("name", examples("job", "gang", "elastic", "pytorchjob"))
+def test_it_runs_when_there_is_room(full, kubeflow, lab, eventually, name):
     apply(lab, name)
     lab.node("gpu-1", gpus=2)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.chart import HelmRefused, helm, install
+from control_plane.chart import CHART, HelmRefused, helm, install
 from control_plane.lab import ClusterLab
 from control_plane.objects import job
 from control_plane.plane import ApiRefused, ControlPlane
@@ -111,4 +111,26 @@ def test_uninstalled_it_leaves_projects_and_history(own_plane, eventually):
 
     install(own_plane)  # what was left is no hindrance
 
+    assert exists(own_plane, SERVICE)
+
+
+def test_a_second_release_has_a_pool_of_its_own_and_takes_nothing_from_the_first(own_plane):
+    beside = "nodePool=example.com/pool=a,clusterWide=false,jupyterhub.namespace=runai"
+    chart = ["upgrade", "--install", "runai-a", str(CHART), "--namespace", "runai-a"]
+    helm(*chart, "--create-namespace", "--set", beside, kubeconfig=own_plane.kubeconfig)
+    path = "/apis/apps/v1/namespaces/runai-a/deployments/runai"
+    (container,) = own_plane.request("GET", path)["spec"]["template"]["spec"]["containers"]
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    lab = ClusterLab(own_plane)
+    try:
+        lab.project("vision-a", quota=1, labels={"example.com/pool": "a"})
+        account = own_plane.service_account("runai-a", "runai-scheduler")
+        with Scheduler(account, pool=told["RUNAI_NODE_POOL"]) as scheduler:
+            (project,) = scheduler.call(scheduler.cluster.projects())
+    finally:
+        lab.remove()
+        helm("uninstall", "runai-a", "--namespace", "runai-a", kubeconfig=own_plane.kubeconfig)
+
+    assert project.spec.name == "vision-a"
+    assert exists(own_plane, "/apis/rbac.authorization.k8s.io/v1/clusterroles/runai-scheduler")
     assert exists(own_plane, SERVICE)

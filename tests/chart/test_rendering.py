@@ -37,19 +37,22 @@ def of_kind(kind: str, *arguments: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_it_renders_as_it_did(values: Path):
-    """What is as with the default values stands in their golden alone."""
+    """On top stands every object's name; what is as with the default values, in theirs alone."""
     golden = HERE / "goldens" / values.name
     known = [] if values == DEFAULT else objects("--values", str(DEFAULT))
-    shown = [
-        found
-        for found in objects("--values", str(values))
-        if found not in known and not _is_long(found)
-    ]
-    text = yaml.safe_dump_all(shown, sort_keys=True, width=110)
+    made = objects("--values", str(values))
+    shown = [found for found in made if found not in known and not _is_long(found)]
+    names = "".join(f"# {name}\n" for name in sorted(map(_name, made)))
+    text = names + yaml.safe_dump_all(shown, sort_keys=True, width=110)
     if os.environ.get("RUNAI_GOLDENS") == "write":
         golden.write_text(text)
 
     assert golden.read_text() == text
+
+
+def _name(found: dict[str, Any]) -> str:
+    where = found["metadata"].get("namespace")
+    return f"{found['kind']}/{found['metadata']['name']}" + (f" in {where}" if where else "")
 
 
 def _is_long(found: dict[str, Any]) -> bool:
@@ -77,6 +80,7 @@ def test_lint_has_nothing_to_say(values: Path):
         ("metrics.serviceMonitor.enabled=true", "at '/metrics/serviceMonitor/tokenSecret'"),
         ("projects.Vision.quota=1", "'Vision' does not match pattern"),
         ("jupyterhub.baseUrl=/hub", "at '/jupyterhub/baseUrl': '/hub' does not match"),
+        ("nodePool=a", "at '/nodePool': 'a' does not match pattern"),
         ("logLevel=LOUD", "at '/logLevel': value must be one of 'DEBUG'"),
     ],
 )

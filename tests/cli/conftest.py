@@ -4,17 +4,19 @@ home      an empty home directory, and an environment that knows of no platform
 runai     run the command in this process: runai("list", "-o", "json") -> click's Result
 service   a real service with five simulated GPUs and the users and projects below
 as_user   the command line of a user: as_user("bob")("submit", "exp1", "--", "true")
+bob       that of a member of project vision, in a directory of his own
 start_service, command_line    the same for tests that stop and start the service themselves
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -49,6 +51,13 @@ class CommandLine:
         """Run it in this process."""
         runner = CliRunner(env=dict(self.environment))
         return runner.invoke(cli, arguments, input=stdin, prog_name="runai")
+
+    def described(self, name: str) -> dict[str, Any]:
+        """Return what `runai describe` tells of a workload."""
+        result = self("describe", name, "-o", "json")
+        assert result.exit_code == 0, result.stderr
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
 
     def outside_session(self) -> CommandLine:
         """Return the same user's, without the environment of a session."""
@@ -93,6 +102,13 @@ def start_service(tmp_path: Path) -> Callable[..., AbstractContextManager[Runnin
 def as_user(home: Path, service: RunningService) -> Callable[[str], CommandLine]:
     """Return a function that gives a user's command line."""
     return partial(command_line, service)
+
+
+@pytest.fixture
+def bob(as_user, tmp_path, monkeypatch):
+    """The command line of a member of project vision, in a directory of his own."""
+    monkeypatch.chdir(tmp_path)
+    return as_user("bob")
 
 
 @pytest.fixture(name="command_line")

@@ -6,14 +6,7 @@ import json
 
 import pytest
 
-SLEEP = ("--", "sleep", "60")
-
-
-@pytest.fixture
-def bob(as_user, tmp_path, monkeypatch):
-    """The command line of a member of project vision, in a directory of his own."""
-    monkeypatch.chdir(tmp_path)
-    return as_user("bob")
+SLEEP = ("--", "sleep", "600")
 
 
 @pytest.mark.parametrize(("what", "name"), [("projects", "vision"), ("users", "bob")])

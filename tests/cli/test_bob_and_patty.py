@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from held_training import LEARNED, held
+
 EXAMPLE = str(Path(__file__).parents[2] / "examples/train_numpy.py")
 STEPS = 40
 SEED = 1
@@ -139,15 +141,18 @@ def test_real_trainings_end_as_if_they_had_not_been_paused(as_user, eventually, 
     )
     result = undisturbed.stdout.splitlines()[-1]
 
-    # Five GPUs for the first five; each takes six seconds or more, so they are there to be paused.
+    # Five GPUs for the first five; each waits in its first epoch, so they are there to be paused.
+    training, may_go_on = tmp_path / "training.py", tmp_path / "may-go-on"
+    training.write_text(held(Path(EXAMPLE), may_go_on))
     for name in BOBS_JOBS:
-        submit(bob, name, EXAMPLE, "--epochs", "3", "--seconds", "2")
+        submit(bob, name, str(training), "--epochs", "3", "--seconds", "2")
     for name in BOBS_JOBS[:5]:
-        eventually(lambda name=name: "epoch   1" in bob("logs", name).stdout)
+        eventually(lambda name=name: LEARNED in bob("logs", name).stdout, within=120)
     for name in PATTYS_JOBS:
         submit(patty, name, EXAMPLE, "--epochs", "1", "--seconds", "0")
-    eventually(lambda: states(patty) == {"succeeded": 2}, within=60)
-    eventually(lambda: states(bob) == {"succeeded": 6}, within=60)
+    eventually(lambda: states(patty) == {"succeeded": 2}, within=120)
+    may_go_on.touch()
+    eventually(lambda: states(bob) == {"succeeded": 6}, within=120)
 
     paused = [name for name, w in workloads(bob).items() if w["pauses"]]
     assert len(paused) == 2

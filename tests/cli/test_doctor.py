@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli import examination
+from runai.hub_service.cli.installation import check_groups
+from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.connection import Connection, config_path, write_config
 
 
@@ -88,3 +97,132 @@ def test_the_findings_are_readable(runai):
     lines = runai("doctor").stdout.splitlines()
 
     assert lines[0] == "ok       packages       one provider of `runai`"
+
+
+@pytest.fixture
+def platform(tmp_path):
+    """A data directory as `runai up` makes it, with a database."""
+    directory = DataDirectory(tmp_path / "platform")
+    directory.prepare(system_users=False)
+    SqliteStore(directory.root / "cluster.sqlite").close()
+    return directory.root
+
+
+def test_sound_databases_and_a_disk_with_room_are_said(findings, platform):
+    found = findings("--data-dir", str(platform))
+
+    assert found["databases"]["text"] == "cluster.sqlite: sound"
+    assert found["disk"]["text"].endswith(f"GiB are free for {platform}")
+
+
+def test_a_broken_database_is_named_with_the_way_out(findings, platform):
+    (platform / "ledger.sqlite").write_bytes(b"not a database, though as long as one" * 1000)
+
+    found = findings("--data-dir", str(platform))["databases"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"].startswith(f"{platform}/ledger.sqlite is broken")
+    assert "runai restore" in found["mend"]
+
+
+def test_another_program_of_our_name_on_the_path_is_found_out(findings, tmp_path, monkeypatch):
+    other = tmp_path / "bin/runai"
+    other.parent.mkdir()
+    shutil.copy("/bin/true", other)
+    monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
+
+    found = findings()["command"]
+
+    assert found["verdict"] == "failure"
+    assert str(other) in found["text"]
+    assert "export PATH=" in found["mend"]
+
+
+def test_mps_that_was_chosen_and_is_not_there_is_a_failure(findings, monkeypatch, tmp_path):
+    monkeypatch.setenv("RUNAI_GPU_SHARING", "mps")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert findings()["MPS"]["verdict"] == "failure"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "verdict"),
+    [
+        ("tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/pids cgroup rw 0 0\n", "note"),
+        ("cgroup2 {place} cgroup2 rw 0 0\n", "ok"),
+    ],
+    ids=["version 1", "version 2, delegated"],
+)
+def test_it_says_what_is_weaker_without_control_groups(mounts, verdict, tmp_path: Path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mounts").write_text(mounts.format(place=tmp_path))
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+
+    found = check_groups(tmp_path / "proc")
+
+    assert found.verdict == verdict
+    assert ("soft" in found.text) == (verdict == "note")
+
+
+@pytest.fixture
+def not_ready(home, free_port):
+    """A service that answers, and says that it is not ready."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            ready = self.path.endswith("/ready")
+            self.send_response(503 if ready else 200)
+            self.end_headers()
+            self.wfile.write(b'{"status": "not ready", "because": "database"}' if ready else b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/"
+    write_config(Connection(url, "token"), config_path())
+    yield
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_service_that_cannot_store_is_a_failure_with_the_way_out(findings, not_ready):
+    found = findings()["service"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"] == "it cannot store anything: its last write failed"
+    assert found["mend"].startswith("Make room")
+
+
+def test_a_service_that_is_well_says_so(as_user):
+    assert "it is well" in as_user("bob")("doctor").output
+
+
+def test_a_token_that_the_service_no_longer_knows_is_a_failure(findings, service, monkeypatch):
+    monkeypatch.setenv("RUNAI_API_URL", service.url)
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "revoked")
+
+    found = findings()
+
+    assert found["service"]["verdict"] == "ok"
+    assert found["token"]["verdict"] == "failure"
+    assert found["token"]["text"] == "The token is not known."
+    assert "runai login" in found["token"]["mend"]
+    assert "devices" not in found  # what depends on it is left out
+
+
+@pytest.mark.parametrize(
+    ("utilized", "verdict"), [(None, "failure"), (0.0, "ok")], ids=["silent", "reports"]
+)
+def test_an_agent_that_does_not_report_is_a_failure(utilized, verdict):
+    device = {"device": 0, "uuid": "GPU-0", "name": "A", "memory_mib": 1, "simulated": False}
+    node = NodeView.model_validate({"name": "box", "devices": [{**device, "utilized": utilized}]})
+
+    (found,) = examination.check_agents([node])
+
+    assert found.verdict == verdict
+
+
+def test_the_hub_is_one_that_we_know(findings):
+    assert findings()["JupyterHub"]["verdict"] == "ok"

@@ -97,7 +97,7 @@ def command(service: RunningService, home: Path) -> Callable[[str], CommandLine]
 @pytest.fixture
 def node(service: RunningService, eventually) -> Iterator[Node]:
     """Run bob's session on half a GPU."""
-    sleeping = subprocess.Popen(["/bin/sleep", "100"])
+    sleeping = subprocess.Popen(["/bin/sleep", "3600"])
     with sleeping, Client(service.url, service.tokens["hub"]) as hub:
         (lab,) = hub.submit(
             SubmitRequest.model_validate(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -13,13 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ports import free_port
 from runai.hub_service.cli.hub_login import HubLogin, hub_root
 from runai.hub_service.connection import config_path, read_config
 from waiting import eventually
 
 pytestmark = pytest.mark.hub
 
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 
 
 @dataclass
@@ -37,9 +37,7 @@ class RunningPlatform:
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory):
     data_dir = tmp_path_factory.mktemp("platform")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     running = RunningPlatform(f"http://127.0.0.1:{port}/", data_dir)
     command = [sys.executable, "-m", "runai.hub_service.cli", "up", "--simulate", "5"]
     log = data_dir / "up.log"
@@ -57,7 +55,7 @@ def platform(tmp_path_factory):
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(30)
+            process.wait(90)
         finally:
             process.kill()
 
@@ -65,7 +63,7 @@ def platform(tmp_path_factory):
 def _is_well(running, process, log):
     assert process.poll() is None, log.read_text(errors="replace")
     try:
-        return httpx.get(f"{running.url}services/runai/health").is_success
+        return httpx.get(f"{running.url}services/runai/health", timeout=60).is_success
     except httpx.TransportError:
         return False
 
@@ -139,10 +137,13 @@ def test_an_unknown_token_stores_nothing(runai, platform):
 def test_doctor_finds_nothing_wrong_after_a_login(log_in, runai, platform):
     log_in("bob")
 
-    result = runai("doctor", "--data-dir", str(platform.data_dir))
+    def is_well() -> bool:  # the agent is still on its way when the service answers already
+        result = runai("doctor", "--data-dir", str(platform.data_dir))
+        assert (result.exit_code, "failure" in result.stdout) == (0, False), result.stdout
+        assert "5 of them simulated" in result.stdout
+        return True
 
-    assert (result.exit_code, "failure" in result.stdout) == (0, False)
-    assert "5 of them simulated" in result.stdout
+    eventually(is_well)
 
 
 def test_after_a_logout_nothing_is_known(log_in, runai):

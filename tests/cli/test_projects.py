@@ -108,9 +108,9 @@ def test_a_chosen_project_is_where_jobs_go(as_user, command, monkeypatch):
     outside = ana.outside_session()
     write_config(remembered, config_path())
 
-    assert outside("submit", "exp1", "--", "sleep", "60").exit_code == 1
+    assert outside("submit", "exp1", "--", "sleep", "600").exit_code == 1
     outside(*command, "nlp")
-    result = outside("submit", "exp1", "--", "sleep", "60")
+    result = outside("submit", "exp1", "--", "sleep", "600")
 
     assert result.stdout.startswith("job nlp/exp1 submitted")
     kept = read_config(config_path())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import click
 import pytest
 
 from runai.hub_service.cli import simulating
+from runai.hub_service.client import Client
 from runai.hub_service.simulation.policies import POLICIES
 from runai.hub_service.simulation.results import RESULT_KEYS
 
@@ -117,7 +119,11 @@ def test_a_picture_is_drawn_in_the_format_of_its_name(simulate, files, ending, b
         pytest.param(["--set", "a.quota=-1"], {}, "'-1' is no value for quota", id="bad-value"),
         pytest.param(["--set", "a.quota"], {}, "is no change of a project", id="no-value"),
         pytest.param(["--picture", "a.gif"], {}, "a.gif is no name for a picture", id="picture"),
+        pytest.param(["--picture", "no/a.svg"], {}, "There is no folder no.", id="no-folder"),
         pytest.param(["--from", "50", "--to", "40"], {}, "nothing to measure", id="window"),
+        pytest.param(["--set", "a.parent=c"], {}, "there is no such project", id="no-parent"),
+        pytest.param(["--set", "a.parent=a"], {}, "its own ancestor: a < a", id="own-parent"),
+        pytest.param([], {"cluster": "999999x999"}, "more than 100000 GPUs", id="huge"),
     ],
 )
 def test_a_mistake_is_a_sentence(simulate, arguments, changed, said):
@@ -125,6 +131,23 @@ def test_a_mistake_is_a_sentence(simulate, arguments, changed, said):
 
     assert result.exit_code == 1
     assert said in result.stderr
+
+
+def test_jobs_of_one_second_ask_until_when_to_measure(simulate, files):
+    (files / "jobs.csv").write_text(TRACE.replace("3600,1", "0,1"))
+
+    result = simulate()
+
+    assert result.exit_code == 1
+    assert "say by --to until when to measure" in result.stderr
+
+
+def test_a_job_larger_than_the_cluster_is_not_taken_apart_first(simulate, files):
+    (files / "jobs.csv").write_text(f"{TRACE}c1,a,0,1000000000,5\n")
+
+    result = simulate()
+
+    assert "1 of 3 jobs never ran" in result.stderr
 
 
 def test_a_job_of_nobody_is_named(simulate, files):
@@ -136,10 +159,28 @@ def test_a_job_of_nobody_is_named(simulate, files):
     assert "Job c1 belongs to project c, which is not among the projects." in result.stderr
 
 
-def test_the_platforms_own_past_answers_what_if(as_user, service):
+@pytest.fixture
+def remembered(service, eventually):
+    """Wait until that many workloads are written down, and what each asks for; return them."""
+
+    def written(count):
+        since = datetime.now(UTC) - timedelta(hours=1)
+        with Client(service.url, service.tokens["admin"]) as client:
+
+            def past():
+                told = client.history(since)
+                return len(told) == count and all(one.asked for one in told) and told
+
+            return eventually(past)
+
+    return written
+
+
+def test_the_platforms_own_past_answers_what_if(as_user, service, remembered):
     bob, admin = as_user("bob"), as_user("admin")
     for name, gpus in (("half", "0.5"), ("two", "2")):
         assert bob("submit", name, "--gpus", gpus, "--wait", "--", "sleep", "1").exit_code == 0
+    remembered(2)
     bob("delete", "two", "--yes")
 
     result = admin("simulate", "--history", "1h", "--set", "vision.quota=2", "-o", "json")
@@ -148,11 +189,61 @@ def test_the_platforms_own_past_answers_what_if(as_user, service):
     assert json.loads(result.stdout)["jobs"] == 2
 
 
+def test_the_past_knows_what_was_asked_and_by_what_was_decided(as_user, service, remembered):
+    bob = as_user("bob")
+    submitted = bob(
+        "submit", "weighed", "--gpus", "0.5", "--priority", "high", "--wait", "--", "sleep", "1"
+    )
+    assert submitted.exit_code == 0, submitted.stderr
+
+    [past] = remembered(1)
+    with Client(service.url, service.tokens["admin"]) as client:
+        today = client.snapshot()
+
+    assert (past.asked, past.starts) == (
+        {"workers": [{"gpus": 0.5}], "preemptible": True, "priority": 75, "min_workers": 1},
+        1,
+    )
+    assert [node["devices"] for node in today["nodes"]] == [5]
+    assert {project["name"]: project["quota"] for project in today["projects"]} == {
+        "vision": 2.5,
+        "nlp": 2.5,
+        "capped": 1,
+    }
+    assert "workloads" not in today
+    assert not any("members" in project for project in today["projects"])
+
+
+def test_what_a_replay_of_the_past_takes_for_known_is_said(as_user, service, remembered):
+    bob, admin = as_user("bob"), as_user("admin")
+    assert bob("submit", "one", "--gpus", "1", "--wait", "--", "sleep", "1").exit_code == 0
+    remembered(1)
+
+    result = admin("simulate", "--history", "1h", "-o", "json")
+
+    assert result.stderr == (
+        "Nodes, projects and policy are those of today, whatever they were meanwhile.\n"
+    )
+
+
+def test_the_past_is_measured_to_this_day_and_not_to_the_last_submission(
+    as_user, service, remembered
+):
+    bob, admin = as_user("bob"), as_user("admin")
+    assert bob("submit", "alone", "--gpus", "1", "--wait", "--", "sleep", "1").exit_code == 0
+    remembered(1)
+
+    result = admin("simulate", "--history", "1h", "-o", "json")
+
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["allocated_pct"] > 0
+
+
 def test_the_past_of_everybody_is_for_hub_admins(as_user, service):
     result = as_user("bob")("simulate", "--history", "1h")
 
     assert result.exit_code == 1
-    assert "hub admin" in result.stderr
+    assert "Only hub admins may read what everybody has run." in result.stderr
 
 
 def test_a_length_of_time_has_a_unit(as_user, service):

@@ -10,25 +10,12 @@ import pytest
 PYTHON = sys.executable
 
 
-@pytest.fixture
-def bob(as_user, tmp_path, monkeypatch):
-    """The command line of a member of project vision, in a directory of his own."""
-    monkeypatch.chdir(tmp_path)
-    return as_user("bob")
-
-
-def described(user, name):
-    result = user("describe", name, "-o", "json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
 def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
     result = bob("submit", "exp1", "--gpus", "0.5", "--", PYTHON, "-c", "print('hello')")
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("job vision/exp1 submitted: ")
-    eventually(lambda: described(bob, "exp1")["state"] == "succeeded")
+    eventually(lambda: bob.described("exp1")["state"] == "succeeded")
     assert bob("logs", "exp1").stdout == "hello\n"
 
 
@@ -50,13 +37,13 @@ def test_what_was_asked_for_is_what_is_stored(bob, tmp_path):
             "--workdir",
             "work",
         ),
-        *("--", "sleep", "60"),
+        *("--", "sleep", "600"),
     )
 
-    stored = described(bob, "vision/exp1")
+    stored = bob.described("vision/exp1")
     assert {
         "gpus": 2,
-        "command": ["sleep", "60"],
+        "command": ["sleep", "600"],
         "workdir": str(tmp_path / "work"),
         "backoff_limit": 3,
         "grace_seconds": 5,
@@ -92,9 +79,9 @@ def test_an_elastic_job_says_on_how_many_gpus_it_trains_and_how_fast(bob, eventu
 
 
 def test_an_elastic_process_may_have_all_of_a_node(bob):
-    bob("submit", "one", "--elastic", "-g", "2", "--", "sleep", "60")
+    bob("submit", "one", "--elastic", "-g", "2", "--", "sleep", "600")
 
-    elastic = described(bob, "one")["elastic"]
+    elastic = bob.described("one")["elastic"]
     assert (elastic["least"], elastic["most"]) == (1, 5)
 
 
@@ -107,22 +94,22 @@ def test_variables_reach_the_program(bob, eventually):
 
 
 def test_a_name_may_be_left_out(bob):
-    result = bob("submit", "-g", "1", "--", "sleep", "60")
+    result = bob("submit", "-g", "1", "--", "sleep", "600")
 
     assert result.stdout.startswith("job vision/job-1 submitted: ")
 
 
 def test_memory_instead_of_gpus(bob):
-    bob("submit", "exp1", "--gpu-memory", "4G", "--", "sleep", "60")
+    bob("submit", "exp1", "--gpu-memory", "4G", "--", "sleep", "600")
 
-    assert described(bob, "exp1")["gpu_memory_mib"] == 4096
+    assert bob.described("exp1")["gpu_memory_mib"] == 4096
 
 
 def test_an_interactive_workload_is_a_session(bob):
-    result = bob("submit", "shell", "-g", "0.5", "--interactive", "--", "sleep", "60")
+    result = bob("submit", "shell", "-g", "0.5", "--interactive", "--", "sleep", "600")
 
     assert result.stdout.startswith("session vision/shell submitted: ")
-    assert not described(bob, "shell")["preemptible"]
+    assert not bob.described("shell")["preemptible"]
 
 
 def test_an_array_is_several_jobs(bob, eventually):
@@ -135,26 +122,34 @@ def test_an_array_is_several_jobs(bob, eventually):
 
 
 def test_without_a_gpu_it_is_said(bob):
-    result = bob("submit", "exp1", "--", "sleep", "60")
+    result = bob("submit", "exp1", "--", "sleep", "600")
 
     assert result.stdout.startswith("job vision/exp1 submitted: ")
     assert "exp1 asks for no GPU; --gpus 1 asks for one" in result.stdout
 
 
 def test_more_gpus_than_any_node_has_is_accepted_and_said_at_once(bob):
-    result = bob("submit", "exp1", "-g", "8", "--", "sleep", "60")
+    result = bob("submit", "exp1", "-g", "8", "--", "sleep", "600")
 
     assert result.exit_code == 0
     assert "exp1 waits: no node has 8 GPUs" in result.stdout
-    assert described(bob, "exp1")["reason"]["code"] == "no_such_node"
+    assert bob.described("exp1")["reason"]["code"] == "no_such_node"
 
 
 def test_a_dry_run_stores_nothing(bob):
-    result = bob("submit", "exp1", "-g", "1", "--dry-run", "--", "sleep", "60")
+    result = bob("submit", "exp1", "-g", "1", "--dry-run", "--", "sleep", "600")
 
     assert result.exit_code == 0
-    assert result.stdout.startswith("job vision/exp1 would be submitted: ")
+    assert result.stdout == "job vision/exp1 would be submitted and start at once\n"
     assert json.loads(bob("list", "-o", "json").stdout) == []
+
+
+def test_a_dry_run_says_what_would_be_waited_for(bob):
+    result = bob("submit", "exp1", "-g", "8", "--dry-run", "--", "sleep", "600")
+
+    first, second = result.stdout.splitlines()
+    assert first.startswith("job vision/exp1 would be submitted and wait")
+    assert second.startswith("exp1 waits: no node has 8 GPUs")
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -175,7 +170,7 @@ def test_waiting_prints_one_line_for_each_change_into_a_pipe(bob):
 
 
 def test_the_answer_as_json(bob):
-    result = bob("submit", "exp1", "-g", "1", "-o", "json", "--", "sleep", "60")
+    result = bob("submit", "exp1", "-g", "1", "-o", "json", "--", "sleep", "600")
 
     assert json.loads(result.stdout)["workloads"][0]["id"] == "vision/exp1"
 
@@ -208,7 +203,7 @@ def test_the_answer_as_json(bob):
     ],
 )
 def test_a_request_that_cannot_be_is_a_sentence_with_the_way_out(bob, options, sentence, way_out):
-    result = bob("submit", "exp1", *options, "--", "sleep", "60")
+    result = bob("submit", "exp1", *options, "--", "sleep", "600")
 
     assert (result.exit_code, result.stdout) == (1, "")
     first, *rest = result.stderr.splitlines()
@@ -219,16 +214,16 @@ def test_a_request_that_cannot_be_is_a_sentence_with_the_way_out(bob, options, s
 
 
 def test_more_than_the_projects_limit_is_refused(as_user):
-    result = as_user("eve")("submit", "exp1", "-g", "3", "--", "sleep", "60")
+    result = as_user("eve")("submit", "exp1", "-g", "3", "--", "sleep", "600")
 
     assert result.exit_code == 1
     assert "more than project capped may ever hold: its limit is 2" in result.stderr
 
 
 def test_a_name_that_is_taken_names_the_way_out(bob):
-    bob("submit", "exp1", "--", "sleep", "60")
+    bob("submit", "exp1", "--", "sleep", "600")
 
-    result = bob("submit", "exp1", "--", "sleep", "60")
+    result = bob("submit", "exp1", "--", "sleep", "600")
 
     assert result.exit_code == 1
     assert "vision already has a workload named exp1" in result.stderr
@@ -244,7 +239,7 @@ def test_a_missing_script_is_told_before_anything_is_sent(bob):
 
 
 def test_an_error_as_json(bob):
-    result = bob("submit", "exp1", "-p", "vison", "-o", "json", "--", "sleep", "60")
+    result = bob("submit", "exp1", "-p", "vison", "-o", "json", "--", "sleep", "600")
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert json.loads(result.stderr)["error"]["code"] == "unknown_project"

@@ -16,7 +16,7 @@ from runai.hub_service.cli.top_screen import TopScreen
 from runai.hub_service.cli.top_views import Asked
 from runai.hub_service.client import AsyncClient
 
-SLEEP = ("--", "sleep", "60")
+SLEEP = ("--", "sleep", "600")
 SIZE = (120, 30)
 
 

@@ -8,18 +8,11 @@ import pytest
 
 from runai.hub_service.cli.wishes import parse_addition, parse_setting
 
-SLEEP = ("--", "sleep", "60")
+SLEEP = ("--", "sleep", "600")
 
 
 def state(user, name):
     return json.loads(user("describe", name, "-o", "json").stdout)["state"]
-
-
-@pytest.fixture
-def bob(as_user, tmp_path, monkeypatch):
-    """The command line of a member of project vision, in a directory of his own."""
-    monkeypatch.chdir(tmp_path)
-    return as_user("bob")
 
 
 def test_the_live_system_says_what_would_start_stop_and_wait(as_user, bob, eventually):

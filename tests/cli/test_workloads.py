@@ -15,24 +15,11 @@ from runai.hub_service.api.schemas import NodeView, ProjectView, WhoAmI, Workloa
 
 PYTHON = sys.executable
 COMMAND = [PYTHON, "-m", "runai.hub_service.cli"]
-SLEEP = ("--", "sleep", "60")
-
-
-@pytest.fixture
-def bob(as_user, tmp_path, monkeypatch):
-    """The command line of a member of project vision, in a directory of his own."""
-    monkeypatch.chdir(tmp_path)
-    return as_user("bob")
-
-
-def described(user, name):
-    result = user("describe", name, "-o", "json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
+SLEEP = ("--", "sleep", "600")
 
 
 def state(user, name):
-    return described(user, name)["state"]
+    return user.described(name)["state"]
 
 
 def table(text):
@@ -131,7 +118,7 @@ def test_a_workload_is_described_by_any_of_its_names(bob, words):
     lines = bob("describe", *words).stdout.splitlines()
 
     assert lines[0].split() == ["Name:", "exp1"]
-    assert ["Command:", "sleep", "60"] in [line.split() for line in lines]
+    assert ["Command:", "sleep", "600"] in [line.split() for line in lines]
     assert "History:" in lines
 
 
@@ -147,9 +134,9 @@ def test_what_a_job_reports_of_itself_is_described_while_it_runs_and_after(bob, 
             time.sleep(0.02)
     """
     bob("submit", "exp1", "-g", "1", "--", PYTHON, "-c", report)
-    eventually(lambda: described(bob, "exp1")["progress"], within=60)
+    eventually(lambda: bob.described("exp1")["progress"], within=60)
 
-    assert described(bob, "exp1")["progress"]["done"] == 0.3
+    assert bob.described("exp1")["progress"]["done"] == 0.3
     Path("go").touch()
     eventually(lambda: state(bob, "exp1") == "succeeded", within=60)
     lines = [line.split(maxsplit=1) for line in bob("describe", "exp1").stdout.splitlines()]
@@ -185,7 +172,7 @@ def test_of_two_workloads_of_a_name_one_must_be_chosen(as_user, tmp_path, monkey
     assert result.exit_code == 1
     assert "Say which: nlp/exp1, vision/exp1." in result.stderr
     monkeypatch.setenv("RUNAI_PROJECT", "nlp")
-    assert described(both, "exp1")["project"] == "nlp"
+    assert both.described("exp1")["project"] == "nlp"
 
 
 # -- logs and exec -------------------------------------------------------------------------------
@@ -244,7 +231,7 @@ def test_a_suspended_job_gives_its_devices_back_and_resumes(bob, eventually):
     eventually(lambda: state(bob, "exp1") == "running")
 
     suspended = bob("suspend", "exp1")
-    eventually(lambda: described(bob, "exp1")["state"] == "suspended")
+    eventually(lambda: bob.described("exp1")["state"] == "suspended")
     resumed = bob("resume", "job", "exp1")
 
     assert suspended.stdout.startswith("job vision/exp1 ")
@@ -312,7 +299,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(bob, eventually):
     while not waiting.stderr.readline().startswith("vision/exp1 running"):
         assert waiting.poll() is None
     waiting.send_signal(signal.SIGINT)
-    _, said = waiting.communicate(timeout=30)
+    _, said = waiting.communicate(timeout=120)
 
     assert waiting.returncode == 130
     assert "runai delete vision/exp1" in said
@@ -336,30 +323,13 @@ def test_waiting_outlives_the_service(start_service, command_line, tmp_path, eve
         eventually(lambda: state(bob, "exp1") == "running")
     with start_service(port=service.port):
         gate.touch()
-        _, said = waiting.communicate(timeout=60)
+        _, said = waiting.communicate(timeout=120)
 
     assert waiting.returncode == 0
     assert said.splitlines()[-1] == "vision/exp1 succeeded: exit code 0"
 
 
 # -- the terminal --------------------------------------------------------------------------------
-
-
-def test_colours_are_for_terminals_only(bob):
-    bob("submit", "exp1", *SLEEP)
-    piped = bob("list").output
-    ours, theirs = os.openpty()
-    with subprocess.Popen(
-        [*COMMAND, "list"],
-        env=os.environ | bob.environment | {"TERM": "xterm-256color"},
-        stdout=theirs,
-    ):
-        os.close(theirs)
-        on_terminal = os.read(ours, 10_000).decode()
-    os.close(ours)
-
-    assert "\x1b[" not in piped
-    assert "\x1b[" in on_terminal
 
 
 def test_names_are_completed(bob):

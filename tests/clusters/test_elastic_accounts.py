@@ -82,11 +82,21 @@ async def lab(homes: Path, tmp_path: Path) -> AsyncGenerator[LocalLab]:
 
 
 def as_user(user: str, script: str) -> subprocess.CompletedProcess[str]:
+    # A program changes the account: Python would fork for it, beside the threads of whatever the
+    # tests before this one have imported.
+    account = str(UIDS[user])
     return subprocess.run(
-        ["/bin/sh", "-c", script],
-        user=UIDS[user],
-        group=UIDS[user],
-        extra_groups=[],
+        [
+            "setpriv",
+            "--clear-groups",
+            "--reuid",
+            account,
+            "--regid",
+            account,
+            "sh",
+            "-c",
+            script,
+        ],
         cwd="/",
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from allowed_training import allow, allow_more
 from deciding import decided
 from labs import DEVICES, NODE, Clock, LocalLab, running
 from recorded_training import expected_history, read_records, reconcile
@@ -67,8 +68,7 @@ class Training:
     def __init__(self, lab: LocalLab, directory: Path, **fields: Any) -> None:
         directory.mkdir()
         self._lab, self.directory = lab, directory
-        self._allowed = directory / "allowed"
-        self._allowed.write_text("0")
+        allow(directory, 0)
         tests = str(Path(__file__).parents[1])
         self.spec: WorkloadSpec = lab.job(
             "e",
@@ -91,7 +91,7 @@ class Training:
                 return False
             if target.gen in {record["gen"] for record in read_records(self.directory)}:
                 return True
-            self._allow_more()
+            allow_more(self.directory)
             return False
 
         await eventually_async(so_many, within=PATIENCE_S)
@@ -105,7 +105,7 @@ class Training:
                 raise RuntimeError(await self._said())
             (worker,) = record.workers
             if worker.state == "stopping":
-                self._allow_more()
+                allow_more(self.directory)
                 return False
             target = record.elastic.target if record.elastic is not None else None
             if target is None or worker.state != "running" or len(worker.devices) != gpus:
@@ -119,7 +119,7 @@ class Training:
 
         async def is_there() -> bool:
             record = await self._lab.cluster.workload(self.spec.id)
-            self._allow_more()
+            allow_more(self.directory)
             return record.state == state
 
         await eventually_async(is_there, within=PATIENCE_S)
@@ -132,22 +132,12 @@ class Training:
 
     def to_the_end(self) -> None:
         """Let it finish."""
-        self._allow(10**9)
+        allow(self.directory, 10**9)
 
     async def has_saved(self) -> bool:
         """Tell whether there is a checkpoint."""
         record = await self._lab.cluster.workload(self.spec.id)
         return latest(record.checkpoint_dir) is not None
-
-    def _allow_more(self) -> None:
-        """Allow one update more than it has begun."""
-        begun = [record["update"] for record in read_records(self.directory)]
-        self._allow(max(begun, default=-1) + 1)
-
-    def _allow(self, updates: int) -> None:
-        whole = self.directory / ".allowed"
-        whole.write_text(str(updates))
-        whole.replace(self._allowed)
 
 
 async def test_it_starts_small_grows_shrinks_for_an_owner_pauses_and_loses_nothing(lab, tmp_path):

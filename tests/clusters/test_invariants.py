@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -245,8 +246,13 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def a_restart_changes_nothing(self) -> None:
         again = SimulatedCluster({NODE: DEVICES}, clock=self.clock, store=self.store)
-        assert self.records() == self.do(again.workloads())
+        assert written(self.records()) == written(self.do(again.workloads()))
         assert self.do(again.projects()) == self.do(self.cluster.projects())
+
+
+def written(records: Sequence[WorkloadRecord]) -> list[WorkloadRecord]:
+    """Leave out why they wait and at which place: the first cycle after a restart says it anew."""
+    return [r if r.position is None else replace(r, position=0, reason=None) for r in records]
 
 
 TestInvariants = Cluster.TestCase

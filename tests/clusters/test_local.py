@@ -158,7 +158,7 @@ async def test_a_second_service_waits_for_the_first(tmp_path):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(second_is_in.wait(), 0.5)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await waiting
 
 
@@ -210,6 +210,27 @@ async def test_a_job_whose_supervisor_is_killed_is_started_again_and_leaves_noth
     await lab.cluster.apply(plan(start(workload, 0)))
     assert (await lab.cluster.environment(workload)).variables["RUNAI_RESUMED"] == "1"
     await lab.until(workload, "running")
+
+
+async def test_a_job_that_finished_unseen_by_its_killed_supervisor_is_not_run_again(lab, tmp_path):
+    orders = tmp_path / "finish"
+    os.mkfifo(orders)
+    workload = await _run(lab, "exp", f"sleep 1000 & read -r _ < {orders}; exit 0")
+    await lab.until(workload, "running")
+    process = (await lab.cluster.workload(workload)).workers[0].process
+    assert process is not None
+    await eventually_async(lambda: bool(psutil.Process(process.pid).children()))
+    [left] = psutil.Process(process.pid).children()
+    supervisor = psutil.Process(_supervisor(tmp_path, workload))
+    supervisor.suspend()
+    orders.write_text("now\n")
+    await eventually_async(lambda: not _alive(process.pid))
+
+    supervisor.kill()
+
+    record = await lab.until(workload, "succeeded", "retrying")
+    assert (record.state, record.exit_code, record.attempts) == ("succeeded", 0, 1)
+    assert not _alive(left.pid)
 
 
 async def test_a_command_that_does_not_exist_fails_with_a_sentence(lab):
@@ -322,7 +343,7 @@ async def test_following_ends_with_the_workload_and_outlasts_a_pause(lab):
     assert not followed.done()
     await lab.cluster.apply(plan(start(workload, 0)))
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         assert await followed == "begin 0\nbegin 1\nend\n"
 
 
@@ -333,7 +354,7 @@ async def test_following_ends_when_the_workload_is_deleted(lab):
 
     await lab.cluster.delete(workload, by="ana")
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         assert (await followed) in {"ready\n", ""}
 
 

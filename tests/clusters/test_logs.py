@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from runai.hub_service.clusters.lines import LONGEST_LINE_BYTES
 from runai.hub_service.clusters.local.logs import WorkerLog
 
 
@@ -85,6 +87,17 @@ def test_the_rest_is_given_once(job):
     assert (rest.lines, log.rest()) == (b"no newline\n", None)
 
 
+@pytest.mark.parametrize("next_file", [2, 3])
+def test_halves_of_two_lines_are_not_told_as_one_where_a_file_has_gone(job, next_file):
+    log = WorkerLog(job, 0)
+    going = write(job, 1, 1, "a\nhalf of b")
+    assert read(log) == [(1, "a\n")]
+    going.unlink()
+    write(job, 1, next_file, "c\n")
+
+    assert read(log) == [(1, "half of b\n"), (1, "c\n")]
+
+
 def test_a_file_that_has_gone_is_passed_over(job):
     log = WorkerLog(job, 0)
     first = write(job, 1, 1, "a\n")
@@ -115,6 +128,46 @@ def test_a_tail_reaches_back_over_files_and_attempts(job, lines, expected):
     log.skip_to_last(lines)
 
     assert expected == "".join(text for _, text in read(log))
+
+
+@pytest.mark.parametrize("lines", [1, 3, 100_000, 400_000])
+def test_a_tail_begins_with_a_whole_line_wherever_a_block_ends(job, lines):
+    write(job, 1, 1, "".join(f"{n}\n" for n in range(200_000)))
+    write(job, 1, 2, "".join(f"{n}\n" for n in range(200_000, 300_000)) + "not at its end")
+    log = WorkerLog(job, 0)
+
+    log.skip_to_last(lines)
+    found = "".join(text for _, text in read(log)).splitlines()
+
+    expected = max(0, 300_001 - lines)
+    assert (found[0] if found else "", len(found)) == (
+        (str(expected), 300_000 - expected) if lines > 1 else ("", 0)
+    )
+    rest = log.rest()
+    assert rest is not None
+    assert rest.lines == b"not at its end\n"
+
+
+@pytest.mark.parametrize("text", ["x", "\n", "\0", "ab\n"], ids=["no end", "ends", "NUL", "short"])
+def test_ten_megabytes_of_anything_take_little_memory(job, text):
+    write(job, 1, 1, text * (10_000_000 // len(text)))
+    log = WorkerLog(job, 0)
+    tracemalloc.start()
+    try:
+        log.skip_to_last(1000)
+        log = WorkerLog(job, 0)
+        told = 0
+        while (chunk := log.next_chunk()) is not None:
+            assert len(chunk.lines) <= 2 * LONGEST_LINE_BYTES
+            told += len(chunk.lines.replace(b"\n", b""))
+        if (rest := log.rest()) is not None and text in "x\0":
+            told += len(rest.lines) - 1
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert told == len((text * (10_000_000 // len(text))).replace("\n", ""))
+    assert peak < 8 * LONGEST_LINE_BYTES
 
 
 def test_after_a_tail_of_nothing_only_what_is_new_is_read(job):

@@ -7,12 +7,20 @@ import os
 import signal
 import subprocess
 from collections.abc import Generator
+from dataclasses import replace
 
 import psutil
 import pytest
 
 from labs import sleeping
-from runai.hub_service.clusters.local.processes import Watch, end_tree, kill_leftovers
+from runai.hub_service.clusters.local.processes import (
+    Watch,
+    end_tree,
+    is_same,
+    kill_leftovers,
+    lasting,
+    told_now,
+)
 from runai.hub_service.clusters.records import Process
 
 
@@ -35,52 +43,63 @@ def kernel(request, monkeypatch):
         monkeypatch.setattr(os, "pidfd_open", refuse)
 
 
-def _created(pid: int) -> float:
-    return psutil.Process(pid).create_time()
+def _named(pid: int, earlier: float = 0.0) -> Process:
+    return Process(pid, psutil.Process(pid).create_time() - earlier)
+
+
+@pytest.fixture
+def set_clock(monkeypatch):
+    """Return a function that sets the clock by so many seconds, as the boot time tells it."""
+    booted = psutil.boot_time()
+
+    def set_by(seconds: float) -> None:
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted + seconds)
+
+    return set_by
 
 
 async def test_it_tells_once_when_a_process_has_ended(kernel, sleeper):
     ended = asyncio.Event()
-    watch = Watch(sleeper.pid, _created(sleeper.pid), ended.set)
+    watch = Watch(sleeper.pid, _named(sleeper.pid), ended.set)
 
     watch.send(signal.SIGTERM)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await ended.wait()
 
 
 async def test_a_process_that_is_gone_has_ended(kernel, sleeper):
-    created = _created(sleeper.pid)
+    named = _named(sleeper.pid)
     sleeper.kill()
     sleeper.wait()
     ended = asyncio.Event()
 
-    Watch(sleeper.pid, created, ended.set)
+    Watch(sleeper.pid, named, ended.set)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await ended.wait()
 
 
 async def test_a_number_that_is_somebody_elses_now_has_ended_and_gets_no_signal(kernel, sleeper):
     ended = asyncio.Event()
-    watch = Watch(sleeper.pid, _created(sleeper.pid) - 60, ended.set)
+    watch = Watch(sleeper.pid, _named(sleeper.pid, 60), ended.set)
 
     watch.send(signal.SIGKILL)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await ended.wait()
     assert None is sleeper.poll()
 
 
 async def test_a_closed_watch_is_silent(kernel, sleeper):
     ended = asyncio.Event()
-    Watch(sleeper.pid, _created(sleeper.pid), ended.set).close()
+    Watch(sleeper.pid, _named(sleeper.pid), ended.set).close()
     heard = asyncio.Event()
-    Watch(sleeper.pid, _created(sleeper.pid), heard.set)
+    Watch(sleeper.pid, _named(sleeper.pid), heard.set)
 
     sleeper.kill()
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await heard.wait()
     assert not ended.is_set()
 
@@ -92,30 +111,90 @@ def test_a_tree_ends_whole(eventually):
     eventually(lambda: len(psutil.Process(shell.pid).children()) == 2)
     children = psutil.Process(shell.pid).children()
 
-    end_tree(Process(shell.pid, _created(shell.pid) - 60))
+    end_tree(_named(shell.pid, 60))
     assert all(child.is_running() for child in children)
-    end_tree(Process(shell.pid, _created(shell.pid)))
+    end_tree(_named(shell.pid))
 
     shell.wait()
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert [child for child in alive if child.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_leftovers_are_known_by_the_workers_name():
-    mine, other, old = (
-        subprocess.Popen(["sleep", "1000"], env={"RUNAI_WORKER": name})
-        for name in ("vision/exp-0", "vision/exp-00", "vision/exp-0")
-    )
+def carrying(where, worker="vision/exp-0"):
+    names = {"RUNAI_WORKER": worker, "RUNAI_CHECKPOINT_DIR": str(where)}
+    return subprocess.Popen(["sleep", "1000"], env=names)
+
+
+def test_leftovers_are_known_by_the_workers_name_and_its_checkpoints(tmp_path):
+    mine = carrying(tmp_path)
+    others = [carrying(tmp_path, "vision/exp-00"), carrying(tmp_path / "of another installation")]
     try:
-        old_enough = psutil.Process(old.pid).create_time() + 3600
-        kill_leftovers("vision/exp-0", old_enough)
+        old_enough = psutil.Process(mine.pid).create_time() + 3600
+        kill_leftovers("vision/exp-0", str(tmp_path), old_enough)
         assert None is mine.poll()
 
-        kill_leftovers("vision/exp-0", 0.0)
+        kill_leftovers("vision/exp-0", str(tmp_path), 0.0)
 
         assert not psutil.pid_exists(mine.pid)
-        assert None is other.poll()
+        assert [other.poll() for other in others] == [None, None]
     finally:
-        for process in (mine, other, old):
+        for process in (mine, *others):
             process.kill()
             process.wait()
+
+
+def test_a_leftover_that_has_just_been_started_is_found(monkeypatch, tmp_path):
+    left = carrying(tmp_path)
+    read, looks = psutil.Process.environ, []
+
+    def environ(process):
+        looks.extend([0] if process.pid == left.pid else [])
+        return {} if process.pid == left.pid and len(looks) < 3 else read(process)
+
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    try:
+        kill_leftovers("vision/exp-0", str(tmp_path), 0.0)
+
+        assert not psutil.pid_exists(left.pid)
+    finally:
+        left.kill()
+        left.wait()
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+async def test_a_process_is_itself_after_the_clock_was_set(seconds, kernel, sleeper, set_clock):
+    before = lasting(_named(sleeper.pid))
+    set_clock(seconds)
+    ended = asyncio.Event()
+
+    Watch(sleeper.pid, before, ended.set)
+    await asyncio.sleep(0)
+
+    assert not ended.is_set()
+    assert is_same(before, lasting(_named(sleeper.pid)))
+    assert told_now(before).created == psutil.Process(sleeper.pid).create_time()
+    end_tree(before)
+    async with asyncio.timeout(90):
+        await ended.wait()
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_leftovers_are_found_after_the_clock_was_set(seconds, set_clock, tmp_path):
+    left = carrying(tmp_path)
+    try:
+        named = lasting(_named(left.pid))
+        set_clock(seconds)
+
+        kill_leftovers("vision/exp-0", str(tmp_path), named.created, named)
+
+        assert not psutil.pid_exists(left.pid)
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_a_process_of_another_boot_is_another(sleeper):
+    found = lasting(_named(sleeper.pid))
+
+    assert not is_same(found, replace(found, boot="another"))
+    assert not is_same(found, replace(found, ticks=0))

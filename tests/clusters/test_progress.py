@@ -18,12 +18,13 @@ from runai.hub_service.errors import NotFound
 from runai.reporter.pushing import ReportType, push
 
 LOSS = {"metrics": {"loss": 0.5}}
+NAMES = {"vision/e"}
 READ = {"vision/e": Progress(metrics={"loss": 0.5})}
 
 
-def of(folder: Path, *, phase: object = 1, goes_on: bool = True, **fields: Any) -> ProgressFile:
+def of(folder: Path, *, phase: object = 1, **fields: Any) -> ProgressFile:
     owner: Callable[[], int | None] = fields.get("owner", lambda: None)
-    return ProgressFile("vision/e", folder, owner, phase, goes_on)
+    return ProgressFile("vision/e", folder, owner, phase)
 
 
 def write(folder: Path, told: object) -> None:
@@ -39,7 +40,7 @@ def test_what_the_reporter_writes_is_read(tmp_path, monkeypatch):
     push("loss", float("nan"), ReportType.metric)
     push("optimizer_name", "Adam", ReportType.parameter)
 
-    [found] = ProgressFiles().look([of(tmp_path)]).values()
+    [found] = ProgressFiles().look([of(tmp_path)], NAMES).values()
     assert found.epochs == (3.0, 10.0)
     assert str(found.metrics["loss"]) == "nan"
     assert found.parameters == {"optimizer_name": "Adam"}
@@ -47,24 +48,34 @@ def test_what_the_reporter_writes_is_read(tmp_path, monkeypatch):
 
 def test_a_file_is_read_again_when_it_was_replaced(tmp_path):
     files = ProgressFiles()
-    assert files.look([of(tmp_path)]) == {}
+    assert files.look([of(tmp_path)], NAMES) == {}
     write(tmp_path, {"metrics": {"loss": 1.5}})
-    files.look([of(tmp_path)])
+    files.look([of(tmp_path)], NAMES)
     write(tmp_path, LOSS)
 
-    assert files.look([of(tmp_path)]) == READ
+    assert files.look([of(tmp_path)], NAMES) == READ
 
 
 def test_the_file_of_a_job_that_does_not_run_is_looked_at_once(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
-    files.look([of(tmp_path, phase="runs")])
-    files.look([of(tmp_path, phase="ended", goes_on=False)])
+    files.look([of(tmp_path, phase="runs")], NAMES)
+    assert not files.rests("vision/e", "ended")
+    files.look([of(tmp_path, phase="ended")], NAMES)
     (tmp_path / "progress.json").unlink()
 
-    assert files.look([of(tmp_path, phase="ended", goes_on=False)]) == READ
-    assert files.look([of(tmp_path, phase="runs again")]) == {}
-    assert files.look([]) == {}
+    assert files.rests("vision/e", "ended")
+    assert files.look([], NAMES) == READ
+    assert files.look([of(tmp_path, phase="runs again")], NAMES) == {}
+
+
+def test_of_who_is_there_no_more_nothing_is_remembered(tmp_path):
+    files = ProgressFiles()
+    write(tmp_path, LOSS)
+    files.look([of(tmp_path)], NAMES)
+
+    assert files.look([], set()) == {}
+    assert not files.rests("vision/e", 1)
 
 
 def _link(folder: Path) -> None:
@@ -90,7 +101,7 @@ def _too_long(folder: Path) -> None:
 def test_what_is_no_progress_is_passed_over(tmp_path, prepare):
     prepare(tmp_path)
 
-    assert ProgressFiles().look([of(tmp_path)]) == {}
+    assert ProgressFiles().look([of(tmp_path)], NAMES) == {}
 
 
 def test_a_file_of_another_account_is_left_alone(tmp_path):
@@ -99,9 +110,9 @@ def test_a_file_of_another_account_is_left_alone(tmp_path):
 
     write(tmp_path, LOSS)
 
-    assert ProgressFiles().look([of(tmp_path, owner=lambda: os.getuid() + 1)]) == {}
-    assert ProgressFiles().look([of(tmp_path, owner=gone)]) == {}
-    assert ProgressFiles().look([of(tmp_path, owner=os.getuid)]) == READ
+    assert ProgressFiles().look([of(tmp_path, owner=lambda: os.getuid() + 1)], NAMES) == {}
+    assert ProgressFiles().look([of(tmp_path, owner=gone)], NAMES) == {}
+    assert ProgressFiles().look([of(tmp_path, owner=os.getuid)], NAMES) == READ
 
 
 @settings(max_examples=50)

@@ -25,6 +25,7 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
 )
 from runai.hub_service.clusters.row import Ending, Grant, Row
+from runai.hub_service.clusters.scaling import scaled
 from runai.hub_service.clusters.wishes import submitted
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import MilliGpu
@@ -63,6 +64,20 @@ def test_a_row_in_any_state_comes_back(path):
         store = SqliteStore(path)
         assert [expected] == list(store.rows())
         store.close()
+
+
+def test_a_number_of_workers_that_was_set_later_comes_back(path):
+    row = _row(elastic=True, workers=2)
+    after = scaled(row, workers=4, min_workers=2, by="ana", now=2.0).row
+    assert after is not None
+    store = SqliteStore(path)
+    store.save([row])
+    store.save([after])
+    store.close()
+
+    [found] = SqliteStore(path).rows()
+    assert found == after
+    assert (found.spec.workers, found.spec.min_workers, len(found.record.workers)) == (4, 2, 4)
 
 
 def test_any_text_of_a_user_comes_back(path):

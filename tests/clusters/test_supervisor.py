@@ -1,8 +1,7 @@
-"""The supervisor alone: a program that keeps one worker, told and telling by files."""
+"""The supervisor: a program that keeps one worker, told and telling by files."""
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import shutil
@@ -12,71 +11,18 @@ import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from runai.hub_service.clusters.local.attempt import Attempt, Instructions
 from runai.hub_service.clusters.row import Ending
-
-
-class Start:
-    """One attempt, started by a test; whatever of it is left is killed in the end."""
-
-    def __init__(self, path: Path) -> None:
-        self.attempt = Attempt(path)
-        self.path = path
-        self.pid = 0
-
-    def __call__(
-        self, *command: str, environment: dict[str, str] | None = None, **told: Any
-    ) -> Start:
-        """Start a command and return when it runs, or could not start."""
-        everything: dict[str, Any] = {"workdir": "/tmp", "grace_seconds": 30} | told
-        environment = {"PATH": os.environ["PATH"], **(environment or {})}
-        self.pid, status = self.attempt.launch(Instructions(command, **everything), environment)
-        os.read(status, 1)
-        os.close(status)
-        return self
-
-    def python(self, program: str, **told: Any) -> Start:
-        """Start a Python program, and wait until it has printed "ready"."""
-        self(sys.executable, "-I", "-S", "-u", "-c", program, **told)
-        return self
-
-    def stop(self) -> None:
-        """Tell the supervisor to stop the worker."""
-        os.kill(self.pid, signal.SIGTERM)
-
-    def ending(self) -> Ending:
-        """Wait for the supervisor, and return what it says."""
-        os.waitpid(self.pid, 0)
-        ending = self.attempt.ending()
-        assert ending is not None
-        return ending
-
-    def exit_file(self) -> dict[str, Any]:
-        """Return all that is in exit.json."""
-        content: dict[str, Any] = json.loads((self.path / "exit.json").read_text())
-        return content
-
-    def output(self) -> str:
-        """Return what the worker wrote."""
-        return "".join(path.read_text() for path in sorted(self.path.glob("log-*.txt")))
-
-    def printed(self, word: str) -> bool:
-        """Tell whether the worker has printed a word."""
-        return word in self.output()
+from starts import Start, one_start
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Generator[Start]:
-    started = Start(tmp_path / "attempt")
-    yield started
-    for pid in [started.pid, *(int(p) for p in started.output().split() if p.isdigit())]:
-        if pid and psutil.pid_exists(pid):
-            os.kill(pid, signal.SIGKILL)
+    with one_start(tmp_path / "attempt") as started:
+        yield started
 
 
 # -- ends ----------------------------------------------------------------------------------------
@@ -191,21 +137,6 @@ def test_what_a_shell_has_started_gets_the_grace_too(start, eventually):
     assert start.output().endswith("saved\n")
 
 
-def test_a_worker_dies_with_its_supervisor(start, eventually):
-    start.python("import time; print('ready'); time.sleep(1000)")
-    process = start.attempt.process()
-    assert process is not None
-    assert psutil.pid_exists(process.pid)
-
-    os.kill(start.pid, signal.SIGKILL)
-    os.waitpid(start.pid, 0)
-
-    eventually(lambda: not psutil.pid_exists(process.pid))
-    assert None is start.attempt.holder()
-    assert start.attempt.begun()
-    assert None is start.attempt.ending()
-
-
 # -- surroundings --------------------------------------------------------------------------------
 
 
@@ -283,10 +214,10 @@ def test_a_worker_runs_as_its_user(start, eventually):
         assert (str(home), "0022") == (where, umask)
         assert nobody.pw_uid == (home / "a" / "source.py").stat().st_uid
 
-        process = start.attempt.process()
-        os.kill(start.pid, signal.SIGKILL)
+        worker = start.worker
+        start.supervisor.kill()
         os.waitpid(start.pid, 0)
-        eventually(lambda: not psutil.pid_exists(process.pid))
+        assert not psutil.pid_exists(worker.pid)
     finally:
         shutil.rmtree(home)
 

@@ -56,7 +56,7 @@ async def test_a_worker_told_to_stop_that_ends_with_0_has_finished(lab):
 
 
 async def test_a_stopping_worker_holds_its_devices_until_it_is_gone(lab):
-    spec, next_one = lab.job(on_term="ignore", grace_seconds=1), lab.job("next")
+    spec, next_one = lab.job(on_term="ignore", grace_seconds=6), lab.job("next")
     await lab.started(spec)
     await lab.cluster.submit([next_one])
 
@@ -117,6 +117,18 @@ async def test_a_failed_job_is_tried_again_later_and_later_until_its_limit(lab):
     record = await lab.until(spec.id, "failed")
     assert (waits, record.failures, record.attempts) == ([10.0, 20.0], 3, 3)
     assert (record.reason.code, record.reason.text) == ("exit_code", "ended with exit code 1")
+
+
+@pytest.mark.not_on_kubernetes("the Job controller times retries")
+async def test_a_retry_does_not_wait_for_the_hour_by_which_the_clock_was_set_back(lab):
+    spec = lab.job(backoff_limit=1)
+    await lab.started(spec)
+    await lab.end(spec, 1)
+    await lab.until(spec.id, "retrying")
+
+    await lab.pass_time(-3600)
+
+    assert (await lab.cluster.workload(spec.id)).state == "queued"
 
 
 async def test_one_failed_worker_stops_its_gang(lab):

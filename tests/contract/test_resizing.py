@@ -10,8 +10,6 @@ from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model import WorkerState
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-pytestmark = pytest.mark.not_on_kubernetes("elastic jobs are not there yet")
-
 
 async def elastic(lab: Lab, device: int = 0, **fields) -> WorkloadSpec:
     fields = {"on_term": 143, "elastic": True, "gpus_max": MilliGpu(4000)} | fields
@@ -40,9 +38,8 @@ async def test_a_worker_starts_again_on_other_devices(lab, wanted):
     assert await devices(lab, spec.id) == wanted
     assert record.elastic is not None
     assert (record.pauses, record.failures, record.elastic.resizes) == ((), 0, 1)
-    variables = (await lab.cluster.environment(spec.id)).variables
-    assert variables["CUDA_VISIBLE_DEVICES"].count("SIM-") == len(wanted)
-    assert variables["RUNAI_RESUMED"] == "1"
+    devices_seen, is_resumed = await lab.sees(spec)
+    assert (len(devices_seen), is_resumed) == (len(wanted), True)
 
 
 async def test_the_same_resize_again_changes_nothing(lab):
@@ -94,6 +91,7 @@ async def test_a_resize_that_changes_meanwhile_is_the_last_one(lab):
     assert await devices(lab, spec.id) == (1,)
 
 
+@pytest.mark.not_on_kubernetes("the Job controller does not count the pods of a suspended Job")
 async def test_exit_code_0_meanwhile_is_finished(lab):
     spec = await elastic(lab, on_term=0)
     await lab.cluster.apply(plan(resize(spec.id, 0, 1)))

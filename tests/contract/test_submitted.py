@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from contract.looking import seen
+from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.errors import Conflict, NotFound
+from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model import (
+    Wait,
     WorkerState,
 )
+from runai.hub_service.scheduler.quantity import MilliGpu
 
 
 async def test_a_submitted_job_is_queued_and_the_core_sees_it(lab):
@@ -69,3 +73,25 @@ async def test_a_finished_name_stays_taken_until_it_is_deleted(lab):
 async def test_what_is_unknown_is_not_found(lab, call):
     with pytest.raises(NotFound):
         await call(lab.cluster)
+
+
+async def test_a_job_for_a_type_of_gpu_that_no_node_has_waits_and_is_told_so(lab):
+    await lab.cluster.put_project(ProjectSpec("vision", quota=MilliGpu(4000)))
+    await lab.cluster.submit([lab.job("exp", gpu_types=("K80",)), lab.job("any")])
+
+    waits = {
+        decision.workload: decision.reason.text
+        for decision in decide(await lab.cluster.observe()).decisions
+        if isinstance(decision, Wait)
+    }
+
+    assert list(waits) == ["vision/exp"]
+    assert waits["vision/exp"].startswith("no node has a GPU of type K80; ")
+
+
+async def test_the_type_that_was_asked_for_is_kept(lab):
+    [record] = await lab.cluster.submit([lab.job("exp", gpu_types=("K80", "K40"))])
+
+    assert record.spec.gpu_types == ("K80", "K40")
+    assert (await lab.cluster.workload("vision/exp")).spec.gpu_types == ("K80", "K40")
+    assert set((await seen(lab, "vision/exp")).workers[0].gpu_types) == {"K80", "K40"}

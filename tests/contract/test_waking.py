@@ -45,7 +45,7 @@ async def test_an_exit_wakes_whoever_waits(lab):
 
     await lab.end(spec, 0)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await woken
 
 
@@ -68,7 +68,7 @@ async def test_waiting_for_one_workload_returns_its_next_state(lab):
 
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         assert (await waiting).state == "starting"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +51,11 @@ class Authority:
         )
         self.certificate = signed.public_bytes(serialization.Encoding.PEM)
 
-    def server(self, names: Sequence[str], addresses: Sequence[str]) -> Certificate:
+    def server(self, names: Sequence[str], addresses: Collection[str]) -> Certificate:
         """Sign for a server that answers to these names and addresses."""
         alternatives = [
             *(x509.DNSName(name) for name in names),
-            *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
+            *(x509.IPAddress(ipaddress.ip_address(address)) for address in sorted(addresses)),
         ]
         return self._sign(
             [x509.NameAttribute(NameOID.COMMON_NAME, names[0])],

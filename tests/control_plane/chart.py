@@ -25,16 +25,16 @@ class HelmRefused(Exception):
     """Helm failed; says what it said."""
 
 
-def helm(*arguments: str, kubeconfig: Path | None = None) -> str:
-    """Run Helm, with nothing of this user's own; return what it prints.
+def helm(*arguments: str, kubeconfig: Path | None = None, home: Path | None = None) -> str:
+    """Run Helm, with nothing of this user's own but a `home`; return what it prints.
 
     Raises:
         HelmRefused: it fails.
     """
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as empty:
         done = subprocess.run(
             [str(find_program("helm")), *arguments],
-            env={**os.environ, "HOME": home, "KUBECONFIG": str(kubeconfig or "")},
+            env={**os.environ, "HOME": str(home or empty), "KUBECONFIG": str(kubeconfig or "")},
             text=True,
             capture_output=True,
             check=False,

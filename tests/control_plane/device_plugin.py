@@ -40,10 +40,14 @@ class DevicePlugin:
         """Whether a look writes down which device a reservation pod has."""
         self.turns_away = 0
         """So many of the next pods are turned away, as kubelets do that have lost a race."""
+        self._turned_away: set[str] = set()
+        """UIDs: kwok may not have heard of it yet, and say once more that they run."""
         self.names: set[str] = set()
         """Of all reservation pods that were seen."""
         self.is_strict = True
         """Whether a device that is shared must be nobody's as a whole."""
+        self.first = ""
+        """Name of a pod that is given its devices before others that run since the last look."""
         self.most: dict[str, int] = {}
         """The most milli-GPU that were shared of each device at any look."""
 
@@ -55,7 +59,7 @@ class DevicePlugin:
         running = [p for p in pods if _runs(p)]
         here = {p["metadata"]["uid"] for p in running}
         self.has = {uid: has for uid, has in self.has.items() if uid in here}
-        for pod in sorted(running, key=lambda p: p["metadata"]["resourceVersion"]):
+        for pod in sorted(running, key=self._turn):
             uid, node = pod["metadata"]["uid"], pod["spec"]["nodeName"]
             if wanted := _wanted(pod):
                 if uid not in self.has and node in self.nodes:
@@ -95,15 +99,21 @@ class DevicePlugin:
 
     # -- inside ------------------------------------------------------------------------------------
 
+    def _turn(self, pod: Mapping[str, Any]) -> tuple[bool, str]:
+        metadata = pod["metadata"]
+        return metadata["name"] != self.first, metadata["resourceVersion"]
+
     def _give(self, pod: Mapping[str, Any], node: str, wanted: int) -> None:
         taken = set(itertools.chain.from_iterable(has for _key, has in self.has.values()))
         free = [device for device in self.nodes[node] if device not in taken]
-        if len(free) < wanted or self.turns_away:
-            self.turns_away = max(0, self.turns_away - 1)
+        uid = pod["metadata"]["uid"]
+        if uid in self._turned_away or len(free) < wanted or self.turns_away:
+            self.turns_away = max(0, self.turns_away - (uid not in self._turned_away))
+            self._turned_away.add(uid)
             self._fail(pod)
             return
         key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        self.has[pod["metadata"]["uid"]] = (key, free[:wanted])
+        self.has[uid] = (key, free[:wanted])
 
     def _fail(self, pod: Mapping[str, Any]) -> None:
         status = {

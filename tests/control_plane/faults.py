@@ -28,7 +28,7 @@ from control_plane.sockets import all_closed
 
 __all__ = ["FaultyServer"]
 
-STARTED_WITHIN_S = 30
+STARTED_WITHIN_S = 90
 _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "host", "content-encoding"}
 
 
@@ -110,6 +110,11 @@ class FaultyServer:
     def die_at(self, method: str, part: str, *, after: bool = False) -> None:
         """Lose every connection from such a request on; `after`: it alone is carried out."""
         self._deadly = (method, part, after)
+
+    def revive(self) -> None:
+        """Pass everything on again."""
+        self._deadly = ("", "", False)
+        self.is_down = False
 
     @property
     def are_over(self) -> bool:
@@ -214,7 +219,7 @@ class FaultyServer:
 
     def _is_deadly(self, request: web.Request) -> bool:
         method, part, _after = self._deadly
-        return request.method == method and part in request.path_qs
+        return bool(method) and request.method == method and part in request.path_qs
 
     def _fault(self, request: web.Request) -> _Fault | None:
         for fault in self._faults:

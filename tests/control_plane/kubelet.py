@@ -25,7 +25,7 @@ from control_plane.sockets import all_closed
 
 __all__ = ["Kubelet"]
 
-WITHIN_S = 30
+WITHIN_S = 90
 
 
 class Kubelet:

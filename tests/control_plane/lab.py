@@ -17,6 +17,8 @@ from waiting import eventually
 
 __all__ = ["ClusterLab", "allow_jobs", "installed"]
 
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+VOLUMES = "/api/v1/persistentvolumes"
 PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
 NUMBERS = itertools.count(1)
 
@@ -31,6 +33,7 @@ class ClusterLab:
         self._namespaces = [self.namespace]
         self._nodes: list[str] = []
         self._projects: list[str] = []
+        self._others: list[str] = []
 
     def another_namespace(self, project: str = "") -> Namespace:
         name = f"lab-{self.number}" + (f"-{project}" if project else "")
@@ -46,6 +49,30 @@ class ClusterLab:
     def project(self, name: str, **spec: Any) -> None:
         self._projects.append(name)
         add_project(self.plane, name, **spec)
+
+    def storage_class(
+        self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **how: Any
+    ) -> None:
+        """Add a class whose volumes wait for their first pod, unless told otherwise."""
+        made = {"metadata": {"name": name}, "provisioner": provisioner}
+        made |= {"volumeBindingMode": "WaitForFirstConsumer", **how}
+        self._others.append(f"{CLASSES}/{name}")
+        self.plane.request("POST", CLASSES, made)
+
+    def volume(self, name: str, *nodes: str, of_class: str, **spec: Any) -> None:
+        """Add a disk of these nodes."""
+        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
+        made = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": of_class,
+            "local": {"path": "/disk"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            "persistentVolumeReclaimPolicy": "Retain",
+            **spec,
+        }
+        self._others.append(f"{VOLUMES}/{name}")
+        self.plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": made})
 
     def forget_projects(self) -> None:
         """Remove all projects, whoever made them."""
@@ -64,6 +91,9 @@ class ClusterLab:
             self.forget(f"/api/v1/nodes/{name}")
         for name in self._projects:
             self.forget(f"{PROJECTS}/{name}")
+        for path in self._others:
+            self.forget(path)
+            self._release(path)
 
     def _empty(self, namespace: str) -> None:
         pods = f"/api/v1/namespaces/{namespace}/pods"
@@ -73,6 +103,15 @@ class ClusterLab:
             return not self.plane.request("GET", pods)["items"]
 
         eventually(empty, what=f"{namespace} is empty")
+
+    def _release(self, path: str) -> None:
+        """Let go what is kept until a claim, of which nobody makes use, is gone."""
+        body = {"metadata": {"finalizers": None}}
+        try:
+            self.plane.request("PATCH", path, body, content_type="application/merge-patch+json")
+        except ApiRefused as refused:
+            if refused.status != 404:
+                raise
 
     def forget(self, path: str) -> None:
         """Remove an object, if it is there."""

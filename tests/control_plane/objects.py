@@ -1,7 +1,7 @@
 """Nodes, namespaces, pods and Jobs of a test, as short as the test needs them.
 
 Knows what the API server wants to be told and waits for what others add (readiness, service
-accounts). Called by tests and benchmarks that have a `ControlPlane`.
+accounts). Called by tests and benchmarks that have a cluster's `Calls`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.calls import ApiRefused, Calls
 from waiting import eventually
 
 __all__ = ["Namespace", "add_node", "add_project", "job", "pod"]
@@ -18,7 +18,7 @@ SCHEDULER = "runai-scheduler"
 
 
 def add_node(
-    plane: ControlPlane,
+    plane: Calls,
     name: str,
     gpus: int = 0,
     *,
@@ -50,12 +50,14 @@ def add_node(
     eventually(ready, what=f"node {name} is ready")
 
 
-def add_project(plane: ControlPlane, name: str, **spec: Any) -> None:
+def add_project(
+    plane: Calls, name: str, *, labels: Mapping[str, str] | None = None, **spec: Any
+) -> None:
     """Add a project."""
     project = {
         "apiVersion": "jupyter-runai.dev/v1alpha1",
         "kind": "Project",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": dict(labels or {})},
         "spec": spec,
     }
     plane.request("POST", "/apis/jupyter-runai.dev/v1alpha1/projects", project)
@@ -121,7 +123,7 @@ def job(
 class Namespace:
     """One namespace, and what a test does in it."""
 
-    def __init__(self, plane: ControlPlane, name: str, project: str = "") -> None:
+    def __init__(self, plane: Calls, name: str, project: str = "") -> None:
         """Make it; pods may be made in it at once."""
         self.plane = plane
         self.name = name
@@ -173,10 +175,12 @@ class Namespace:
         """Return where a pod is bound; "" before that."""
         return str(self.pod(name)["spec"].get("nodeName", ""))
 
-    def claim(self, name: str, *modes: str) -> None:
+    def claim(self, name: str, *modes: str, of_class: str = "") -> None:
         """Make a claim of a volume; by default one node may mount it."""
         asked = {"requests": {"storage": "1Gi"}}
         spec = {"accessModes": list(modes or ("ReadWriteOnce",)), "resources": asked}
+        if of_class:
+            spec["storageClassName"] = of_class
         path = f"/api/v1/namespaces/{self.name}/persistentvolumeclaims"
         self.plane.request("POST", path, {"metadata": {"name": name}, "spec": spec})
 

@@ -22,16 +22,17 @@ import tempfile
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import httpx
 
+from control_plane.calls import ApiRefused, Calls
 from control_plane.certificates import Authority, Certificate, write_signing_keys
 from control_plane.programs import find_program, why_no_kubernetes
-from control_plane.sockets import free_ports
+from ports import free_ports
 
 __all__ = ["ApiRefused", "ControlPlane"]
 
@@ -40,17 +41,16 @@ READY_WITHIN_S = 120
 STARTS = 3  # a free port may be taken by somebody else before the program takes it
 
 
-class ApiRefused(Exception):
-    """The API server answered with an error; says the status and its message."""
+class ControlPlane(Calls):
+    """See the module; everything in it is gone afterwards.
 
-    def __init__(self, status: int, message: str) -> None:
-        """Keep the HTTP status beside the message."""
-        super().__init__(f"{status}: {message}")
-        self.status = status
+    `real_nodes.cluster` makes one whose nodes are real: they reach it by another address.
+    """
 
-
-class ControlPlane:
-    """See the module; everything in it is gone afterwards."""
+    host = "127.0.0.1"
+    """Where it listens."""
+    place: Path | None = None
+    """Where its folder is made; None: with all that is temporary."""
 
     def __init__(self) -> None:
         """Find the programs; nothing starts before `with`."""
@@ -85,63 +85,13 @@ class ControlPlane:
 
     # -- use ---------------------------------------------------------------------------------------
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        content_type: str = "application/json",
-    ) -> Any:
-        """Make one call as the cluster's administrator; return the answer.
+    def start(self, name: str, flags: Mapping[str, str]) -> None:
+        """Run one more program, for as long as the plane runs."""
+        self._run(name, flags)
 
-        Raises:
-            ApiRefused: the API server refuses.
-        """
-        content = None if body is None else json.dumps(body)
-        answer = self._http.request(
-            method, path, content=content, headers={"Content-Type": content_type}
-        )
-        if answer.is_error:
-            try:
-                message = answer.json().get("message", answer.text)
-            except ValueError:
-                message = answer.text
-            raise ApiRefused(answer.status_code, message)
-        try:
-            return answer.json()
-        except ValueError:
-            return answer.text
-
-    def lines(self, path: str) -> Iterator[str]:
-        """Yield the lines of an answer as they come, as the administrator: a watch's events.
-
-        Raises:
-            ApiRefused: the API server refuses.
-        """
-        with self._http.stream("GET", path) as answer:
-            if answer.is_error:
-                answer.read()
-                raise ApiRefused(answer.status_code, answer.text)
-            yield from answer.iter_lines()
-
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator; return what it prints.
-
-        Raises:
-            AssertionError: it fails; says what it said.
-        """
-        done = subprocess.run(
-            [str(find_program("kubectl")), *arguments],
-            input=stdin,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.folder)},
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=READY_WITHIN_S,
-        )
-        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
-        return done.stdout
+    def stop(self, name: str) -> None:
+        """End a program at once."""
+        self._stop(name)
 
     def restart(self, name: str) -> None:
         """Kill a program, and start it again where it was."""
@@ -157,53 +107,56 @@ class ControlPlane:
         token = self.request("POST", path, asked)["status"]["token"]
         return self._write_kubeconfig(f"{namespace}-{name}", {"token": token})
 
-    def user(self, name: str) -> Path:
+    def user(self, name: str, groups: Sequence[str] = ()) -> Path:
         """Return a kubeconfig of a user by certificate, who may do what RBAC gives that name."""
-        return self._write_kubeconfig(name, _as_user(self._authority.user(name)))
+        return self._write_kubeconfig(name, _as_user(self._authority.user(name, groups)))
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         self.folder = Path(
             self._stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="plane-", ignore_cleanup_errors=True)
+                tempfile.TemporaryDirectory(
+                    prefix="plane-", dir=self.place, ignore_cleanup_errors=True
+                )
             )
         )
         write_signing_keys(self.folder)
         (self.folder / "ca.crt").write_bytes(self._authority.certificate)
         self._authority.server(
-            ["localhost", "kubernetes.default.svc"], ["127.0.0.1", "10.96.0.1"]
+            ["localhost", "kubernetes.default.svc"], {"127.0.0.1", "10.96.0.1", self.host}
         ).write(self.folder, "server")
         administrator = self._authority.user("administrator", ["system:masters"])
         administrator.write(self.folder, "administrator")
         client, peer, api, manager = free_ports(4)
-        self.address = f"https://127.0.0.1:{api}"
+        self.address = f"https://{self.host}:{api}"
         self.kubeconfig = self._write_kubeconfig("administrator", _as_user(administrator))
         trusted = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
         trusted.load_cert_chain(
             self.folder / "administrator.crt", self.folder / "administrator.key"
         )
         self._http = self._stack.enter_context(
-            httpx.Client(base_url=self.address, verify=trusted, trust_env=False, timeout=30)
+            httpx.Client(base_url=self.address, verify=trusted, trust_env=False, timeout=90)
         )
         self._run("etcd", self._etcd_flags(client, peer))
         self._run("kube-apiserver", self._api_server_flags(api, client))
         self._until_ready("kube-apiserver", "/readyz")
         self._run("kube-controller-manager", self._manager_flags(manager))
-        self._run(
-            "kwok",
-            {
-                "kubeconfig": str(self.kubeconfig),
-                "config": str(STAGES),
-                "manage-all-nodes": "true",
-                "node-ip": "127.0.0.1",
-                "node-lease-duration-seconds": "40",
-            },
-        )
+        self._run(*self._nodes())
         # A namespace takes no pods before it has its service account.
         self._until_ready(
             "kube-controller-manager", "/api/v1/namespaces/default/serviceaccounts/default"
         )
+
+    def _nodes(self) -> tuple[str, dict[str, str]]:
+        """Return the program, with its flags, that has to do with the nodes."""
+        return "kwok", {
+            "kubeconfig": str(self.kubeconfig),
+            "config": str(STAGES),
+            "manage-all-nodes": "true",
+            "node-ip": "127.0.0.1",
+            "node-lease-duration-seconds": "40",
+        }
 
     def _etcd_flags(self, client: int, peer: int) -> dict[str, str]:
         return {
@@ -220,7 +173,7 @@ class ControlPlane:
     def _api_server_flags(self, port: int, etcd: int) -> dict[str, str]:
         return {
             "etcd-servers": f"http://127.0.0.1:{etcd}",
-            "bind-address": "127.0.0.1",
+            "bind-address": self.host,
             "secure-port": str(port),
             "endpoint-reconciler-type": "none",  # no Service may point at loopback
             "client-ca-file": str(self.folder / "ca.crt"),
@@ -281,7 +234,7 @@ class ControlPlane:
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
                 start_new_session=True,  # Ctrl-C is for the tests
-                env={**os.environ, "NO_PROXY": "127.0.0.1"},
+                env={**os.environ, "NO_PROXY": f"127.0.0.1,{self.host}"},
             )
 
     def _stop(self, name: str) -> None:

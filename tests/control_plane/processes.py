@@ -20,6 +20,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ __all__ = ["NODE", "ProcessKubelet"]
 NODE = "processes"
 WATCH_S = 1
 """A watch ends by itself after this, so that whoever stops us waits no longer."""
-WITHIN_S = 30
+WITHIN_S = 90
 RESERVATIONS = "runai-reservation"
 RESERVED = "run.ai/reserve_for_gpu_index"
 IGNORED = "test/ignored"
@@ -276,10 +277,23 @@ class ProcessKubelet:
                 place = self.volume(volume["persistentVolumeClaim"]["claimName"])
             else:
                 place = self._place(pod, volume["name"])
+            for source in volume.get("projected", {}).get("sources", ()):
+                if asked := source.get("serviceAccountToken"):
+                    (place / asked["path"]).write_text(self._token(pod, asked))
             for item in volume.get("downwardAPI", {}).get("items", ()):
                 (place / item["path"]).write_text(_field(pod, item["fieldRef"]["fieldPath"]))
             places[mount["mountPath"]] = place
         return places
+
+    def _token(self, pod: dict[str, Any], asked: dict[str, Any]) -> str:
+        """Return a token of the pod's own, as kubelets ask for them."""
+        of = pod["metadata"]
+        bound_to = {"kind": "Pod", "apiVersion": "v1", "name": of["name"], "uid": of["uid"]}
+        account = pod["spec"].get("serviceAccountName", "default")
+        path = f"/api/v1/namespaces/{of['namespace']}/serviceaccounts/{account}/token"
+        audiences = [asked["audience"]] if "audience" in asked else []
+        spec = {"audiences": audiences, "boundObjectRef": bound_to}
+        return str(self._plane.request("POST", path, {"spec": spec})["status"]["token"])
 
     def _place(self, pod: dict[str, Any], name: str) -> Path:
         place = self._folder / f"{pod['metadata']['uid']}" / name
@@ -294,12 +308,14 @@ class ProcessKubelet:
         address: str,
     ) -> dict[str, str]:
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
+        # The image's own Python is the tests'.
+        env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', os.defpath)}"
         homes = [*mounts.values(), self._place(pod, "home")]
         env["HOME"] = str(homes[0])
         for variable in container.get("env", ()):
             source = variable.get("valueFrom")
             if source is None:
-                env[variable["name"]] = _expanded(variable.get("value", ""), env)
+                env[variable["name"]] = _moved(_expanded(variable.get("value", ""), env), mounts)
             else:
                 env[variable["name"]] = _field(pod, source["fieldRef"]["fieldPath"])
         if url := env.get("JUPYTERHUB_SERVICE_URL"):

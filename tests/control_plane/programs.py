@@ -15,7 +15,7 @@ import os
 import shutil
 from pathlib import Path
 
-__all__ = ["BUILD", "find_program", "why_no_kubernetes"]
+__all__ = ["BUILD", "find_program", "find_resource", "why_no_kubernetes", "why_no_operator"]
 
 BUILD = Path(__file__).with_name("build")
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok", "helm")
@@ -28,6 +28,19 @@ def find_program(name: str) -> Path | None:
             return folder / name
     found = shutil.which(name)
     return Path(found) if found else None
+
+
+def find_resource(name: str) -> Path | None:
+    """Return a file that lies beside the programs, else None."""
+    return next((folder / name for folder in _folders() if (folder / name).is_file()), None)
+
+
+def why_no_operator() -> str:
+    """Say why Kubeflow's training-operator cannot be started here, or nothing."""
+    if find_program("training-operator") and find_resource("pytorchjobs.yaml"):
+        return ""
+    go = "" if shutil.which("go") else ", which needs Go 1.26"
+    return f"no training-operator (tests/control_plane/training-operator/build makes it{go})"
 
 
 def why_no_kubernetes() -> str:

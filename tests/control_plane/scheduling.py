@@ -19,14 +19,15 @@ from control_plane.sockets import all_closed
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.leading import Leadership
+from runai.hub_service.clusters.kubernetes.pools import Pool
 from runai.hub_service.controller import Controller, Cycle
 from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model import Policy
 
 __all__ = ["Scheduler"]
 
-STOPPED_WITHIN_S = 30
-LEASE_LASTS_S = 3
+STOPPED_WITHIN_S = 90
+LEASE_LASTS_S = 6
 
 T = TypeVar("T")
 
@@ -40,14 +41,20 @@ class Scheduler:
         policy: Policy | None = None,
         *,
         candidate: str = "",
+        pool: str = "",
         clock: Callable[[], float] = time.time,
+        namespace: str = "default",
     ) -> None:
         """Use the rights that a kubeconfig gives; nothing runs before `with`.
 
-        A `candidate` schedules only while it holds the Lease, and dies without giving it back.
+        A `candidate` schedules only while it holds the Lease, and dies without giving it back. A
+        `pool` is the part of the cluster that it sees, as a setting of the service says it. What is
+        submitted to its cluster is made in `namespace`.
         """
         self._candidate = candidate
         self._clock = clock
+        self._namespace = namespace
+        self._pool = Pool.parse(pool)
         self._kubeconfig = str(kubeconfig)
         self._policy = policy
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -102,16 +109,23 @@ class Scheduler:
 
     async def _schedule(self) -> None:
         async with await Api.connect(self._kubeconfig) as api:
-            self._begun.set()
             if not self._candidate:
                 await self._work(api)
+            self._begun.set()  # it may never come to have a cluster
             candidate = Leadership(
                 api, namespace="runai", identity=self._candidate, lasts_s=LEASE_LASTS_S
             )
             await candidate.lead(lambda: self._work(api))
 
     async def _work(self, api: Api) -> None:
-        self.cluster = KubernetesCluster(api, clock=self._clock)
+        self.cluster = KubernetesCluster(
+            api,
+            pool=self._pool,
+            clock=self._clock,
+            namespace=self._namespace,
+            api_url="http://runai/services/runai/",
+        )
+        self._begun.set()
         controller = Controller(
             self.cluster, decide, policy=self._policy, on_cycle=self.cycles.append
         )

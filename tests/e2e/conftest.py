@@ -12,21 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from e2e import lab
 from e2e.running import Platform
 
+expect.set_options(timeout=60_000)
+"""Playwright's own five seconds are little beside another test."""
+
 
 @pytest.fixture(scope="module")
-def start_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Platform]]:
-    """Start platforms and stop them at the end of the module."""
+def start_platform(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., Platform]]:
+    """Start platforms, each as `Platform` is told, and stop them at the end of the module."""
     started: list[Platform] = []
 
-    def start() -> Platform:
-        platform = Platform(tmp_path_factory.mktemp("platform"))
+    def start(**options: Any) -> Platform:
+        platform = Platform(tmp_path_factory.mktemp("platform"), **options)
         started.append(platform)
         platform.start()
         return platform

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+import nbformat
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
-SPAWN_MS = 60_000
+from waiting import eventually
+
+SPAWN_MS = 180_000
+PATIENCE_MS = 90_000
+PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None
+"""Where the documentation's pictures go while they are made; None: nobody makes any."""
+
+HEEDS_STOP = """() => {
+    const button = document.getElementById("stop");
+    return button && window.jQuery && (jQuery._data(button, "events") || {}).click;
+}"""
+"""JupyterHub's script binds the button late; a click before that does nothing."""
 
 
 @contextmanager
@@ -16,24 +30,37 @@ def pages(browser: Browser, arrive: Callable[[Page, str], None]) -> Iterator[Cal
     """Give a function that opens a user's page in a browser of its own; `arrive` signs in.
 
     Raises:
-        AssertionError: at the end, if the console of one of them told of an error.
+        AssertionError: at the end, if the console of one of them told of an error, or a page of the
+            service asked another host for anything.
     """
     errors: list[str] = []
+    strangers: list[str] = []
 
     def note(message: ConsoleMessage) -> None:
         if message.type == "error":
             errors.append(f"{message.text} ({message.location.get('url', '')})")
 
+    def notice(page: Page, request: Request) -> None:
+        own = urlsplit(page.url)
+        if "/services/runai/" in own.path and urlsplit(request.url).hostname not in {
+            own.hostname,
+            None,
+        }:
+            strangers.append(request.url)
+
     def open_page(user: str) -> Page:
         page = browser.new_context(viewport={"width": 1360, "height": 900}).new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", note)
+        page.on("request", lambda request: notice(page, request))
         arrive(page, user)
         return page
 
     yield open_page
     for context in browser.contexts:
         context.close()
-    assert errors == []
+    assert not errors, errors
+    assert not strangers, strangers
 
 
 def sign_in(page: Page, url: str, user: str, password: str) -> None:
@@ -63,16 +90,32 @@ def start(page: Page) -> None:
 
 
 def stop_server(page: Page, url: str) -> None:
-    """Stop the user's server from the hub's home page."""
-    page.goto(f"{url}/hub/home", wait_until="networkidle")  # its script binds the button late
-    page.locator("#stop").click()
-    expect(page.locator("#stop")).to_be_hidden(timeout=SPAWN_MS)
+    """Stop the user's server from the hub's home page; return when it has stopped."""
+    stop = page.locator("#stop")
+    page.goto(f"{url}/hub/home")
+    page.wait_for_function(HEEDS_STOP)
+    stop.click()
+    expect(stop).to_be_hidden(timeout=SPAWN_MS)
+
+    def has_stopped() -> bool:
+        # The button goes when a stop that takes longer than ten seconds is only under way.
+        page.goto(f"{url}/hub/home")
+        return stop.count() == 0
+
+    eventually(has_stopped, within=SPAWN_MS / 1000, what="the server has stopped")
 
 
 def wait_for_lab(page: Page) -> None:
     """Return when JupyterLab can be used."""
     page.wait_for_url("**/lab**", timeout=SPAWN_MS)
     expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=SPAWN_MS)
+
+
+def write_notebook(path: Path, texts: Sequence[str]) -> None:
+    """Write a notebook of these cells."""
+    cells = [nbformat.v4.new_code_cell(text) for text in texts]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
 
 
 def open_notebook(page: Page, url: str, user: str, path: str) -> None:
@@ -82,10 +125,38 @@ def open_notebook(page: Page, url: str, user: str, path: str) -> None:
     expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=SPAWN_MS)
 
 
+def open_in_notebook_7(page: Page, url: str, user: str, path: str) -> None:
+    """Open a notebook in Notebook 7 and wait until its kernel is connected.
+
+    Its indicator cannot be asked: it says "idle" before there is a kernel, and cells that are run
+    then are silently not run. The server knows whether the page is connected to one.
+    """
+    page.goto(f"{url}/user/{user}/notebooks/{path}")
+    expect(page.locator(".jp-Notebook")).to_be_visible(timeout=SPAWN_MS)
+
+    def connected() -> bool:
+        sessions = page.request.get(f"{url}/user/{user}/api/sessions").json()
+        kernels = [s["kernel"] for s in sessions if s["path"] == path]
+        return any(k["connections"] > 0 and k["execution_state"] == "idle" for k in kernels)
+
+    eventually(connected, within=SPAWN_MS / 1000, what="the page is connected to its kernel")
+
+
 def run_all(page: Page) -> None:
     """Run every cell of the open notebook."""
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
+
+def variants(page: Page, folder: Path | None, name: str) -> None:
+    """Keep the whole page as it is on a desk and on a phone, to be looked at; not for the docs."""
+    if folder is not None:
+        for width, device in ((1360, "desk"), (390, "phone")):
+            page.set_viewport_size({"width": width, "height": 900})
+            path = folder / "variants" / f"{name}-{device}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=path, full_page=True)
+        page.set_viewport_size({"width": 1360, "height": 900})
 
 
 def picture(page: Page, folder: Path | None, name: str) -> None:
@@ -93,3 +164,10 @@ def picture(page: Page, folder: Path | None, name: str) -> None:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=folder / f"{name}.png")
+
+
+def whole_picture(page: Page, folder: Path | None, name: str) -> None:
+    """Keep a screenshot of the whole page, however long, where the documentation is made."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=folder / f"{name}.png", full_page=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,38 +18,44 @@ from pathlib import Path
 import httpx
 import psutil
 
+from ports import free_port
 from runai.hub_service.cli.hub_login import HubLogin
 from runai.hub_service.client import Client
 from waiting import eventually
 
-START_SECONDS = 90
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+START_SECONDS = 180
 
 
 @dataclass
 class Platform:
-    """A platform of five simulated GPUs in its own data directory; may be killed and restarted."""
+    """A platform in its own data directory, of simulated GPUs; may be killed and restarted."""
 
     data_dir: Path
-    port: int = field(default_factory=_free_port)
+    simulated: int | None = 5
+    """None: the devices that the machine has, or seems to have."""
+    python: Path = Path(sys.executable)
+    """The interpreter of all of its processes."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside our own."""
+    port: int = field(default_factory=free_port)
     clients: list[Client] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Run `runai up` and return when hub and service answer."""
         command = [
-            *(sys.executable, "-m", "runai.embedded", "--simulate", "5"),
+            *(str(self.python), "-m", "runai.embedded"),
             *("--port", str(self.port), "--data-dir", str(self.data_dir)),
+            *(() if self.simulated is None else ("--simulate", str(self.simulated))),
         ]
         with (self.data_dir / "up.log").open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                env={**os.environ, **self.environment},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         self.wait_until_served()
 

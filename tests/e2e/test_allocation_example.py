@@ -26,7 +26,13 @@ def test_memory_that_is_held_says_nothing_of_work_that_is_done(platform, tmp_pat
     shutil.copytree(EXAMPLES, folder)
     notebook = nbformat.read(folder / "allocation_and_utilization.ipynb", as_version=4)
 
-    runner = NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}, timeout=300)
+    runner = NotebookClient(
+        notebook,
+        resources={"metadata": {"path": str(folder)}},
+        timeout=300,
+        startup_timeout=200,
+        iopub_timeout=60,
+    )
     cells = runner.execute().cells
 
     printed = "".join(out.get("text", "") for cell in cells for out in cell.get("outputs", []))

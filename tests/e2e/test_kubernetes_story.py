@@ -5,9 +5,7 @@ JupyterHub, API server, scheduler and JupyterLab are real; the node runs pods as
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -16,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
 from e2e import lab
+from e2e.lab import PICTURES
 from hub_configurations import LAB
 from hub_platform import PASSWORD
 from kubernetes_hub import KubernetesHub, running_kubernetes_hub
@@ -25,11 +24,10 @@ pytestmark = [
     pytest.mark.hub,
     pytest.mark.browser,
     pytest.mark.kubernetes,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]
 
-PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None
-SECONDS = 60_000
+SECONDS = 120_000
 
 TRAINING = """
 import pathlib, time

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from accessibility import problems
 from e2e import lab
+from e2e.lab import PICTURES
 from e2e.running import Platform
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
 from waiting import eventually
 
-pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
 
-PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None
-SECONDS = 30_000
+SECONDS = 90_000
 SERVICE = "services/runai/"
-PRINTS = "import time; print('hello from here', flush=True); time.sleep(600)"
+ASKS_FOR_EVER = """{
+    const later = window.setTimeout;  // a question is withdrawn after ten seconds
+    window.setTimeout = (what, ms, ...more) => (ms === 10000 ? 0 : later(what, ms, ...more));
+}"""
+PRINTS = """
+import time
+print('hello from here', flush=True)
+while True:  # a fifth of a processor, so that there is something to see
+    end = time.perf_counter() + 0.02
+    while time.perf_counter() < end:
+        pass
+    time.sleep(0.08)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +70,24 @@ def look(page: Page, platform: Platform, path: str = "") -> None:
     expect(page.locator("#main")).to_be_visible()
 
 
+def drag_over_the_chart(page: Page) -> None:
+    """Drag over the beginning of the chart, which shows that closer; then look at all of it."""
+    plot, over = page.locator(".plot"), page.locator(".uplot .u-over")
+    expect(over).to_be_visible(timeout=SECONDS)
+    before = plot.get_attribute("aria-label") or ""
+    over.scroll_into_view_if_needed()  # the mouse reaches what is on the screen
+    box = over.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 2, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 20, steps=4)
+    page.mouse.up()
+    expect(plot).not_to_have_attribute("aria-label", before, timeout=SECONDS)
+    closer = plot.get_attribute("aria-label") or ""
+    page.get_by_role("button", name="All").click()
+    expect(plot).not_to_have_attribute("aria-label", closer, timeout=SECONDS)
+
+
 def row(page: Page, workload: str) -> Locator:
     return page.locator(f"[id='w:{workload}']")
 
@@ -71,7 +101,39 @@ def test_each_sees_their_own_and_the_share_of_others_without_a_name(platform, wo
     expect(patty.locator("#workloads tr")).to_have_count(2)
     expect(patty.locator(".devices")).to_contain_text("another project 1")
     expect(patty.locator("body")).not_to_contain_text("bob-1")
-    lab.picture(bob, PICTURES, "page-gpus")
+    if PICTURES:
+        eventually(
+            lambda: (
+                sum(p.allocated is not None for p in workloads["bob"].usage(step_s=10).points) > 5
+            ),
+            within=180,
+            what="a minute of history, which a chart can show",
+        )
+        look(bob, platform, "?range=1h")
+        expect(bob.locator("#notifications")).to_be_visible(timeout=SECONDS)
+        drag_over_the_chart(bob)
+        bob.screenshot(path=PICTURES / "page-gpus.png", full_page=True)
+
+
+def test_a_page_asks_for_each_file_once_and_for_all_of_them_at_once(platform, workloads, page_of):
+    page, asked, begun_by = page_of("bob"), [], {}
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+
+    def note(event: dict[str, Any]) -> None:
+        path = urlsplit(event["request"]["url"]).path
+        if path.startswith(f"/{SERVICE}static/"):
+            asked.append(path.rpartition("/")[2])
+            begun_by[asked[-1]] = event["initiator"]["type"]
+
+    session.on("Network.requestWillBeSent", note)
+    look(page, platform, "workloads/vision/bob-1")
+    expect(page.locator(".uplot canvas")).to_be_visible(timeout=SECONDS)
+    expect(page.locator("#logs")).to_contain_text("hello from here", timeout=SECONDS)
+
+    scripts = {"call.js", "chart.js", "live.js", "logs.js", "uplot.js"}
+    assert sorted(asked) == sorted({*asked})
+    assert {name: begun_by.get(name) for name in scripts} == dict.fromkeys(scripts, "parser")
 
 
 def test_a_page_follows_what_happens(platform, workloads, page_of):
@@ -89,10 +151,13 @@ def test_a_page_follows_what_happens(platform, workloads, page_of):
 
 def test_a_stop_is_asked_about_twice(platform, workloads, page_of):
     page = page_of("patty")
-    workloads["patty"].submit(SubmitRequest(name="brief", command=["sleep", "600"]))
+    page.add_init_script(ASKS_FOR_EVER)
+    command = ["sleep", "600"]
+    workloads["patty"].submit(SubmitRequest(name="brief", command=command, grace_seconds=1))
     look(page, platform)
-    button = page.get_by_role("button", name="Stop brief")
-    button.click()
+    page.get_by_role("button", name="Stop brief").click()
+    workloads["patty"].suspend("nlp/brief")  # so that its row is drawn again
+    expect(row(page, "nlp/brief").locator(".state")).to_have_text("suspended", timeout=SECONDS)
     page.get_by_role("button", name="Really stop? brief").click()
 
     expect(row(page, "nlp/brief")).to_have_count(0, timeout=SECONDS)
@@ -113,7 +178,8 @@ def test_a_workloads_page_says_who_stopped_it_by_which_rule_and_what_it_wrote(
     expect(page.locator("#life svg")).to_have_attribute("aria-label", re.compile("paused for"))
     expect(page.locator("#logs")).to_contain_text("hello from here", timeout=SECONDS)
     expect(page.locator(".uplot canvas")).to_be_visible()
-    lab.picture(page, PICTURES, "page-workload")
+    drag_over_the_chart(page)
+    lab.whole_picture(page, PICTURES, "page-workload")
 
 
 def test_what_is_not_theirs_is_not_there_for_others(platform, workloads, page_of):
@@ -148,10 +214,11 @@ def test_an_admin_sees_what_a_change_would_pause_before_making_it(platform, work
 
     expect(admin.locator(".outcome")).to_contain_text("would pause nlp/pat-", timeout=SECONDS)
     assert workloads["admin"].project("nlp").quota == 2.5
-    lab.picture(admin, PICTURES, "page-project")
+    lab.whole_picture(admin, PICTURES, "page-project")
     look(admin, platform, "projects/nlp")
     admin.get_by_label("Limit", exact=True).fill("4")
-    admin.get_by_role("button", name="Save").click()
+    with admin.expect_navigation(timeout=SECONDS):  # the field says 4 before it is saved, too
+        admin.get_by_role("button", name="Save").click()
     expect(admin.get_by_label("Limit", exact=True)).to_have_value("4", timeout=SECONDS)
     assert workloads["admin"].project("nlp").limit == 4
 
@@ -164,6 +231,7 @@ def test_a_job_is_submitted_from_the_form(platform, workloads, page_of):
     page.get_by_label("GPUs of each worker").fill("")
     page.get_by_role("button", name="What would happen").click()
     expect(page.locator(".outcome")).to_contain_text("vision/from-form would be submitted")
+    lab.variants(page, PICTURES, "submit-filled")
     page.get_by_role("button", name="Submit").click()
 
     expect(page.locator("#what")).to_contain_text("succeeded", timeout=SECONDS)
@@ -178,6 +246,7 @@ def test_without_scripts_the_pages_can_be_read(platform, workloads, page_of, bro
     context = browser.new_context(java_script_enabled=False)
     context.add_cookies(cookies.context.cookies())
     page = context.new_page()
+    page.set_default_timeout(lab.PATIENCE_MS)
     look(page, platform)
 
     expect(page.locator("#workloads tr")).to_have_count(5)
@@ -192,16 +261,37 @@ def test_no_page_keeps_anybody_out(platform, workloads, page_of, theme):
     page: Page = page_of("admin")
     page.emulate_media(color_scheme=theme)
     found = {}
-    paths = ["", "workloads/vision/bob-1", f"workloads/vision/{paused(workloads['bob'])}",
-             "projects/vision", "new-project", "consumption", "submit"]  # fmt: skip
-    for path in paths:
+    paths = {
+        "gpus": "", "workload": "workloads/vision/bob-1",
+        "paused": f"workloads/vision/{paused(workloads['bob'])}", "project": "projects/vision",
+        "new-project": "new-project", "consumption": "consumption", "submit": "submit",
+    }  # fmt: skip
+    for name, path in paths.items():
         look(page, platform, path)
         if page.locator(".plot").count():
             expect(page.locator(".uplot canvas")).to_be_visible(timeout=SECONDS)
+        lab.variants(page, PICTURES, f"{name}-{theme}")
         if wrong := problems(page):
             found[path] = wrong
 
     assert found == {}
+
+
+@pytest.mark.axe
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_refusal_is_a_page_too(platform, workloads, page_of, browser, theme):
+    # Of its own: Chromium writes a refused page into its console.
+    context = browser.new_context(color_scheme=theme)
+    context.add_cookies(page_of("patty").context.cookies())
+    page = context.new_page()
+    page.set_default_timeout(lab.PATIENCE_MS)
+    reply = page.goto(f"{platform.url}/{SERVICE}workloads/vision/bob-1")
+    assert reply is not None
+    assert reply.status == 404  # nobody has been here yet: through the hub's login, and back
+
+    expect(page.locator("#main")).to_contain_text("There is no workload vision/bob-1")
+    lab.variants(page, PICTURES, f"refusal-{theme}")
+    assert problems(page) == []
 
 
 @pytest.mark.axe
@@ -211,6 +301,7 @@ def test_the_spawn_form_keeps_nobody_out(platform, workloads, page_of, theme):
     page.emulate_media(color_scheme=theme)
     page.goto(f"{platform.url}/hub/spawn")
 
+    lab.variants(page, PICTURES, f"form-{theme}")
     assert problems(page, "#runai-form") == []
 
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 
-import nbformat
 import pytest
 from playwright.sync_api import Page, expect
 
 from accessibility import problems
 from e2e import lab
+from e2e.lab import PICTURES
 from e2e.running import Platform
 from waiting import eventually
 
 pytestmark = [
     pytest.mark.hub,
     pytest.mark.browser,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]
 
-PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None
-SECONDS = 30_000
+SECONDS = 90_000
 
 CELLS = [
     "%load_ext runai.widgets\nfrom runai.widgets import panel, submit",
@@ -39,11 +36,7 @@ def busy_page(platform: Platform, page_of: Callable[[str], Page]) -> Page:
     page = page_of("bob")
     lab.take(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
-    cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
-    home = platform.data_dir / "users" / "bob"
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
-    nbformat.write(notebook, home / "busy.ipynb")
+    lab.write_notebook(platform.data_dir / "users" / "bob" / "busy.ipynb", CELLS)
     lab.open_notebook(page, platform.url, "bob", "busy.ipynb")
     lab.run_all(page)
     return page
@@ -68,18 +61,51 @@ def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> 
     panel.get_by_role("button", name="Resume exp1").click()
     expect(state).to_contain_text("running", timeout=SECONDS)
     expect(panel.get_by_text("simulated GPUs").first).to_be_visible()
-    lab.picture(busy_page, PICTURES, "panel")
+    lab.picture(busy_page, PICTURES and PICTURES / "variants", "panel")
+
+    with busy_page.expect_popup() as opening:
+        panel.get_by_role("link", name="Output and history of exp1").click()
+    expect(opening.value.locator("#what")).to_contain_text("vision/exp1", timeout=SECONDS)
+    opening.value.close()
 
     panel.get_by_role("button", name="Stop exp1").click()
     panel.get_by_role("button", name="Really stop exp1").click()
     eventually(lambda: [w.kind for w in bob.workloads()] == ["session"])
-    expect(panel.get_by_text("exp1")).to_have_count(0, timeout=SECONDS)
+    expect(panel.get_by_role("row").filter(has_text="exp1")).to_have_count(0, timeout=SECONDS)
     expect_busy(busy_page)
+
+
+def test_in_notebook_7_the_panel_is_live_and_used_by_keyboard(
+    platform: Platform, page_of: Callable[[str], Page]
+) -> None:
+    page = page_of("patty")
+    lab.take(page, platform.url, "½ GPU")
+    lab.wait_for_lab(page)
+    lab.write_notebook(platform.data_dir / "users" / "patty" / "seven.ipynb", CELLS)
+    lab.open_in_notebook_7(page, platform.url, "patty", "seven.ipynb")
+    lab.run_all(page)
+    panel = page.locator(".runai-panel")
+    state = panel.get_by_role("row").filter(has_text="exp1").locator(".runai-state")
+
+    expect(state).to_contain_text("running", timeout=SECONDS)
+    expect_busy(page)
+    button = panel.get_by_role("button", name="Pause exp1")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(state).to_contain_text("suspended", timeout=SECONDS)
+    lab.picture(page, PICTURES and PICTURES / "variants", "notebook-7")
+    page.keyboard.press("Tab")  # past Resume, which took the place of Pause
+    expect(panel.get_by_role("button", name="Stop exp1")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("row").filter(has_text="exp1")).to_have_count(0, timeout=SECONDS)
+    lab.stop_server(page, platform.url)
 
 
 SHOWN = [
     "%load_ext runai.widgets\nfrom runai.widgets import panel, quota, status, submit",
     "panel()",
+    "quota()",
     "status()",
     "submit(['sleep', '600'], gpus=1, name='seen', grace_seconds=1)",
     "%%gpu\nsum(range(1000))",
@@ -97,9 +123,7 @@ def test_no_view_in_a_notebook_keeps_anybody_out(platform, page_of, theme):
     chosen.mkdir(parents=True, exist_ok=True)
     theme_setting = json.dumps({"theme": f"JupyterLab {theme}"})
     (chosen / "themes.jupyterlab-settings").write_text(theme_setting)
-    cells = [nbformat.v4.new_code_cell(cell) for cell in SHOWN]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), home / "seen.ipynb")
+    lab.write_notebook(home / "seen.ipynb", SHOWN)
     lab.open_notebook(page, platform.url, "patty", "seen.ipynb")
     is_light = str(theme == "Light").lower()
     expect(page.locator("body")).to_have_attribute("data-jp-theme-light", is_light, timeout=SECONDS)
@@ -108,7 +132,8 @@ def test_no_view_in_a_notebook_keeps_anybody_out(platform, page_of, theme):
     expect(page.locator("p.runai-status")).to_contain_text("0.5 allocated", timeout=SECONDS)
     expect(page.locator(".runai-jobs")).to_contain_text("running", timeout=SECONDS)
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text("GPU busy", timeout=SECONDS)
-    lab.picture(page, PICTURES, f"views-{theme.lower()}")
+    page.set_viewport_size({"width": 1360, "height": 1900})  # a notebook has no full page
+    lab.picture(page, PICTURES and PICTURES / "variants", f"views-{theme.lower()}-desk")
     assert problems(page, ".runai") == []
     platform.client("patty").delete("nlp/seen")
     lab.stop_server(page, platform.url)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 
 import keras
 import torch
 
 import runai.elastic.keras
 from keras_models import LABELS, X, apart, classify, network
+from ports import free_port
 
 
 def _train(rank: int, port: int) -> None:
@@ -32,9 +32,7 @@ def _train(rank: int, port: int) -> None:
 
 
 def check_two_processes_train_as_one_does() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     forked = multiprocessing.get_context("fork")
     ranks = [forked.Process(target=_train, args=(rank, port)) for rank in range(2)]
     for process in ranks:

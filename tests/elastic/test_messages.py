@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runai.hub_service.elastic_messages import (
+    MOST,
     ElasticFiles,
     MessageError,
     Reason,
@@ -97,12 +98,12 @@ def test_a_status_that_is_none_hides_no_other(tmp_path):
     st.builds(
         Status,
         worker=st.from_regex(r"[a-z]{1,5}/[a-z]{1,5}-[0-9]", fullmatch=True),
-        gen=st.integers(0),
+        gen=st.integers(0, MOST),
         state=st.sampled_from(WorkerPhase),
-        pid=st.integers(1),
-        update=st.integers(0),
-        samples_per_s=st.floats(0, allow_nan=False, allow_infinity=False),
-        gpus=st.integers(0),
+        pid=st.integers(1, MOST),
+        update=st.integers(0, MOST),
+        samples_per_s=st.floats(0, MOST, allow_nan=False, allow_infinity=False),
+        gpus=st.integers(0, MOST),
     )
 )
 def test_messages_survive_json(status):

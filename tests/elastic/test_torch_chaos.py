@@ -53,9 +53,8 @@ class _Chaos:
         else:
             number = signal.SIGTERM if event == "pause" else signal.SIGKILL
             self._launcher.send_signal(number)
-            self._allow(3)
-            ended = self._launcher.wait(PATIENCE_S)
-            assert ended == (143 if event == "pause" else -signal.SIGKILL)
+            self._until(self._launcher_is_gone)
+            assert self._launcher.wait() == (143 if event == "pause" else -signal.SIGKILL)
             self._launch()
         self._settle()
 
@@ -76,11 +75,19 @@ class _Chaos:
 
     def _launch(self) -> None:
         self._wanted = self._most
+        target = self.job.files.target()
+        self._before = -1 if target is None else target.gen
         options = ["--min", "1", "--max", str(self._most), "--directory", str(self.job.path)]
         self._launcher = subprocess.Popen(
             [sys.executable, "-m", "runai.elastic.run", *options, *self._arguments],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
+
+    def _launcher_is_gone(self) -> bool:
+        """Tell it, and give workers that are to leave after their update the next one for that."""
+        if self._launcher.poll() is None and self._holds():
+            self._allow(1)
+        return self._launcher.poll() is not None
 
     def _settle(self) -> None:
         """Wait until as many train as are wanted; give it the updates that it needs for that."""
@@ -89,7 +96,9 @@ class _Chaos:
             assert self._launcher.poll() is None, "the launcher ended"
             target, told = self.job.files.target(), self.job.files.statuses()
             if target is None or len(target.ranks) != self._wanted:
-                in_time = target is not None and self._is_behind(target.gen)
+                # Who was left by a launcher sees that at the end of an update, too.
+                left = target is not None and target.gen <= self._before
+                in_time = left or (target is not None and self._is_behind(target.gen))
             else:
                 phases = {told[name].state for name in target.ranks if name in told}
                 gens = {told[name].gen for name in target.ranks if name in told}

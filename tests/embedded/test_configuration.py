@@ -10,7 +10,7 @@ import pytest
 
 from runai.embedded.accounts import Accounts
 from runai.embedded.authenticator import AccountsAuthenticator
-from runai.embedded.configuration import configuration
+from runai.embedded.configuration import STARTS_WITHIN_S, configuration
 from runai.embedded.directory import DataDirectory
 from runai.embedded.settings import Settings
 
@@ -32,6 +32,13 @@ def made(directory: DataDirectory) -> Any:
 @pytest.mark.parametrize("trait", ["bind_url", "hub_bind_url"])
 def test_it_listens_on_this_machine_only(made: Any, trait: str):
     assert made.JupyterHub[trait].startswith("http://127.0.0.1:")
+
+
+def test_a_machine_that_imports_for_minutes_still_starts(made: Any):
+    (service,) = made.JupyterHub.services
+
+    assert service.get("timeout", STARTS_WITHIN_S) == STARTS_WITHIN_S
+    assert made.Spawner.http_timeout == STARTS_WITHIN_S
 
 
 def test_every_file_lies_in_the_data_directory(made: Any, tmp_path: Path):
@@ -80,7 +87,7 @@ def test_the_service_may_look_and_stop_and_nothing_else(made: Any):
 
 
 def test_a_notebook_may_use_the_service_in_its_users_name(made: Any):
-    assert set(made.Spawner.server_token_scopes) >= {
+    assert set(made.Spawner.server_token_scopes) == {
         "users:activity!user",
         "access:servers!server",
         "access:services!service=runai",

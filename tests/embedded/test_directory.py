@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.directory import LOG_BYTES, DataDirectory, port_is_free, write_private
+from runai.embedded.directory import LOG_BYTES, DataDirectory, write_private
 from runai.hub_service.errors import Conflict, InvalidRequest
 
 
@@ -103,16 +103,6 @@ def test_a_port_stays_while_it_is_free(directory: DataDirectory):
     assert again == port
     assert moved != port
     assert directory.stable_port("hub") == moved
-
-
-def test_a_taken_port_is_not_free():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        taken = port_is_free(port)
-
-    assert (taken, port_is_free(port)) == (False, True)
 
 
 def test_a_private_file_is_replaced_as_a_whole(tmp_path: Path):

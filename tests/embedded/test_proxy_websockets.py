@@ -80,7 +80,7 @@ async def test_the_browsers_close_code_reaches_the_server(
 ):
     async with browser.ws_connect(SOCKET) as socket:
         await socket.close(code=code)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await upstream.closed_with == code
 
 
@@ -89,7 +89,7 @@ async def test_a_server_that_breaks_off_closes_the_browsers_socket(
 ):
     async with browser.ws_connect(SOCKET) as socket:
         await socket.send_str("drop")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             received = await socket.receive()
 
     assert received.type in {WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING}
@@ -105,7 +105,7 @@ async def test_a_browser_that_vanishes_closes_the_servers_socket(
         assert connection is not None
         assert connection.transport is not None
         connection.transport.abort()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await upstream.closed_with in {1001, 1006}
 
 

@@ -22,7 +22,7 @@ def up(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "runai.embedded", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         env={**os.environ, **environment},
     )

@@ -363,3 +363,23 @@ async def test_a_week_asleep_does_not_have_to_be_written_second_by_second(ledger
 
     assert week.allocated_gpu_hours == pytest.approx(0.5 * 120 / 3600)
     assert week.used_gpu_hours == pytest.approx(0.4 * 120 / 3600)
+
+
+async def test_seconds_of_long_ago_are_given_back_and_nothing_reads_otherwise(
+    ledger, clock, report
+):
+    book = ledger()
+    go(book, clock, report, 30, [A], {("vision/a", "GPU-0"): 0.5})
+    since = clock.now - 30
+    before = await book.usage(OF_A, since, clock.now)
+    series = book._by_workload["vision/a"]
+    assert series.remembers_seconds
+
+    for _ in range(20):
+        go(book, clock, report, 60, [])
+        await book.flush()
+
+    assert not series.remembers_seconds
+    after = await book.usage(OF_A, since, since + 30)
+    assert after.used_gpu_hours == pytest.approx(before.used_gpu_hours)
+    assert book.average("vision/a") == pytest.approx(0.5)

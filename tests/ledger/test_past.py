@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.ledger import Held
+from runai.hub_service.ledger import Asked, Held
 
 A = Held("vision", "ana", "vision/a", "GPU-0", 500)
 B = Held("nlp", "bo", "nlp/b", "GPU-1", 1000)
@@ -69,3 +69,75 @@ async def test_who_held_nothing_since_is_left_out(ledger, clock):
 
     assert [p.workload for p in await book.past(later - 100)] == ["nlp/b"]
     assert [p.workload for p in await book.past(later - 1100)] == ["vision/a", "nlp/b"]
+
+
+# ---- what was asked for
+
+
+def asked(past):
+    return [(p.submitted, p.asked, p.starts) for p in past]
+
+
+async def test_what_was_asked_is_there_before_it_is_written_and_after(ledger, clock):
+    book, start = ledger(), int(clock.now)
+    book.asked("vision/a", Asked(start, "half", 0))
+    clock.now += 40
+    pass_time(book, clock, 20, [A])
+
+    assert asked(await book.past(start - 1)) == [(start, "half", 0)]
+    await book.flush()
+    assert asked(await book.past(start - 1)) == [(start, "half", 0)]
+    book.close()
+    assert asked(await ledger().past(start - 1)) == [(start, "half", 0)]
+
+
+async def test_what_changed_later_holds(ledger, clock):
+    book, start = ledger(), int(clock.now)
+    book.asked("vision/a", Asked(start, "half", 1))
+    pass_time(book, clock, 20, [A])
+    await book.flush()
+    book.asked("vision/a", Asked(start, "half, urgent", 2))
+
+    assert asked(await book.past(start - 1)) == [(start, "half, urgent", 2)]
+    await book.flush()
+    book.close()
+    assert asked(await ledger().past(start - 1)) == [(start, "half, urgent", 2)]
+
+
+async def test_each_of_a_name_has_asked_for_its_own(ledger, clock):
+    book, first = ledger(), int(clock.now)
+    book.asked("vision/a", Asked(first, "half", 1))
+    pass_time(book, clock, 30, [A])
+    book.event("vision/a", "deleted", "")
+    pass_time(book, clock, 30, [])
+    book.forget("vision/a")
+    second = int(clock.now)
+    book.asked("vision/a", Asked(second, "whole", 1))
+    clock.now += 30
+    pass_time(book, clock, 40, [A])
+
+    expected = [(first, "half", 1), (second, "whole", 1)]
+    assert asked(await book.past(first - 1)) == expected
+    await book.flush()
+    book.close()
+    assert asked(await ledger().past(first - 1)) == expected
+
+
+async def test_of_whom_nothing_is_written_nothing_is_said(ledger, clock):
+    book, start = ledger(), clock.now
+    pass_time(book, clock, 20, [A])
+
+    assert asked(await book.past(start - 1)) == [(start, "", 1)]
+
+
+async def test_a_request_is_forgotten_with_the_events_of_its_time(ledger, clock, rows):
+    book = ledger()
+    book.asked("vision/a", Asked(int(clock.now), "half", 1))
+    await book.flush()
+    days = 86_400
+    book._store.drop_old(clock.now + 400 * days)
+    assert rows("SELECT asked FROM requests") == [("half",)]
+
+    book._store.drop_old(clock.now + 400 * days + 1)
+
+    assert rows("SELECT asked FROM requests") == []

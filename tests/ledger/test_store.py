@@ -11,6 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 
+from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger import Held, UsageFilter, migrations, schema
 from runai.hub_service.ledger.store import Store, ledger_url
 
@@ -62,7 +63,7 @@ def test_a_damaged_file_is_not_taken_for_an_empty_one(tmp_path):
     path = tmp_path / "ledger.sqlite"
     path.write_text("not a database, but long enough to be read as the header of one" * 10)
 
-    with pytest.raises(sa.exc.DatabaseError):
+    with pytest.raises(Unavailable, match="is broken"):
         Store(path)
 
 

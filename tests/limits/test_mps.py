@@ -101,7 +101,7 @@ def test_a_daemon_that_does_not_start_is_said_with_its_last_words(
 
 def test_a_daemon_that_does_not_answer_is_given_up(tmp_path, program, monkeypatch):
     monkeypatch.setenv("FAKE_MPS", "mute")
-    silent = MpsDaemon(DEVICE, tmp_path / "mps", program=program, patience_s=5.0)
+    silent = MpsDaemon(DEVICE, tmp_path / "mps", program=program, patience_s=15.0)
 
     with silent as daemon, pytest.raises(MpsUnavailable, match="not answer to get_server_list"):
         daemon.command("get_server_list")

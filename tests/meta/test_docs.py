@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -24,12 +26,15 @@ def pages(checkout):
 @pytest.fixture(scope="module")
 def code(checkout):
     """The script that reads the routes from the code."""
-    spec = importlib.util.spec_from_file_location(
-        "write_reference", checkout / "docs/write_reference.py"
-    )
+    return script(checkout / "docs/write_reference.py")
+
+
+def script(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look themselves up
     spec.loader.exec_module(module)
     return module
 
@@ -38,6 +43,32 @@ def test_every_route_is_documented_and_says_what_it_does(code, reference):
     documented = dict(re.findall(r"^\| `([A-Z]+ api/\S+)` \| (.+) \|$", reference, re.MULTILINE))
 
     assert documented == dict(code.routes()), "run: make docs"
+
+
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [
+        pytest.param("write_permissions", "permissions", id="who may do what, by the tests' table"),
+        pytest.param("write_load", "promises", id="the load that is held, by its benchmark"),
+    ],
+)
+def test_a_page_with_figures_says_what_they_are_made_from(checkout, script, page):
+    written = subprocess.run(
+        [sys.executable, "-c", f"import {script}; print({script}.page(), end='')"],
+        cwd=checkout / "docs",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+    ).stdout
+
+    assert (checkout / f"docs/{page}.md").read_text(encoding="utf-8") == written, "run: make docs"
+
+
+def test_the_story_that_is_played_is_what_the_scheduler_decides(checkout):
+    play = script(checkout / "docs/write_play.py")
+
+    assert play.WRITTEN.read_text(encoding="utf-8") == play.text(), "run: make docs"
 
 
 def test_every_environment_variable_is_documented(folders, reference):

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runai.hub_service.limits.path import HOOK
+
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "images").glob("*.Dockerfile"))
 
@@ -44,6 +46,16 @@ def test_the_service_starts_as_in_the_chart():
     assert json.loads(started) == yaml.safe_load(command)
     assert importlib.util.find_spec(json.loads(started)[-1]) is not None
     assert "runAsUser: 1000" in template
+
+
+def test_notebooks_have_the_hook_that_keeps_memory_limits():
+    recipe = (ROOT / "images/notebook.Dockerfile").read_text()
+    (copied,) = re.findall(
+        r"^COPY --from=wheel /src/(\S+) /opt/runai-limits$", recipe, re.MULTILINE
+    )
+
+    assert ROOT / copied == Path(HOOK).resolve()
+    assert "ENV PYTHONPATH=/opt/runai-limits" in recipe.splitlines()
 
 
 def test_what_is_copied_is_all_that_the_package_is_built_from(metadata):

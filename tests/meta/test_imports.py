@@ -36,6 +36,8 @@ CLIENT_SIDE = {
     "runai.hub_service.elastic_messages",
     "runai.hub_service.errors",
     "runai.hub_service.limits.wording",
+    "runai.hub_service.printable",
+    "runai.hub_service.worker_client",
 }
 
 HUB_ONLY = ("aiohttp", "alembic", "fastapi", "jupyterhub", "psutil", "pynvml", "sqlalchemy", "yaml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,3 +180,13 @@ def test_the_gang_itself_starts_on_what_it_holds() -> None:
     world = without(applied(world, decide(world)), "soon")
 
     assert places(decide(world)) == {"gang-0": "n1:0,1"}
+
+
+def test_a_gang_of_different_workers_holds_for_the_largest_first() -> None:
+    """Its small one would take half of the only node where the large one has room."""
+    small, large = job("small", 1), job("large", 2)
+    gang = replace(small, name="gang", workers=(*small.workers, *large.workers), submitted=10)
+    busy = job("busy", on="n2:0", started=900, expected_runtime=400)
+    world = snapshot("1x2+1x1", ONE, [busy, gang, job("unknown", submitted=20)], backfill=True)
+
+    assert (started(decide(world)), waits(decide(world))["unknown"]) == (set(), "held_for")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -57,9 +58,11 @@ OWN = Way(others=False, own=True, surplus_only=False, lent=False)
 PROJECTS = [project("a", 4), project("b", 1), project("c", 1)]
 
 
-def claim(world: Snapshot) -> tuple[Bounds, Unit]:
+def claim(world: Snapshot, shares: Mapping[str, int] = {}) -> tuple[Bounds, Unit]:
     """Count in a world where `new` of project a, within its quota, asks."""
     state = State(world, tree_of(world))
+    for name, fair_share in shares.items():
+        state.tree.accounts[name].fair_share = fair_share
     item = state.by_name["new"]
     return Bounds(state), Unit(item, tuple(item.members), is_surplus=False)
 
@@ -109,3 +112,20 @@ def test_whether_the_first_node_could_have_room_for_two(
     bounds, unit = claim(snapshot(shape, PROJECTS, [*there, job("new", 2)]))
 
     assert bounds.could_suffice([0], unit, OTHERS) is expected
+
+
+def test_who_is_protected_takes_nothing_from_what_others_give() -> None:
+    projects = [project("a", 4), project("b", 1, min_runtime=3600), project("c", 1)]
+    there = [job("x", 2, "b", on="n1:0,1", started=990), job("y", 2, "c", on="n1:2,3")]
+    bounds, unit = claim(snapshot("1x4", projects, [*there, job("new", 2)]))
+
+    assert bounds.could_suffice([0], unit, OTHERS)
+
+
+def test_who_is_within_its_quota_to_the_last_gpu_counts_what_others_have_over_theirs() -> None:
+    projects = [project("a", 2), project("b", 0)]
+    world = snapshot("1x2", projects, [job("x", 2, "b", on="n1:0,1"), job("new", 2)])
+    bounds, unit = claim(world, shares={"b": 2000})
+
+    assert bounds.could_suffice([0], unit, OTHERS)
+    assert bounds.is_anybody_over(unit, OTHERS)

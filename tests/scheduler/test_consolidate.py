@@ -244,6 +244,33 @@ def test_what_those_who_moved_leave_over_is_given_to_the_next() -> None:
     assert reserved(plan) == {"new-0", "one-0"}
 
 
+def test_what_had_no_room_may_have_it_after_others_have_moved() -> None:
+    """On n2 one lacks CPU, so `stacked` leaves it; then there is a place there for `three`.
+
+    Who asks for a node before that waits for the next cycle; who asks after it need not.
+    """
+    ranks = {"a": 4, "b": 3, "c": 2, "d": 1}
+    workloads = [
+        job("three", 3, "d", on="n1:0,1,2"),
+        job("stacked", 2, "d", on="n2:0,1", cpu_milli=8, nodes=("n2", "n3")),
+        session("dan-1", 1, "d", on="n2:2"),
+        job("early", 5),
+        job("cores", 1, "b", cpu_milli=8, nodes=("n2",)),
+        job("late", 5, "c"),
+    ]
+
+    plan = decide(
+        consolidating(
+            cluster("2x5+1x2", cpu_milli=8),
+            [project(name, 8, priority=rank) for name, rank in ranks.items()],
+            workloads,
+        )
+    )
+
+    assert moved(plan) == {"stacked-0", "three-0"}
+    assert reserved(plan) == {"cores-0", "late-0"}
+
+
 def test_others_are_still_owed_what_moving_has_gathered() -> None:
     # b is owed four GPUs: it takes the node that was emptied for a's job beyond its quota.
     projects = [project("a", 4, weight=0), project("b", 4, weight=0, created=1)]
@@ -260,6 +287,21 @@ def test_others_are_still_owed_what_moving_has_gathered() -> None:
     assert (stopped(plan), moved(plan), reserved(plan)) == ({"a3-0"}, {"a2-0"}, {"owed-0"})
     reasons = {d.worker: d.reason.for_ for d in plan.decisions if isinstance(d, Move)}
     assert reasons == {"a2-0": "owed"}
+
+
+def test_who_moved_says_who_has_its_gpus_and_not_who_came_to_its_node() -> None:
+    # As above; beside them "tiny", the oldest, starts on what is idle there.
+    projects = [project("a", 4, weight=0), project("b", 4, weight=0, created=1)]
+    workloads = [
+        job("tiny", 1, nodes=("n2",)),
+        *(job("a1", 2, on="n1:0,1"), job("a2", 2, on="n2:0,1"), job("a3", 1, on="n2:2")),
+        *(job("more", 3, nodes=("n2",)), job("owed", 4, "b", nodes=("n2",))),
+    ]
+
+    plan = decide(consolidating("1x4+1x5", projects, workloads))
+
+    assert (started(plan), moved(plan), reserved(plan)) == ({"tiny-0"}, {"a2-0"}, {"owed-0"})
+    assert [d.reason.for_ for d in plan.decisions if isinstance(d, Move)] == ["owed"]
 
 
 @pytest.mark.parametrize(
@@ -343,3 +385,16 @@ def test_consolidation_comes_to_rest() -> None:
 
     assert running(world) == {*(f"j{n}" for n in range(1, 7)), "g1", "g2"}
     assert decide(world).decisions == ()
+
+
+@pytest.mark.parametrize(("full", "expected"), [(23, "no_room"), (24, "not_proven")])
+def test_many_ways_that_fail_are_not_all_tried(full: int, expected: str) -> None:
+    """On each full node two would have to leave, and there is another place for one of them."""
+    there = [
+        job(f"r{node}-{first}", 2, on=f"n{node}:{first},{first + 1}")
+        for node in range(1, full + 1)
+        for first in (0, 2)
+    ]
+    world = consolidating(f"{full}x4+1x2+2x1", [project("a", 200)], [*there, job("new", 4)])
+
+    assert waits(decide(world)) == {"new": expected}

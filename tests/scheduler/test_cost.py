@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from builders import cluster, job, project, snapshot
+from builders import cluster, job, project, session, snapshot
 from runai.hub_service.scheduler import Snapshot, Workload
 from runai.hub_service.scheduler.cycle import run
+from runai.hub_service.scheduler.items import Item, Standing
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import tree_of
 
@@ -73,6 +74,46 @@ def reclaiming_past_protected_gangs(nodes: int) -> Snapshot:
     return snapshot(cluster(f"{nodes}x8"), owners, [*gangs, *claims])
 
 
+def looks_at(world: Snapshot) -> int:
+    state = State(world, tree_of(world))
+    run(state)
+    return state.looks
+
+
+def test_victims_with_cpu_cost_no_more_looks_than_those_without() -> None:
+    """Who takes the devices of its only victim leaves nobody more room, whatever CPU it had."""
+
+    def reclaiming(cores: int) -> Snapshot:
+        owners = [project("a", 0, weight=0), project("b", 8)]
+        there = [session(f"s{i}", 0, "b", gpu_memory_mib=20_000, on=f"n1:{i}") for i in range(8)]
+        there += [
+            job(f"r{i}", gpu_memory_mib=50_000, cpu_milli=cores, on=f"n1:{i}") for i in range(8)
+        ]
+        claims = [job(f"q{i}", gpu_memory_mib=50_000, project="b") for i in range(8)]
+        return snapshot("1x8", owners, [*there, *claims])
+
+    assert looks_at(reclaiming(4000)) == looks_at(reclaiming(0))
+
+
+def test_what_many_elastic_workers_wait_for_is_asked_once_of_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its workers are gone through a few times, not once for each of them."""
+    gone_through = 0
+    count = Item.count
+
+    def counted(item: Item, *standings: Standing) -> int:
+        nonlocal gone_through
+        gone_through += len(item.members)
+        return count(item, *standings)
+
+    monkeypatch.setattr(Item, "count", counted)
+    many = 1000
+    looks_at(snapshot("1x2", [project("a", 2)], [job("e", workers=many, min_workers=1)]))
+
+    assert gone_through <= 13 * many
+
+
 SHAPES = [
     filling,
     sharing,
@@ -88,10 +129,4 @@ SHAPES = [
 def test_ten_times_the_work_costs_at_most_thirteen_times_the_looks(
     shape: Callable[[int], Snapshot],
 ) -> None:
-    def looks(nodes: int) -> int:
-        world = shape(nodes)
-        state = State(world, tree_of(world))
-        run(state)
-        return state.looks
-
-    assert looks(60) <= 13 * looks(6)
+    assert looks_at(shape(60)) <= 13 * looks_at(shape(6))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from builders import (
+    cluster,
     job,
     places,
     project,
@@ -16,7 +19,7 @@ from builders import (
     stopped,
     waits,
 )
-from runai.hub_service.scheduler import Plan, Policy, Snapshot, Unreserve, Wait, decide
+from runai.hub_service.scheduler import Plan, Policy, Reserve, Snapshot, Unreserve, Wait, decide
 
 # ---- R7, R9
 
@@ -64,6 +67,40 @@ def test_a_reservation_ends_when_the_limit_no_longer_allows_it() -> None:
 
     assert Unreserve(workload="late", worker="late-0") in plan.decisions
     assert waits(plan) == {"late": "over_limit"}
+
+
+def test_idle_gpus_beside_a_stopping_job_do_not_take_its_project_over_the_limit() -> None:
+    old = job("old", on="n1:0", state="stopping")
+    alone = snapshot("1x2", [project("a", 1, limit=1)], [old, job("next")])
+    with_another = snapshot("1x2", [project("a", 1, limit=1), project("b", 1)], [
+        old, job("next"), job("other", project="b"),
+    ])  # fmt: skip
+
+    # What it lets go of is promised to it; nobody else's GPU is kept idle for it.
+    assert started(decide(alone)) == set()
+    assert set(reserved(decide(alone))) == {"next-0"}
+    assert started(decide(with_another)) == {"other-0"}
+
+
+@pytest.mark.parametrize(("name", "amount"), [("cpu_milli", 4000), ("memory_mib", 64)])
+def test_who_leaves_the_node_is_waited_for_only_if_the_node_has_too_little(
+    name: str, amount: int
+) -> None:
+    """All that the node has is just enough: only its project's limit is in the way (Q3)."""
+    n1, n2 = cluster("1x2+1x1")
+    world = snapshot(
+        [replace(n1, **{name: amount}), replace(n2, **{name: 0})],  # type: ignore[arg-type]  # both whole numbers
+        [project("a", 1, limit=1), project("b", 1)],
+        [
+            job("theirs", project="b", on="n1:1", state="stopping"),
+            job("mine", on="n2:0", state="stopping"),
+            job("next", **{name: amount}),  # type: ignore[arg-type]  # a field of workers
+        ],
+    )
+
+    (reserve,) = [d for d in decide(world).decisions if isinstance(d, Reserve)]
+
+    assert (reserve.node, reserve.waits_for) == ("n1", ("mine-0",))
 
 
 def test_nobody_takes_what_is_reserved_for_another() -> None:

@@ -15,7 +15,7 @@ from strategies import snapshots
 
 def asking(state: State) -> list[tuple[Item, list[Member]]]:
     found = []
-    for item in state.items:
+    for item in state.by_name.values():
         pending = [m for m in item.members if m.standing is Standing.PENDING]
         if pending and pending[0].kind.nodes:
             found.append((item, pending))
@@ -37,7 +37,7 @@ def test_the_answer_follows_those_who_leave_and_come_back(world: Snapshot) -> No
 
         assert fit.fits() == really_fits(state, members)
         gone = []
-        for other in state.items:
+        for other in state.by_name.values():
             victims = [m for m in other.members if m.standing in ACTIVE]
             if other is item or not victims:
                 continue
@@ -60,7 +60,9 @@ def test_the_answer_follows_those_who_leave_and_come_back(world: Snapshot) -> No
 @given(snapshots())
 def test_whose_leaving_makes_room_for_one_more_is_seen(world: Snapshot) -> None:
     state = State(world, tree_of(world))
-    running = [m for i in state.items for m in i.members if m.standing is Standing.RUNNING]
+    running = [
+        m for i in state.by_name.values() for m in i.members if m.standing is Standing.RUNNING
+    ]
     for _, members in asking(state):
         fit, kind = Fit(state, members), members[0].kind
         if len({member.kind for member in members}) > 1:

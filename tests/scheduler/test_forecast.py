@@ -23,8 +23,9 @@ from runai.hub_service.scheduler import (
     WorkerState,
     Workload,
     decide,
+    forecast,
 )
-from runai.hub_service.scheduler.forecast import expected_start
+from runai.hub_service.scheduler.forecast import expected_start, expected_starts
 from strategies import snapshots
 
 
@@ -46,6 +47,14 @@ def test_with_known_run_times_the_expected_start_is_the_real_one(world, random) 
 
             assert (start.at, start.is_estimated) == (real.get(wait.workload), False)
             assert (start.earliest, start.latest) == (start.at, start.at)
+
+
+@given(snapshots(most=6))
+def test_all_are_told_what_each_is_told_alone(world) -> None:
+    waiting = {d.workload for d in decide(world).decisions if isinstance(d, Wait)}
+    together = expected_starts(world, sorted(waiting), decide, cycles=20)
+
+    assert together == {name: start_of(world, name, cycles=20) for name in waiting}
 
 
 def replayed(world: Snapshot, *, until: int) -> dict[str, int]:
@@ -158,6 +167,22 @@ def test_what_is_beyond_the_cycles_looked_at_has_a_bound_only() -> None:
     assert start_of(world, "new").at == 1100
 
 
+def test_everybody_who_waits_is_told_or_those_that_were_asked_for() -> None:
+    world = one_gpu(
+        held_for(10, expected_runtime=20),
+        *[job(f"next-{i}", expected_runtime=10) for i in range(30)],
+    )
+    plan = decide(world)
+
+    every, some = forecast(world, plan), forecast(world, plan, {"next-2", "next-29", "old"})
+
+    assert {name: start.at for name, start in every.items()} == {
+        f"next-{i}": 1010 + 10 * i for i in range(30)
+    }
+    assert {name: start.at for name, start in some.items()} == {"next-2": 1030, "next-29": None}
+    assert forecast(world, plan, {"old"}) == {}
+
+
 def test_what_stops_is_gone_when_its_grace_is_over() -> None:
     world = snapshot(
         "1x1",
@@ -252,3 +277,25 @@ def test_what_is_typical_is_the_median_of_what_runs() -> None:
     )
 
     assert start_of(world, "new").at == 5000 + 230
+
+
+def test_a_run_is_as_long_as_from_its_first_worker_on() -> None:
+    late = job("pair", workers=2, on="n1:1 n1:2", started=800, expected_runtime=230)
+    late = replace(late, workers=(late.workers[0], replace(late.workers[1], started=950)))
+    world = snapshot("1x4", [project("a", 4)], [late, job("next", 4, priority=75), job("new", 4)])
+
+    assert start_of(world, "new").at == (800 + 230) + 230
+
+
+def test_who_is_stopped_for_good_is_looked_for_no_further() -> None:
+    # Of the two of "lab" one runs, beyond its quota: its owner takes that back, and a session ends.
+    world = snapshot(
+        "1x1",
+        [project("a", 0), project("b", 1)],
+        [session("lab", 1, workers=2, on="n1:0", preemptible=True), job("own", 1, "b")],
+    )
+    assert {d.workload for d in decide(world).decisions if isinstance(d, Stop)} == {"lab"}
+
+    start = start_of(world, "lab", cycles=1)
+
+    assert (start.at, start.earliest, start.latest) == (None, None, None)

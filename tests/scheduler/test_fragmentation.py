@@ -11,7 +11,7 @@ from hypothesis import given
 import strategies
 from builders import cluster, job, places, project, snapshot
 from runai.hub_service.scheduler import Node, Snapshot, Worker, WorkerState, Workload, decide
-from runai.hub_service.scheduler.frag_room import FragRoom, room_for
+from runai.hub_service.scheduler.frag_room import FragRoom, Rank, Ranking, room_for
 from runai.hub_service.scheduler.fragmentation import Free, Mix
 from runai.hub_service.scheduler.kinds import Booking, Kind, Kinds
 from runai.hub_service.scheduler.model import Packing
@@ -128,6 +128,11 @@ CHOICES: dict[str, tuple[str | list[Node], list[Workload], dict[Packing, str]]] 
         [job("x", 0.25, on="n1:0"), job("y", 0.5, on="n2:1"), job("new", 0.5)],
         {"binpack": "n2:1", "frag": "n2:1"},
     ),
+    "a node with fewer idle devices, though more of it is free": (
+        "1x2+1x4",
+        [*(job(f"h{i}", 0.5, on=f"n2:{i}") for i in range(3)), job("new", 1)],
+        {"binpack": "n2:3", "frag": "n2:3"},
+    ),
     "of equals the first by name": (
         "3x2",
         [job("new", 2)],
@@ -205,3 +210,16 @@ def test_what_is_remembered_between_placements_changes_none(world: Snapshot) -> 
             kept.take(booked[-1])
         if turn % 3 == 2 and booked:
             kept.take(booked.pop(0), -1)
+
+
+def test_a_ranking_gives_the_first_however_often_ranks_change() -> None:
+    ranking, ranks = Ranking(), dict[int, Rank]()
+    for turn in range(2000):
+        node, rank = turn * 7 % 40, (turn * 31 % 97,)
+        ranks[node] = rank
+        ranking.put(node, rank)
+
+        assert ranking.first() == min(ranks, key=lambda n: (ranks[n], n))
+        if turn % 11 == 0:
+            del ranks[node]
+            ranking.put(node, None)

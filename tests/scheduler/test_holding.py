@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import job, project, snapshot
-from runai.hub_service.scheduler import Plan, Snapshot, decide
+from runai.hub_service.scheduler import Plan, Snapshot, WorkerState, decide
 from runai.hub_service.scheduler.counterfactuals import Trials
 from runai.hub_service.scheduler.holding import Holdings
 
@@ -35,6 +37,13 @@ def test_the_newest_are_asked_first_and_of_one_age_the_last_by_name() -> None:
     assert [held.workload.name for held in next(seen.sets_of(rival))] == ["z", "x"]
 
 
+def test_who_is_not_in_the_plan_has_no_share_yet() -> None:
+    world = replace(held_by_b(), projects=(project("a", 0), project("b", 0)))
+    seen = holdings(world, "new")
+
+    assert [seen.over(rival) for rival in seen.rivals()] == [3000]
+
+
 def test_who_ends_first_comes_first_and_of_one_end_the_first_by_name() -> None:
     world = snapshot(
         "1x4",
@@ -51,6 +60,19 @@ def test_who_ends_first_comes_first_and_of_one_end_the_first_by_name() -> None:
     found = holdings(world, "new").by_end("no_room")
 
     assert [held.workload.name for held in found] == ["y", "x", "z", "never"]
+
+
+def test_a_worker_that_stops_protects_the_others_no_longer() -> None:
+    """R8: from when on a gang may be taken is told by those of it that still run."""
+    gang = job("gang", workers=2, min_workers=1, project="b", on="n1:0 n1:1", started=400)
+    young = replace(gang.workers[1], state=WorkerState.STOPPING, started=900)
+    world = snapshot(
+        "1x2",
+        [project("a", 2), project("b", 0, min_runtime=600)],
+        [replace(gang, workers=(gang.workers[0], young)), job("new", 2)],
+    )
+
+    assert [h.protected_until for h in holdings(world, "new").held] == [1000]
 
 
 def test_no_more_is_tried_than_was_allowed() -> None:

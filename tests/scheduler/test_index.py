@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -39,6 +40,46 @@ def test_an_index_decides_like_the_snapshot_it_has_become(
         assert decide(index) == decide(index.snapshot()), "a cycle leaves nothing behind"
 
 
+@given(st.lists(snapshots(), min_size=2, max_size=3))
+def test_an_index_follows_from_one_snapshot_to_the_next(worlds: list[Snapshot]) -> None:
+    index = Index(worlds[0])
+    for world in [*worlds, worlds[-1]]:
+        index.follow(world)
+
+        assert index.snapshot() == replace(world, workloads=index.snapshot().workloads)
+        assert _by_name(index.snapshot()) == _by_name(world)
+        assert decide(index) == decide(world)
+
+
+def test_following_looks_closely_only_at_what_is_not_the_same_object() -> None:
+    world = snapshot("1x4", [project("a", 4)], [job("a-1"), job("a-2")])
+    index = Index(world)
+    again = replace(world.workloads[0])  # equal, and drawn once more
+    index.follow(replace(world, now=5, workloads=(again, world.workloads[1])))
+
+    assert index.snapshot().workloads[0] is again
+    assert index.snapshot().now == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nodes", cluster("1x4")),
+        ("projects", (project("a", 1, limit=3),)),
+        ("policy", Policy(explain="none")),
+    ],
+)
+def test_following_takes_over_what_differs_and_leaves_the_rest(name: str, value: Any) -> None:
+    world = snapshot("1x2", [project("a", 1)], [job("a-1")])
+    other = replace(world, **{name: value})
+    index = Index(world)
+
+    for now in (other, other, world):
+        index.follow(now)
+
+        assert index.snapshot() == now
+
+
 def test_nodes_projects_and_policy_may_change() -> None:
     index = Index(snapshot("1x2", [project("a", 1)], [job("a-1"), job("a-2"), job("a-3")]))
     assert len([d for d in decide(index).decisions if d.kind == "start"]) == 2
@@ -68,6 +109,18 @@ def test_a_project_with_children_may_get_a_first_workload_of_its_own() -> None:
     assert [d.workload for d in decide(index).decisions] == ["a-1", "own"]
 
 
+def test_a_project_without_children_gets_its_first_workload_like_any_other() -> None:
+    index = Index(snapshot("1x4", [project("a", 2), project("b", 2)], [job("a-1", project="a")]))
+    before = index.state()
+    index.apply(Changes(workloads=(job("b-1", project="b"),)))
+
+    assert index.state() is before, "nothing else was looked up anew"
+
+
 def test_who_goes_must_have_been_there() -> None:
     with pytest.raises(KeyError, match="nobody"):
         Index(snapshot("1x1", [])).apply(Changes(gone=("nobody",)))
+
+
+def _by_name(world: Snapshot) -> dict[str, object]:
+    return {workload.name: workload for workload in world.workloads}

@@ -72,6 +72,46 @@ PACKING = {
 }
 
 
+LEAVING = {
+    "an idle GPU is taken now": (
+        [job("stays", 0.5, on="n1:0"), job("goes", 0.5, on="n1:0", state="stopping")],
+        [job("new", 0.5)],
+        {"new-0": "n1:1"},
+        set(),
+    ),
+    "of two halves one joins what has room, the other does not wait for what leaves": (
+        [job("stays", 0.25, on="n1:0"), job("goes", 0.25, on="n1:0", state="stopping")],
+        [job("first", 0.5, submitted=1), job("second", 0.5, submitted=2)],
+        {"first-0": "n1:0", "second-0": "n1:1"},
+        set(),
+    ),
+    "where there is no idle GPU, the place of who leaves is kept for it (R7)": (
+        [
+            job("stays", 0.5, on="n1:0"),
+            job("goes", 0.5, on="n1:0", state="stopping"),
+            job("whole", 1, on="n1:1"),
+        ],
+        [job("new", 0.5)],
+        {"new-0": "n1:0"},
+        {"new-0"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("there", "new", "expected", "waiting"), LEAVING.values(), ids=LEAVING)
+def test_a_part_never_waits_for_one_that_leaves_while_a_gpu_is_idle(
+    there: list[Workload], new: list[Workload], expected: dict[str, str], waiting: set[str]
+) -> None:
+    """Packing chooses among the devices that have room now; an idle GPU is never left to waiting.
+
+    How long somebody takes to leave nobody knows, and the device that stays half empty is the one
+    that the next part joins (P2).
+    """
+    plan = decide(snapshot("1x2", A, [*there, *new]))
+
+    assert (places(plan), reserved(plan)) == (expected, waiting)
+
+
 @pytest.mark.parametrize("packing", ["binpack", "spread"])
 @pytest.mark.parametrize(("nodes", "there", "new", "expected"), PACKING.values(), ids=PACKING)
 def test_packing(

@@ -123,6 +123,18 @@ def test_limits_and_build_quotas_hold_at_every_level(snapshot: Snapshot) -> None
 
 
 @given(SNAPSHOTS)
+def test_who_was_told_to_stop_counts_against_the_limit_until_it_has_ended(
+    snapshot: Snapshot,
+) -> None:
+    _, world = looked_at(snapshot)
+    before, after = world.held_at_once(by_plan=False), world.held_at_once(by_plan=True)
+
+    for name, project in world.projects.items():
+        if project.limit is not None:
+            assert after[name] <= max(project.limit, before[name])
+
+
+@given(SNAPSHOTS)
 def test_sessions_within_the_build_quota_are_never_stopped_or_moved(snapshot: Snapshot) -> None:
     plan, world = looked_at(snapshot)
 

@@ -30,10 +30,10 @@ def full(
 
 @pytest.mark.parametrize(
     ("since", "expected"),
-    [(900, {"a1-0"}), (950, set())],
-    ids=["ran long enough", "too young"],
+    [(900, {"a1-0"}), (950, set()), (None, {"a1-0"})],
+    ids=["ran long enough", "too young", "nobody knows since when"],
 )
-def test_a_minimum_run_time_protects(since: int, expected: set[str]) -> None:
+def test_a_minimum_run_time_protects(since: int | None, expected: set[str]) -> None:
     projects = [project("a", 0, min_runtime=100), project("b", 1)]
 
     plan = decide(snapshot("1x2", projects, [*full(started=since), job("new", project="b")]))

@@ -17,7 +17,15 @@ from runai.hub_service.scheduler.quantity import (
 
 @pytest.mark.parametrize(
     ("gpus", "milli"),
-    [(0, 0), (0.001, 1), (0.1 + 0.2, 300), (1, 1000), (0.999, 999), (100_000, 100_000_000)],
+    [
+        (0, 0),
+        (0.001, 1),
+        (0.1 + 0.2, 300),
+        (1, 1000),
+        (0.999, 999),
+        (100_000, 100_000_000),
+        (1e9 + 0.1, 10**12 + 100),
+    ],
 )
 def test_gpus_are_counted_in_thousandths(gpus: float, milli: int) -> None:
     assert milli_gpus(gpus) == milli

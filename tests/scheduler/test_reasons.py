@@ -44,6 +44,13 @@ def test_every_code_has_its_sentence() -> None:
         job("huge", 8),
     )
     case(
+        "old",
+        "no_such_node",
+        "no node has a GPU of type k40 or k80; no node says which it has",
+        [project("a", 8)],
+        job("old", 1, gpu_types=("k40", "k80")),
+    )
+    case(
         "crowd",
         "no_such_node",
         "only 4 of its 5 workers fit on all nodes that it may use",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from builders import (
+    applied,
     cluster,
     job,
     moved,
     places,
     project,
     reserved,
+    sentence,
     session,
     snapshot,
     started,
@@ -86,12 +91,17 @@ def test_preempt(there: list[Workload], new: Workload, expected: set[str]) -> No
     assert stopped(decide(snapshot("1x2", OWN, [*there, new]))) == expected
 
 
-def test_a_limit_may_be_relieved_by_preempting_and_what_is_idle_is_used_at_once() -> None:
+def test_a_limit_may_be_relieved_by_preempting_and_counts_the_victim_until_it_has_ended() -> None:
     world = snapshot("1x2", [project("a", 1, limit=1)], [job("j", on="n1:0"), session("ana-1")])
 
     plan = decide(world)
+    in_grace = applied(world, plan, grace=True)
+    then = decide(in_grace)
 
-    assert (stopped(plan), places(plan)) == ({"j-0"}, {"ana-1-0": "n1:1"})
+    assert (stopped(plan), started(plan)) == ({"j-0"}, set())
+    assert (started(then), waits(then)) == (set(), {"ana-1": "stopping"})
+    assert "waiting for j to stop" in sentence(then, "ana-1")
+    assert started(decide(applied(in_grace, then))) == {"ana-1-0"}
 
 
 # ---- R2, R3
@@ -298,6 +308,23 @@ def test_work_on_nodes_that_do_not_help_is_left_alone() -> None:
     assert stopped(decide(snapshot(nodes, projects, jobs))) == {"on-a100-0"}
 
 
+@pytest.mark.parametrize("lacking", ["cpu_milli", "memory_mib"])
+def test_the_least_cpu_or_memory_that_is_lacking_is_taken_back(lacking):
+    # A device is idle on n1, and all but a thousandth of a core (or one MiB) of what it takes.
+    all_of_it: dict[str, Any] = {lacking: 1000}
+    a_bit: dict[str, Any] = {lacking: 1}
+    nodes = [replace(node, **all_of_it) for node in cluster("1x3+1x2")]
+    projects = [project("a", 0, weight=0), project("b", 1)]
+    jobs = [
+        job("bare", on="n1:0"),
+        job("in-the-way", on="n1:1", **a_bit),
+        job("elsewhere", 2, on="n2:0,1", submitted=1, **a_bit),
+        job("new", 1, "b", **all_of_it),
+    ]
+
+    assert stopped(decide(snapshot(nodes, projects, jobs))) == {"in-the-way-0"}
+
+
 def test_own_and_others_together_where_neither_suffices() -> None:
     projects = [project("a", 2, build=2), project("b", 0, weight=0)]
     jobs = [job("own", on="n1:0"), job("theirs", project="b", on="n1:1"), session("ana-1", 2)]
@@ -355,3 +382,16 @@ def test_a_node_where_too_little_may_be_taken_is_not_searched() -> None:
 
     assert stopped(plan) == set()
     assert len([d for d in plan.decisions if d.kind == "wait"]) == 1
+
+
+def test_of_those_who_stop_the_oldest_moves_although_the_latest_is_asked_first() -> None:
+    """R4 takes the latest first; who goes on elsewhere is chosen as ever, by age (O2, R5)."""
+    world = snapshot(
+        "1x2+1x1",
+        [project("a", 0, limit=2), project("b", 3)],
+        [*full("a", 2), job("new", 2, "b"), job("late")],
+    )
+
+    plan = decide(world)
+
+    assert (stopped(plan), moved(plan)) == ({"a1-0"}, {"a0-0"})

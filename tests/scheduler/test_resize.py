@@ -172,6 +172,38 @@ def test_what_is_lent_goes_before_what_somebody_asked_for() -> None:
     assert resizes(world) == {"high": ("shrunk", "R2", (2,))}
 
 
+SHIELDED = {
+    "alone": ([], "n1:2,3", job("new", 2), {"low-0"}),
+    "beside what another project is over": (
+        [job("other", 1, "b", on="n1:2")],
+        "n2:0,1",
+        job("new", 3),
+        {"low-0", "other-0"},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("others", "at", "claimant", "gone"), SHIELDED.values(), ids=list(SHIELDED)
+)
+def test_what_is_lent_to_a_high_priority_shields_no_lower_one(
+    others: list[Workload], at: str, claimant: Workload, gone: set[str]
+) -> None:
+    """R1: it stands before the others in the order of R4, and may not be taken itself."""
+    world = snapshot(
+        "1x4" if at.startswith("n1") else "1x3+1x2",
+        [project("a", 5), project("b", 0)],
+        [
+            elastic("high", (1, 1, 2), priority=90, on=at),
+            job("low", 2, priority=10, on="n1:0,1"),
+            *others,
+            claimant,
+        ],
+    )
+
+    assert stopped(decide(world)) == gone
+
+
 @pytest.mark.parametrize("shrink_first", [True, False])
 def test_it_shrinks_before_others_stop(*, shrink_first: bool) -> None:
     world = snapshot(
@@ -237,6 +269,12 @@ def test_a_gpu_that_gains_nothing_stays_idle() -> None:
     assert places(decide(world)) == {"e-0": "n1:0,1"}
 
 
+def test_a_gpu_that_gains_a_thousandth_of_another_is_used() -> None:
+    grows_little = elastic("e", (1, 1, 3), throughput={"1": 1000, "2": 1001, "3": 1001})
+
+    assert places(decide(snapshot("1x3", [A], [grows_little]))) == {"e-0": "n1:0,1"}
+
+
 def test_no_resize_that_does_not_repay() -> None:
     def grows(**fields: Any) -> bool:
         return bool(resizes(snapshot("1x2", [A], [elastic("e", (1, 2, 2), on="n1:0", **fields)])))
@@ -244,3 +282,17 @@ def test_no_resize_that_does_not_repay() -> None:
     assert grows(started=0, resize_cost=100)
     assert not grows(started=900, resize_cost=100)
     assert grows(started=900, resize_cost=100, expected_runtime=3600)
+
+
+def test_growing_that_would_repay_only_with_what_another_got_is_undone() -> None:
+    one = elastic("e", (1, 1, 3), on="n1:0", started=1000, resize_cost=60, expected_runtime=100)
+    other = elastic("f", (1, 1, 2), "b", on="n1:1")
+
+    assert resizes(snapshot("1x3", [A], [one]))["e"][2] == (0, 1, 2)
+    assert set(resizes(snapshot("1x4", [A, B], [one, other]))) == {"f"}
+
+
+def test_who_has_no_project_keeps_what_it_has_and_is_lent_nothing() -> None:
+    held = [elastic("e", (1, 1, 2), "gone", on="n1:0"), elastic("f", (1, 1, 2), "gone", on="n2:0")]
+
+    assert not resizes(snapshot("2x2", [A], held))

@@ -60,6 +60,39 @@ def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == f"{missing}: No such file or directory\n"
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"\xff{}", "not JSON: it is no UTF-8 text", id="bytes"),
+        pytest.param(b"[" * 100_000, "not JSON: it is nested too deeply", id="depth"),
+        pytest.param(b'{"now": ' + b"9" * 5000 + b"}", "not JSON: Exceeds the limit", id="digits"),
+        pytest.param(
+            b'{"nodes": [{"name": "\\u001b[2J", "x": 1}]}', r"node \x1b[2J: unknown", id="cursor"
+        ),
+    ],
+)
+def test_what_nobody_can_read_is_a_sentence(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "snapshot.json"
+    file.write_bytes(content)
+
+    assert main([str(file)]) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_name_that_is_no_text_is_answered_as_it_was_given(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    file = tmp_path / "snapshot.json"
+    given = json.dumps(EXAMPLE).replace("bob-1-0", r"\udfff")
+    file.write_text(given)
+
+    assert main([str(file)]) == 0
+    (start,) = json.loads(capsysbinary.readouterr().out)["decisions"]
+    assert start["worker"] == "\udfff"
+
+
 def test_schedule_explains_one_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "snapshot.json"
     second = {"name": "big", "project": "vision", "workers": [{"name": "big-0", "gpus": 9}]}

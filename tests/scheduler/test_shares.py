@@ -188,6 +188,19 @@ def test_usage_history_divides_the_surplus(
     assert list(found.values()) == expected
 
 
+def test_who_used_it_all_has_no_weight_left_however_much_there_is() -> None:
+    # Of thousands of GPUs even the least weight, and the least usage, would be worth one.
+    owners = [
+        project("a", 1, weight=1, usage=gpus(0.001)),
+        project("b", 1, weight=1, usage=gpus(0)),
+    ]
+    jobs = [job(f"{name}-{i}", 9000, name) for name in "ab" for i in range(2)]
+
+    found = shares_in(snapshot("1x9002", owners, jobs, history_weight=1))
+
+    assert found == {"a": 1, "b": 9001}
+
+
 def test_a_parents_usage_is_the_sum_of_its_childrens_if_left_out() -> None:
     owners = [
         parent("p"),

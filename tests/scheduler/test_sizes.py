@@ -112,6 +112,8 @@ GAINS: dict[str, tuple[dict[str, int], Sizes, int, int]] = {
     "from a larger minimum": ({"2": 20, "3": 24, "4": 32}, Sizes(2, 4, 4), 1, 500),
     "what does nothing at its request gains nothing": ({"1": 5, "2": 0}, Sizes(1, 2, 2), 1, 0),
     "who is no number is not read": ({"1": 10, "2": 20, "x": 9}, Sizes(1, 2, 4), 1, 1000),
+    "nor is a digit that is none": ({"1": 10, "2": 20, "²": 9}, Sizes(1, 2, 4), 1, 1000),
+    "no GPU does nothing, whatever is said": ({"0": 5, "2": 20}, Sizes(1, 2, 4), 1, 1000),
     "of a size given twice the larger": ({"1": 10, "01": 10, "2": 20}, Sizes(1, 2, 4), 1, 1000),
 }
 

@@ -21,7 +21,7 @@ def state_of(world: Snapshot) -> State:
 
 
 def members(state: State) -> list[Member]:
-    return [member for item in state.items for member in item.members]
+    return [member for item in state.by_name.values() for member in item.members]
 
 
 def on_devices_now(member: Member) -> list[Booking | None]:

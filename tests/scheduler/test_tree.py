@@ -35,16 +35,16 @@ def test_a_weight_is_given_in_gpus_of_quota() -> None:
     assert tree(project("a", 2, weight=5)).accounts["a"].weight == 5000
 
 
-def test_what_a_dominant_share_is_measured_against_and_how_far_it_is_over() -> None:
+def test_how_far_a_project_is_over_its_entitlement() -> None:
     account = tree(project("a", 2, limit=6)).accounts["a"]
     account.allocated = 5000
-    assert (account.allocatable, account.overage) == (2000, 3000)
+    assert account.overage == 3000
 
     account.fair_share = 4000
-    assert (account.allocatable, account.overage) == (4000, 1000)
+    assert account.overage == 1000
 
     account.fair_share = 7000
-    assert (account.allocatable, account.overage) == (6000, -2000)
+    assert account.overage == -2000
 
 
 def test_a_path_leads_from_a_project_to_its_root() -> None:
@@ -80,7 +80,7 @@ def test_a_parents_own_queue_weighs_as_one_gpu_where_nothing_is_left_or_all_is_u
     assert (all_.quota, all_.weight) == (UNLIMITED, 1000)
 
 
-def test_only_projects_with_workloads_of_their_own_have_queues() -> None:
+def test_only_parents_with_workloads_of_their_own_have_queues_beside_their_children() -> None:
     found = tree(project("p", 1), project("c", 1, parent="p"), own=("c", "nobody"))
 
     assert (found.queue_of("p"), found.queue_of("nobody")) == (None, None)

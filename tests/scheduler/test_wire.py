@@ -250,6 +250,18 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"projects": [{"name": "a", "quota": float("inf")}]},
         "project a: quota is wrong: inf GPUs are not possible: use a number from 0 upwards",
     ),
+    "more GPUs than there are": (
+        {"projects": [{"name": "a", "quota": 10**9 + 1}]},
+        "project a: quota must be at most 1000000000 GPUs, not 1000000001",
+    ),
+    "far more": (
+        {"projects": [{"name": "a", "quota": 1e300}]},
+        "project a: quota must be at most 1000000000 GPUs, not 1e+300",
+    ),
+    "a node of more devices than can be looked at": (
+        {"nodes": [{"name": "n", "devices": 10_001}]},
+        "node n: devices must be at most 10000, not 10001",
+    ),
     "too fine": (
         {"projects": [{"name": "a", "quota": 0.0005}]},
         "project a: quota is wrong: 0.0005 GPUs are too fine: use at most three decimals",
@@ -296,6 +308,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         _workload(gpus_max=1, workers=[{"name": "j-0", "gpus": 2}]),
         "workload j: gpus_max is 1, but it asks for 2",
     ),
+    "more GPUs at most than a node may have": (
+        _workload(gpus_max=10_001, workers=[{"name": "j-0", "gpus": 2}]),
+        "workload j: gpus_max is 10001, but a node has at most 10000",
+    ),
     "unknown kind": (
         _workload(kind="task"),
         "workload j: kind must be one of job, session, not 'task'",
@@ -313,12 +329,27 @@ WRONG: dict[str, tuple[Any, str]] = {
         "worker j-0: give either gpus or gpu_memory_mib",
     ),
     "running nowhere": (_worker(state="running"), "worker j-0: it is running but names no node"),
+    "twice on one device": (
+        {
+            "nodes": [{"name": "n", "devices": 2}],
+            **_worker(state="running", node="n", devices=[1, 0, 1]),
+        },
+        "worker j-0: a device stands twice in devices",
+    ),
     "no such device": (
         {"nodes": [{"name": "n", "devices": 1}], **_worker(state="running", node="n", devices=[1])},
         "worker j-0: node n has no device 1",
     ),
     "long values are cut": (
         {"now": "x" * 99},
+        f"snapshot: now must be an integer, not '{'x' * 56}...",
+    ),
+    "the longest that is not": (
+        {"now": "x" * 58},
+        f"snapshot: now must be an integer, not '{'x' * 58}'",
+    ),
+    "the shortest that is": (
+        {"now": "x" * 59},
         f"snapshot: now must be an integer, not '{'x' * 56}...",
     ),
 }

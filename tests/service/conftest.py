@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 from starlette.requests import Request
 
+from runai.hub_service.__main__ import is_directory
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens, bearer_token
@@ -43,6 +44,7 @@ from runai.hub_service.metrics import Metrics
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.quantity import MilliGpu
 from runai.hub_service.serving import Server, listen
+from service_process import Service
 from waiting import eventually_async
 
 PREFIX = "/services/runai/"
@@ -55,6 +57,7 @@ CAST = {
     "root": Actor("root", admin=True),
     "out": Actor("out"),
     "ro": Actor("ro", may_write=False),
+    "worker": Actor("lab/vision-exp1-0-x7x7x", "worker"),
 }
 
 PROJECTS = (
@@ -119,7 +122,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
             authenticator=SharedTokens("hub-token", {"lab": "agent-token"}, TokenTable(dict(CAST))),
             prefix=PREFIX,
             version="test",
-            workdir_exists=lambda path: Path(path).is_dir(),
+            workdir_exists=is_directory,
         )
         listening = await listen("127.0.0.1", 0)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}{PREFIX}"
@@ -130,7 +133,12 @@ def platform_on(tmp_path: Path) -> PlatformOn:
                     tasks.create_task(cluster.run()),
                     tasks.create_task(platform.controller.run()),
                     tasks.create_task(
-                        Bookkeeping(cluster, ledger, platform.controller.changes).run()
+                        Bookkeeping(
+                            cluster,
+                            ledger,
+                            platform.controller.changes,
+                            seen=lambda: platform.controller.last.snapshot,
+                        ).run()
                     ),
                     tasks.create_task(ledger.run()),
                 ]
@@ -201,3 +209,10 @@ async def simulated(platform_on: PlatformOn) -> AsyncIterator[Served]:
     devices = SimulatedDevices(5, node="lab").devices()
     async with platform_on(SimulatedCluster({"lab": devices}, clock=time.time)) as running:
         yield running
+
+
+@pytest.fixture
+def service(tmp_path: Path, free_port: Callable[[], int]) -> Generator[Service]:
+    service = Service(tmp_path, free_port())
+    yield service
+    service.clean()

@@ -220,7 +220,7 @@ async def test_a_changed_quota_takes_effect_in_the_next_cycle(simulated):
     await nel.submit(job("n", "1"))
     before = (await nel.submit(job("n2", "1"))).workloads[0]
     await root.put_project("nlp", ProjectPut(quota=Decimal(2)))
-    after = await nel.wait(before.id, before.version, timeout_s=10)
+    after = await nel.wait(before.id, before.version, timeout_s=60)
     states = [w.state for w in await ana.workloads()]
 
     assert (before.reason.code, after.reason.code) == ("over_share", "stopping")
@@ -229,11 +229,14 @@ async def test_a_changed_quota_takes_effect_in_the_next_cycle(simulated):
 
 async def test_events_bring_an_overview_at_once_and_after_each_change(simulated):
     ana = await simulated.client("ana")
-    states = []
-    async with aclosing(ana.events()) as events, asyncio.timeout(20):
+    states: list[list[str]] = []
+    async with aclosing(ana.events()) as events, asyncio.timeout(60):
         async for overview in events:
-            states.append([w.state for w in overview.workloads])
-            match states[-1]:
+            now = [w.state for w in overview.workloads]
+            if states[-1:] == [now]:  # something else of it has changed
+                continue
+            states.append(now)
+            match now:
                 case []:
                     await ana.submit(job("exp1", "1"))
                 case ["running"]:
@@ -258,7 +261,7 @@ async def test_a_stream_ends_soon_after_its_readers_token_is_revoked(simulated, 
     monkeypatch.setattr(streams, "SIGN_OF_LIFE_S", 0.1)
     headers = {"Authorization": "Bearer ana-token"}
     async with (
-        httpx.AsyncClient(base_url=simulated.url, headers=headers, timeout=20) as http,
+        httpx.AsyncClient(base_url=simulated.url, headers=headers, timeout=60) as http,
         http.stream("GET", "api/v1/events") as reply,
     ):
         pieces = reply.aiter_bytes()
@@ -316,7 +319,7 @@ async def test_metrics_count_workloads_gpus_and_decisions(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("exp1", "1.0"))
     headers = {"Authorization": "Bearer ana-token"}
-    async with httpx.AsyncClient(base_url=simulated.url, headers=headers) as http:
+    async with httpx.AsyncClient(base_url=simulated.url, headers=headers, timeout=60) as http:
         text = (await http.get("metrics")).text
 
     assert 'runai_workloads{project="vision",state="running"} 1.0' in text
@@ -328,7 +331,7 @@ async def test_metrics_count_workloads_gpus_and_decisions(simulated):
 
 
 async def test_health_is_for_everybody(simulated):
-    async with httpx.AsyncClient(base_url=simulated.url) as http:
+    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
         reply = await http.get("health")
 
     assert (reply.status_code, reply.json()["status"]) == (200, "ok")
@@ -336,9 +339,9 @@ async def test_health_is_for_everybody(simulated):
 
 async def test_the_page_names_its_reader_as_text_and_its_files_are_there(simulated):
     simulated.platform.authenticator._users.actors["<b>"] = Actor("<b>")
-    async with httpx.AsyncClient(base_url=simulated.url) as http:
+    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
         page = await http.get("", headers={"Authorization": "Bearer <b>-token"})
-        files = [await http.get(f"static/{name}") for name in ("live.js", "page.css", "gpus.svg")]
+        files = [await http.get(f"static/{name}") for name in ("live.js", "uplot.js", "gpus.svg")]
         missing = await http.get("static/../views.py")
 
     assert "&lt;b&gt;" in page.text
@@ -348,7 +351,7 @@ async def test_the_page_names_its_reader_as_text_and_its_files_are_there(simulat
 
 
 async def test_every_route_and_its_schemas_are_in_the_openapi_document(simulated):
-    async with httpx.AsyncClient(base_url=simulated.url) as http:
+    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
         document = (await http.get("api/v1/openapi.json")).json()
 
     described = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
 
 from runai.hub_service.api.reports import AgentReport, UsageSample
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.schemas import SubmitRequest, UsageSeries
 from runai.hub_service.errors import InvalidRequest
 
 
@@ -64,3 +64,56 @@ async def test_a_range_that_ends_before_it_begins_is_refused(simulated):
     began, later = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     with pytest.raises(InvalidRequest, match="ends before it begins"):
         await ana.usage_by("project", since=later, until=began)
+
+
+def series(used: float, allocated: float, **given: float | None) -> UsageSeries:
+    """Make ten hours of the ten GPUs of a cluster."""
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    usual = {
+        "since": began, "until": began + timedelta(hours=10), "step_s": 3600, "capacity": 10,
+        "points": [], "allocated_average": allocated / 10, "utilized_average": used / 10,
+        "allocated_gpu_hours": allocated, "used_gpu_hours": used, "idle_gpu_hours": 0,
+        "measured": 1, "simulated": False,
+    }  # fmt: skip
+    return UsageSeries.model_validate(usual | given)
+
+
+PARTS = "More was used than allocated: who holds a part of a GPU may compute on what its neighbours"
+
+
+@pytest.mark.parametrize(
+    ("asked", "utilized", "caveats"),
+    [
+        pytest.param(series(20, 50), 2, [], id="all measured: the average as it is"),
+        pytest.param(
+            # Nine hours of one GPU while the agent was away, then one hour of ten, half of it busy.
+            series(5, 19, utilized_average=5, measured=0.1),
+            0.5,
+            ["Measured 10 % of the time that GPUs were held"],
+            id="what was not measured is not said to be used",
+        ),
+        pytest.param(
+            series(4, 3), pytest.approx(0.4), [PARTS], id="a part computes on what is left"
+        ),
+        pytest.param(
+            series(0, 0, measured=None), 0, [], id="nothing was held: nothing was utilized"
+        ),
+        pytest.param(
+            series(0, 0, measured=None, allocated_average=None, utilized_average=None),
+            None, [], id="nobody watched: nothing is known",
+        ),
+        pytest.param(
+            series(0, 1, measured=0, utilized_average=None),
+            None, ["Measured 0 %"], id="held, and not measured yet",
+        ),
+    ],
+)  # fmt: skip
+def test_what_stands_beside_the_allocated_average_is_over_the_same_time(asked, utilized, caveats):
+    assert asked.utilized_beside_allocated() == utilized
+    assert len(asked.caveats()) == len(caveats)
+    assert all(
+        said.startswith(caveat) for said, caveat in zip(asked.caveats(), caveats, strict=True)
+    )
+    if asked.utilized_average is not None and asked.allocated_gpu_hours:
+        ratio = asked.utilized_beside_allocated() / asked.allocated_average
+        assert ratio == pytest.approx(asked.used_gpu_hours / asked.allocated_gpu_hours)

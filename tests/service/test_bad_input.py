@@ -100,7 +100,7 @@ async def test_a_wrong_submission_gets_one_sentence_and_stores_nothing(
     simulated, who, body, status, code, named, dry_run
 ):
     headers = {"Authorization": f"Bearer {who}-token"} if who else {}
-    async with httpx.AsyncClient(base_url=simulated.url, headers=headers) as http:
+    async with httpx.AsyncClient(base_url=simulated.url, headers=headers, timeout=60) as http:
         params = {"dry_run": dry_run}
         reply = await http.post("api/v1/workloads", json=body, params=params)
 
@@ -119,7 +119,9 @@ async def test_a_name_that_is_taken_is_refused_with_the_way_to_free_it(simulated
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest.model_validate(JOB))
     async with httpx.AsyncClient(
-        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+        base_url=simulated.url,
+        headers={"Authorization": "Bearer ana-token"},
+        timeout=60,
     ) as http:
         reply = await http.post("api/v1/workloads", json=JOB)
 
@@ -132,7 +134,9 @@ async def test_one_taken_name_of_an_array_stores_none_of_it(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp-2", command=["true"]))
     async with httpx.AsyncClient(
-        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+        base_url=simulated.url,
+        headers={"Authorization": "Bearer ana-token"},
+        timeout=60,
     ) as http:
         reply = await http.post(
             "api/v1/workloads", json={"name": "exp", "command": ["true"], "array": 5}
@@ -146,7 +150,9 @@ async def test_whoever_is_in_several_projects_is_told_to_name_one(simulated):
     root = await simulated.client("root")
     await root.put_project("nlp", ProjectPut(members=["ana"]))
     async with httpx.AsyncClient(
-        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+        base_url=simulated.url,
+        headers={"Authorization": "Bearer ana-token"},
+        timeout=60,
     ) as http:
         reply = await http.post("api/v1/workloads", json=JOB)
 
@@ -191,7 +197,9 @@ async def test_every_other_wrong_request_gets_one_sentence_too(
 ):
     projects = await simulated.platform.cluster.projects()
     async with httpx.AsyncClient(
-        base_url=simulated.url, headers={"Authorization": f"Bearer {who}-token"}
+        base_url=simulated.url,
+        headers={"Authorization": f"Bearer {who}-token"},
+        timeout=60,
     ) as http:
         reply = await http.request(method, f"api/v1/{path}", json=body)
 
@@ -202,7 +210,9 @@ async def test_every_other_wrong_request_gets_one_sentence_too(
 
 async def test_a_body_that_is_no_json_is_said_to_be_none(simulated):
     async with httpx.AsyncClient(
-        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+        base_url=simulated.url,
+        headers={"Authorization": "Bearer ana-token"},
+        timeout=60,
     ) as http:
         reply = await http.post("api/v1/workloads", content=b"{name: exp1}")
 
@@ -227,7 +237,9 @@ async def test_what_fails_unexpectedly_has_a_number_that_is_in_the_log(simulated
 
     simulated.platform.cluster.workloads = broken
     async with httpx.AsyncClient(
-        base_url=simulated.url, headers={"Authorization": "Bearer ana-token"}
+        base_url=simulated.url,
+        headers={"Authorization": "Bearer ana-token"},
+        timeout=60,
     ) as http:
         reply = await http.get("api/v1/workloads")
 

@@ -18,7 +18,7 @@ from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller import AT_LEAST_EVERY_S, THREAD_ABOVE, Controller, Cycle
-from runai.hub_service.scheduler import Plan, Policy, Snapshot, Wait, decide
+from runai.hub_service.scheduler import Index, Plan, Policy, Snapshot, Wait, decide
 from runai.hub_service.scheduler.quantity import MilliGpu
 
 
@@ -208,7 +208,7 @@ def test_a_change_during_a_cycle_is_not_missed(loop, cluster):
 def test_a_large_cluster_is_decided_about_beside_the_event_loop(loop, cluster):
     threads: set[bool] = set()
 
-    def notes_its_thread(snapshot: Snapshot) -> Plan:
+    def notes_its_thread(_seen: Snapshot | Index) -> Plan:
         threads.add(threading.current_thread() is threading.main_thread())
         return Plan()
 

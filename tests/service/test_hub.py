@@ -7,169 +7,69 @@ nel (in the group nlp-people) and root (an admin). What it may cost is one hub f
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from starlette.requests import Request
 
+from hub_database import failing
 from runai.hub_service.api.hub_auth import KEEP_S, HubAuthenticator
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.streams import CHECK_EVERY_S
+from runai.hub_service.cli.cluster_examination import check_hub
 from runai.hub_service.config import Config
-from waiting import eventually
+from runai.hub_service.errors import RunaiError
+from users_hub import (
+    IMPOSTOR,
+    OPEN,
+    READER,
+    ROOT,
+    SUBMIT,
+    Hub,
+    log_in,
+    login_cookies,
+    users_hub,
+)
 
 pytestmark = [pytest.mark.hub]
-
-PASSWORD = "a-password-of-the-tests"
-TESTER = "token-of-the-tester"
-READER = "token-with-the-rights-of-the-service"
-IMPOSTOR = "token-of-the-service-named-ana"
-OPEN = "access:services!service=runai"
-SUBMIT = "custom:runai:submit"
-ROOT = "/services/runai/"
-
-CONFIG = """
-import sys
-c.JupyterHub.bind_url = "http://127.0.0.1:{port}/"
-c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub_port}"
-c.JupyterHub.proxy_class = "runai-embedded"
-c.JupyterHub.allow_named_servers = True
-c.JupyterHub.db_url = "sqlite:///{data}/jupyterhub.sqlite"
-c.JupyterHub.cookie_secret_file = "{data}/cookie_secret"
-c.JupyterHub.pid_file = ""
-c.JupyterHub.authenticator_class = "dummy"
-c.DummyAuthenticator.password = "{password}"
-c.Authenticator.allow_all = True
-c.JupyterHub.spawner_class = "simple"
-c.SimpleLocalProcessSpawner.home_dir_template = "{data}/{{username}}"
-c.Spawner.cmd = ["sleep", "600"]
-c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
-c.Authenticator.admin_users = {{"root"}}
-c.JupyterHub.load_groups = {{"nlp-people": {{"users": ["nel"]}}}}
-c.JupyterHub.services = [
-    {{
-        "name": "runai",
-        "url": "http://127.0.0.1:{service_port}",
-        "command": [sys.executable, "-P", "-m", "runai.hub_service"],
-        "oauth_no_confirm": True,
-        "oauth_client_allowed_scopes": ["{open}", "{submit}"],
-        "environment": {{
-            "RUNAI_DATA_DIR": "{data}",
-            "RUNAI_HUB_TOKEN": "hub-secret",
-            "RUNAI_SIMULATE": "2",
-            "RUNAI_PROJECTS": "{data}/projects.yaml",
-        }},
-    }},
-    {{"name": "tester", "api_token": "{tester}"}},
-    {{"name": "reader", "api_token": "{reader}"}},
-    {{"name": "ana", "api_token": "{impostor}"}},
-]
-c.JupyterHub.custom_scopes = {{"{submit}": {{"description": "Submit."}}}}
-c.JupyterHub.load_roles = [
-    {{"name": "user", "scopes": ["self", "{open}", "{submit}"]}},
-    {{
-        "name": "tester",
-        "services": ["tester"],
-        "scopes": ["admin:users", "admin:servers", "tokens"],
-    }},
-    {{"name": "impostor", "services": ["ana"], "scopes": ["{open}", "{submit}"]}},
-    {{
-        "name": "runai",
-        "services": ["runai", "reader"],
-        "scopes": ["list:users", "read:users:groups", "read:roles:users", "read:servers"],
-    }},
-]
-"""
-
-PROJECTS = """
-projects:
-  vision:
-    quota: 1
-    members: [ana]
-  nlp:
-    quota: 1
-    groups: [nlp-people]
-"""
-
-
-@dataclass
-class Hub:
-    url: str
-
-    @property
-    def admin(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"token {TESTER}"})
-
-    def token(self, user: str, *scopes: str) -> str:
-        with self.admin as http:
-            http.post(f"/hub/api/users/{user}")
-            reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
-            return str(reply.json()["token"])
-
-    def ask(self, token: str, path: str, method: str = "GET", **request: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=self.url, headers=headers, timeout=30) as http:
-            return http.request(method, f"{ROOT}{path}", **request)
 
 
 @pytest.fixture(scope="session")  # xdist may run other modules in between
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    data = tmp_path_factory.mktemp("hub")
-    port = unused_port()
-    (data / "projects.yaml").write_text(PROJECTS)
-    (data / "config.py").write_text(
-        CONFIG.format(
-            port=port,
-            hub_port=unused_port(),
-            service_port=unused_port(),
-            data=data,
-            password=PASSWORD,
-            tester=TESTER,
-            impostor=IMPOSTOR,
-            reader=READER,
-            open=OPEN,
-            submit=SUBMIT,
-        )
+    with users_hub(tmp_path_factory.mktemp("hub")) as running:
+        yield running
+
+
+# -- what doctor asks ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token", "verdict", "told"),
+    [
+        (READER, "ok", "JupyterHub knows the service as runai"),
+        (IMPOSTOR, "failure", "the service may not list:users, read:groups"),
+        ("made-up", "failure", "JupyterHub does not know the service's token (status 403)"),
+    ],
+    ids=["with its role", "without a role", "another token"],
+)
+def test_doctor_tells_whether_the_hub_knows_the_service(hub, token, verdict, told):
+    settings = Config.from_environment(
+        {
+            "RUNAI_DATA_DIR": "/data",
+            "RUNAI_HUB_TOKEN": "secret",
+            "JUPYTERHUB_API_URL": f"{hub.url}/hub/api",
+            "JUPYTERHUB_API_TOKEN": token,
+        }
     )
-    with (data / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jupyterhub", "-f", str(data / "config.py")],
-            cwd=data,
-            stdout=log,
-            stderr=log,
-            env={k: v for k, v in os.environ.items() if not k.startswith("JUPYTERHUB")},
-        )
-    try:
-        eventually(lambda: _answers(f"http://127.0.0.1:{port}{ROOT}health", process), within=90)
-        yield Hub(f"http://127.0.0.1:{port}")
-    except AssertionError:
-        print((data / "log").read_text())
-        raise
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
 
+    (found,) = check_hub(settings.hub)
 
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None
-    try:
-        return httpx.get(url).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
+    assert (found.verdict, found.text[: len(told)]) == (verdict, told)
+    assert bool(found.mend) == (verdict == "failure")
 
 
 # -- tokens --------------------------------------------------------------------------------------
@@ -226,15 +126,93 @@ def test_an_unknown_token_is_refused_without_being_repeated(hub):
     assert "no-token-of-this-hub" not in reply.text
 
 
-def test_a_revoked_token_opens_nothing_any_more(hub):
+def test_a_hub_that_knows_nobody_is_not_believed_about_a_token(hub):
     token = hub.token("ana", OPEN, SUBMIT)
+    with failing(hub.data, reads=True):
+        reply = hub.ask(token, "api/v1/whoami")
+
+    assert (reply.status_code, reply.json()["code"]) == (503, "hub_unavailable")
+    assert hub.ask(token, "api/v1/whoami").json()["name"] == "ana"
+
+
+@dataclass
+class Clock:
+    """The time by which what the hub said is forgotten."""
+
+    ahead: float = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    import jupyterhub.services.auth
+
+    from runai.hub_service.api import hub_auth
+
+    clock = Clock()
+    for module in (jupyterhub.services.auth, hub_auth):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def asker(hub: Hub) -> HubAuthenticator:
+    """Make the service's own authenticator, so that its clock is ours."""
+    settings = Config.from_environment(
+        {
+            "RUNAI_DATA_DIR": "/unused",
+            "RUNAI_HUB_TOKEN": "unused",
+            "JUPYTERHUB_API_URL": f"{hub.url}/hub/api",
+            "JUPYTERHUB_API_TOKEN": READER,
+        }
+    )
+    assert settings.hub is not None
+    return HubAuthenticator(settings.hub, prefix=ROOT, secret="unused")
+
+
+async def who_asks(users: HubAuthenticator, token: str) -> Actor | str:
+    headers = [(b"authorization", f"Bearer {token}".encode())]
+    request = Request({"type": "http", "method": "GET", "path": ROOT, "headers": headers})
+    try:
+        return await users.actor(request)
+    except RunaiError as refused:
+        return refused.code
+
+
+async def test_a_revoked_token_that_was_just_used_opens_nothing_after_a_minute(hub, clock):
+    token, users = hub.token("ana", OPEN, SUBMIT), asker(hub)
+    assert isinstance(await who_asks(users, token), Actor)
     with hub.admin as http:
         tokens = http.get("/hub/api/users/ana/tokens").json()["api_tokens"]
         newest = max(tokens, key=lambda one: one["created"])
         http.delete(f"/hub/api/users/ana/tokens/{newest['id']}")
 
+    clock.ahead = KEEP_S + 1
+    after = await who_asks(users, token)
+    await users.close()
+
+    assert after == "unauthenticated"
     assert hub.ask(token, "api/v1/whoami").status_code == httpx.codes.UNAUTHORIZED
-    assert KEEP_S <= 60  # one that was used just before lives no longer than this
+    assert KEEP_S + CHECK_EVERY_S < 60  # a stream asks again in between
+
+
+async def test_a_changed_group_takes_effect_within_a_minute(hub, clock):
+    token, users = hub.token("gus", OPEN, SUBMIT), asker(hub)
+    with hub.admin as http:
+        http.post("/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
+    before = await who_asks(users, token)
+    with hub.admin as http:
+        http.request("DELETE", "/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
+
+    clock.ahead = KEEP_S + 1
+    after = await who_asks(users, token)
+    await users.close()
+
+    assert isinstance(before, Actor)
+    assert isinstance(after, Actor)
+    assert before.groups == frozenset({"nlp-people"})
+    assert after.groups == frozenset()
 
 
 def test_the_hub_process_submits_for_a_user_in_that_users_groups(hub):
@@ -255,18 +233,8 @@ def test_the_hub_tells_which_servers_there_are_those_under_way_included(hub):
             http.post(f"/hub/api/users/{name}")
             http.post(f"/hub/api/users/{name}/servers/{server}")
 
-    settings = Config.from_environment(
-        {
-            "RUNAI_DATA_DIR": "/unused",
-            "RUNAI_HUB_TOKEN": "unused",
-            "JUPYTERHUB_API_URL": f"{hub.url}/hub/api",
-            "JUPYTERHUB_API_TOKEN": READER,
-        }
-    )
-
     async def ask() -> dict[str, set[str]]:
-        assert settings.hub is not None
-        users = HubAuthenticator(settings.hub, prefix=ROOT, secret="unused")
+        users = asker(hub)
         try:
             return {name: set(servers) for name, servers in (await users.servers()).items()}
         finally:
@@ -287,20 +255,6 @@ def browser(hub) -> Iterator[httpx.Client]:
         yield http
 
 
-def log_in(browser: httpx.Client, name: str = "ana") -> httpx.Response:
-    """Open the page, as a browser does: it leads to the hub's form and back."""
-    form = browser.get(ROOT)
-    assert form.url.path == "/hub/login"
-    xsrf = re.search(r'name="_xsrf" value="([^"]+)"', form.text)
-    assert xsrf is not None
-    fields = {"username": name, "password": PASSWORD, "_xsrf": xsrf[1]}
-    return browser.post(str(form.url), data=fields)
-
-
-def login_cookies(browser: httpx.Client) -> dict[str, Any]:
-    return {c.name: c for c in browser.cookies.jar if c.path == ROOT}
-
-
 def test_the_page_opens_after_the_hubs_login(browser):
     page = log_in(browser)
 
@@ -313,7 +267,7 @@ def test_the_page_opens_after_the_hubs_login(browser):
 
 
 def test_the_login_uses_a_state_and_a_challenge(hub):
-    with httpx.Client(base_url=hub.url) as http:
+    with httpx.Client(base_url=hub.url, timeout=60) as http:
         redirect = http.get(f"{ROOT}login")
     query = parse_qs(urlsplit(redirect.headers["location"]).query)
 
@@ -322,7 +276,18 @@ def test_the_login_uses_a_state_and_a_challenge(hub):
 
 
 @pytest.mark.parametrize(
-    "elsewhere", ["https://evil.example/", "//evil.example/", "/services/runai/..//evil", "/hub/"]
+    "elsewhere",
+    [
+        "https://evil.example/",
+        "//evil.example/",
+        "/services/runai/..//evil",
+        "/hub/",
+        "/services/runai/../../user/eve/",
+        "/services/runai/%2e%2e/%2e%2e/user/eve/",
+        "/services/runai/\\evil.example",
+        "/services/runai/?a\r\nSet-Cookie: b=c",
+        "/services/runai/?a=//evil.example",
+    ],
 )
 def test_the_login_leads_to_no_other_place(browser, elsewhere):
     log_in(browser)
@@ -331,9 +296,18 @@ def test_the_login_leads_to_no_other_place(browser, elsewhere):
     assert (page.status_code, page.url.path) == (200, ROOT)
 
 
+def test_the_login_leads_back_to_the_range_that_was_asked_for(hub, browser):
+    log_in(browser)
+    browser.cookies.delete("service-runai", path=ROOT)
+    page = browser.get(f"{ROOT}consumption", params={"range": "7d"})
+
+    assert (page.url.path, page.url.query) == (f"{ROOT}consumption", b"range=7d")
+    assert "the last 7 days" in page.text
+
+
 def test_a_login_that_another_browser_began_is_refused(hub, browser):
     log_in(browser)
-    with httpx.Client(base_url=hub.url) as other:
+    with httpx.Client(base_url=hub.url, timeout=60) as other:
         begun = other.get(f"{ROOT}login").headers["location"]
     # The victim's browser is sent to an address with the attacker's state.
     page = browser.get(begun)
@@ -388,7 +362,7 @@ def test_a_cookie_that_somebody_has_changed_is_no_login(hub, browser):
     log_in(browser)
     cookie = login_cookies(browser)["service-runai"]
     forged = cookie.value.rsplit("|", 1)[0] + "|" + "0" * 64
-    with httpx.Client(base_url=hub.url, cookies={cookie.name: forged}) as forger:
+    with httpx.Client(base_url=hub.url, cookies={cookie.name: forged}, timeout=60) as forger:
         reply = forger.get(f"{ROOT}api/v1/whoami")
 
     assert reply.status_code == httpx.codes.UNAUTHORIZED

@@ -84,6 +84,9 @@ async def session(hub, node):
     assert server.stdout is not None
     server.stdout.readline()
     process = psutil.Process(server.pid)
+    both = [process, *process.children()]
+    # One that is still on its way to where it waits works a little: its GPU would be in use.
+    await eventually_async(lambda: all(p.status() == psutil.STATUS_SLEEPING for p in both))
     report = ProcessReport(pid=server.pid, created=process.create_time())
     await hub.attach("vision/lab", report)
     for _ in range(3):  # learns of it, notes its counters, measures
@@ -133,7 +136,7 @@ async def test_a_project_may_release_the_gpu_and_the_server_goes_on(
     await eventually_async(released)
     after = await shown(ana)
 
-    assert (coming.takes, coming.keeps_left) == ("release", 2)
+    assert (coming.takes, coming.keeps_left, coming.releasable) == ("release", 2, True)
     assert not kernel.is_running() or kernel.status() == psutil.STATUS_ZOMBIE
     assert session.is_running()
     assert (after.state, after.allocated, after.idle) == ("running", 0, None)
@@ -179,6 +182,25 @@ async def test_an_owner_may_give_the_gpu_back_at_once(session, node, ana):
     await eventually_async(released)
     assert session.is_running()
     assert await told(ana, "ana gives its GPUs back")
+
+
+async def test_a_session_of_one_command_is_idle_and_gives_nothing_back(served, node, ana, root):
+    await root.put_project("vision", ProjectPut(idle_session=IdlePut(badge_s=60)))
+    sleeps = [sys.executable, "-c", "import signal; signal.pause()"]
+    asked = SubmitRequest(
+        name="lab", project="vision", kind="session", command=sleeps, gpus=Decimal(1)
+    )
+    await ana.submit(asked)
+
+    async def idle() -> bool:
+        await node.report()
+        return bool((await shown(ana)).idle)
+
+    await eventually_async(idle)
+
+    assert not (await shown(ana)).idle.releasable
+    with pytest.raises(Conflict, match="no running session with GPUs"):
+        await ana.release("vision/lab")
 
 
 async def test_a_session_may_end_while_it_is_released(session, node, ana):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.present import NOTICE_FOR_S, RECENT_S, Present
 from runai.hub_service.api.reports import AgentReport, Notice, ProcessSample
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.limits.sharing import TimeSliced
 from runai.hub_service.limits.tiers import Tier
+
+DEVICE = SimulatedDevices(1, node="lab").devices()[0].uuid
+"""One of those that the fixture's node has."""
 
 
 def job(name: str, **asked) -> SubmitRequest:
@@ -22,7 +26,7 @@ def notice(workload: str, text: str = "uses too much") -> Notice:
 def process(pid: int, mib: int | None, **more) -> ProcessSample:
     told = {"workload": "vision/exp1", "worker": "vision/exp1-0", "name": "python3", **more}
     return ProcessSample(
-        device="GPU-0", pid=pid, account="ana", utilization=0.1, memory_mib=mib, **told
+        device=DEVICE, pid=pid, account="ana", utilization=0.1, memory_mib=mib, **told
     )
 
 

@@ -34,7 +34,7 @@ class Machine:
         (directory / "projects.yaml").write_text(PROJECTS)
         self.root = f"http://127.0.0.1:{port}/services/runai/"
         self.metrics = f"127.0.0.1:{metrics_port}"
-        self.hub = Client(self.root, HUB_TOKEN, patience_s=60)
+        self.hub = Client(self.root, HUB_TOKEN, patience_s=120)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))}
         self._ours = kept | {"RUNAI_SIMULATE": "1", "RUNAI_AGENT_TOKEN": NODE_TOKEN}
         self._services = {
@@ -73,7 +73,7 @@ class Machine:
 
     def reports(self, of: str) -> float:
         """Return what the agent says of its reports: sent, waiting or dropped."""
-        told = httpx.get(f"http://{self.metrics}/metrics").text
+        told = httpx.get(f"http://{self.metrics}/metrics", timeout=60).text
         (value,) = (
             sample.value
             for family in text_string_to_metric_families(told)
@@ -112,7 +112,7 @@ def test_it_reports_buffers_while_the_service_is_away_and_delivers_then(machine)
     sent = machine.reports("sent")
     machine.service = machine.start_service()
 
-    eventually(lambda: machine.reports("waiting") == 0, what="what waited is delivered")
+    eventually(lambda: machine.reports("waiting") == 0, within=120, what="what waited is delivered")
     assert machine.reports("sent") > sent + 3
     assert machine.reports("dropped") == 0
     eventually(machine.utilized, what="its reports count again")
@@ -121,7 +121,7 @@ def test_it_reports_buffers_while_the_service_is_away_and_delivers_then(machine)
 
 def test_its_token_reports_of_its_node_and_can_do_nothing_else(machine):
     headers = {"Authorization": f"Bearer {NODE_TOKEN}"}
-    with httpx.Client(base_url=machine.root, headers=headers) as http:
+    with httpx.Client(base_url=machine.root, headers=headers, timeout=60) as http:
         document = http.get("api/v1/openapi.json").raise_for_status().json()
 
         def asked(method: str, path: str) -> int:

@@ -37,7 +37,13 @@ async def in_a_session(simulated):
 
     async def run(source: str, **more: str):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-        client = nbclient.NotebookClient(notebook, kernel_name="python3", allow_errors=True)
+        client = nbclient.NotebookClient(
+            notebook,
+            kernel_name="python3",
+            allow_errors=True,
+            startup_timeout=200,
+            iopub_timeout=60,
+        )
         await client.async_execute(env=env | more)
         return notebook.cells[0].outputs
 
@@ -48,9 +54,11 @@ async def in_a_session(simulated):
 async def reported(simulated):
     """Have the agent report two kernels, and that one was interrupted."""
     agent = await simulated.client("agent")
+    (node,) = await (await simulated.client("ana")).nodes()
+    device = node.devices[0].uuid
     processes = tuple(
         ProcessSample(
-            device="GPU-0",
+            device=device,
             pid=pid,
             workload="vision/exp1",
             worker="vision/exp1-0",

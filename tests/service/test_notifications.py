@@ -213,7 +213,9 @@ def mailbox() -> Iterator[tuple[Mailbox, str]]:
         fits = isinstance(data, LoginPassword) and data.password == SECRET.encode()
         return AuthResult(success=fits, handled=False)
 
-    server = AnyPort(box, "127.0.0.1", 0, authenticator=known, auth_require_tls=False)
+    server = AnyPort(
+        box, "127.0.0.1", 0, authenticator=known, auth_require_tls=False, ready_timeout=60
+    )
     server.start()
     yield box, f"127.0.0.1:{server.port}"
     server.stop()

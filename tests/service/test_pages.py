@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import re
 import zlib
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
-from runai.hub_service.api.page_parts import life, project_rows
+from runai.hub_service.api.page_parts import life, project_rows, quota_of_all
+from runai.hub_service.api.page_reply import pieces
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.schemas import HistoryView, ProjectPut, ProjectView, SubmitRequest
 
@@ -43,6 +47,7 @@ async def test_the_first_paint_has_everything_in_it(simulated):
     assert "GPU 4" in text
     assert 'aria-label="vision: ' in text
     assert "average utilization" in text
+    assert 'data-quota="5.0"' in text
 
 
 async def test_what_is_typed_is_text(simulated):
@@ -61,6 +66,7 @@ async def test_members_see_a_workload_of_their_project_but_not_its_life(simulate
     seen = (await page(simulated, "mia", "workloads/vision/exp1")).text
     unknown = await page(simulated, "nel", "workloads/vision/exp1")
 
+    assert "<code>runai list</code>" in unknown.text
     assert "submitted by ana" in mine
     assert 'id="logs"' in mine
     assert "vision/exp1" in seen
@@ -134,6 +140,40 @@ async def test_a_page_is_compressed_for_who_reads_that(simulated):
     assert b"<!doctype html>" in zlib.decompress(raw, 31)
 
 
+async def test_a_page_begins_to_leave_before_its_last_row_is_rendered():
+    rendered: list[str] = []
+
+    def rows():
+        for number in range(1000):
+            rendered.append(f"<p>{number}</p>" + " " * 100)
+            yield rendered[-1]
+
+    sent = pieces(rows())
+    first = await anext(sent)
+    at_first = len(rendered)
+    rest = [piece async for piece in sent]
+
+    assert first.startswith(b"<p>0</p>")
+    assert at_first < 200
+    assert (first + b"".join(rest)).decode() == "".join(rendered)
+
+
+async def test_its_style_comes_with_the_page_by_leave_of_its_policy(simulated):
+    reply = await page(simulated, "ana")
+    styles = re.findall(r"<style>(.*?)</style>", reply.text, flags=re.DOTALL)
+    hashes = {
+        f"'sha256-{b64encode(hashlib.sha256(style.encode()).digest()).decode()}'"
+        for style in styles
+    }
+    policy = dict(
+        part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; ")
+    )
+
+    assert len(styles) == 2
+    assert hashes == set(policy["style-src"].split())
+    assert 'rel="stylesheet"' not in reply.text
+
+
 async def test_projects_are_created_below_others_and_shown_as_a_tree(simulated):
     root = await simulated.client("root")
     await root.put_project("video", ProjectPut(parent="vision", quota="0.5"))
@@ -154,13 +194,28 @@ def test_the_parts_of_a_bar_are_sessions_jobs_and_what_is_over_quota():
     [row] = project_rows([project("a", allocated=3, build_allocated=0.5)], 4)
 
     assert [row["build"], row["train"], row["over"]] == [0.125, 0.375, 0.25]
-    assert row["words"] == "3 of 2 · 1 over quota"
+    assert row["figures"] == ["3 of 2", "1 over quota"]
 
 
 def test_a_project_without_a_bound_is_never_over_it():
     [row] = project_rows([project("a", quota=None, allocated=3)], 4)
 
-    assert (row["over"], row["quota"], row["words"]) == (0, None, "3 of ∞")
+    assert (row["over"], row["quota"], row["figures"]) == (0, None, ["3 of ∞"])
+
+
+@pytest.mark.parametrize(
+    ("projects", "expected"),
+    [
+        pytest.param([project("a"), project("b", quota=1.5)], 3.5, id="of all together"),
+        pytest.param(
+            [project("a"), project("c", parent="a", quota=1)], 2, id="a part is in its whole"
+        ),
+        pytest.param([project("a"), project("b", quota=None)], None, id="one without bound"),
+        pytest.param([], None, id="no projects"),
+    ],
+)
+def test_the_quota_of_all_is_that_of_the_roots(projects, expected):
+    assert quota_of_all(projects) == expected
 
 
 def test_a_child_stands_below_its_parent():

@@ -84,7 +84,7 @@ async def test_a_fault_is_one_line_of_text(simulated):
     body = report(simulated.platform, {"GPU": ""}).model_dump(mode="json")
     body["devices"][0]["fault"] = "two\nlines"
     url, token = f"{simulated.url}api/v1/nodes/lab/samples", "agent-token"
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
         reply = await http.post(url, json=body)
 
     assert reply.status_code == 400

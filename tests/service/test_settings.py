@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from runai.hub_service.allowance import Allowance
 from runai.hub_service.clusters.elastic_state import ElasticRules
+from runai.hub_service.clusters.keeping import Keeping
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.config import Config
 from runai.hub_service.connection import (
@@ -88,6 +90,51 @@ def test_how_eagerly_elastic_jobs_grow_is_set():
 def test_how_eagerly_they_grow_must_make_sense(name, value):
     with pytest.raises(InvalidRequest, match=f"{name} is '{value}'"):
         Config.from_environment(LEAST | {name: value})
+
+
+def test_what_people_may_ask_at_once_is_set():
+    given = Config.from_environment(
+        LEAST
+        | {
+            "RUNAI_USER_CALLS": "5",
+            "RUNAI_USER_OPEN": "0",
+            "RUNAI_SUBMISSIONS_AT_ONCE": "7",
+            "RUNAI_USER_TIME": "20",
+        }
+    )
+
+    assert given.allowance == Allowance(
+        calls_per_s=5, open_at_once=0, submissions_at_once=7, time_percent=20
+    )
+    assert Config.from_environment(LEAST).allowance == Allowance(30, 200, 256, 15)
+
+
+@pytest.mark.parametrize("value", ["-1", "many", "1.5", "1000001"])
+@pytest.mark.parametrize(
+    "name", ["RUNAI_USER_CALLS", "RUNAI_USER_OPEN", "RUNAI_SUBMISSIONS_AT_ONCE", "RUNAI_USER_TIME"]
+)
+def test_what_people_may_ask_must_make_sense(name, value):
+    with pytest.raises(InvalidRequest, match=f"{name} is '{value}'"):
+        Config.from_environment(LEAST | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        pytest.param({}, Keeping(for_s=30 * 86400, most=10_000), id="a month"),
+        pytest.param({"RUNAI_JOBS_TTL": "86400"}, Keeping(for_s=86400), id="a day"),
+        pytest.param({"RUNAI_JOBS_TTL": "0"}, Keeping(for_s=600), id="never less than ten minutes"),
+        pytest.param({"RUNAI_JOBS_KEPT": "100"}, Keeping(most=100), id="so many"),
+    ],
+)
+def test_for_how_long_finished_workloads_are_kept_is_set(given, kept):
+    assert Config.from_environment(LEAST | given).keeping == kept
+
+
+@pytest.mark.parametrize("name", ["RUNAI_JOBS_TTL", "RUNAI_JOBS_KEPT"])
+def test_how_long_they_are_kept_must_make_sense(name):
+    with pytest.raises(InvalidRequest, match=f"{name} is 'long'"):
+        Config.from_environment(LEAST | {name: "long"})
 
 
 def test_the_ledger_may_be_on_a_postgresql_server():

@@ -124,6 +124,17 @@ def test_a_strict_queue_lets_nobody_pass(jobs, setting, policy, waits, violated)
 
     assert run.mean_waits == waits
     assert run.results.violation_h == pytest.approx(violated / HOUR)
+    assert run.longest_violation_s == violated
+
+
+def test_a_promise_is_broken_until_the_next_decision_and_no_longer(jobs, setting):
+    # Decisions at 0, 10, 20, 30, 40: a1 ends at 15 and a2 at 35, with somebody waiting each time.
+    rows = jobs(("a1", "a", 0, 1, 15), ("a2", "a", 10, 1, 15), ("a3", "a", 30, 1, 15))
+
+    run = simulate(rows, "quota", setting(gpus=1, quotas={"a": 1}, every=10, since=0, until=100))
+
+    assert run.results.violation_h == pytest.approx(10 / HOUR)
+    assert run.longest_violation_s == 5
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,12 @@ def test_a_gzipped_trace_is_read_too(tmp_path):
     assert [row.job for row in read_trace(path)] == ["j"]
 
 
+def test_a_spreadsheets_trace_is_read_too(tmp_path):
+    path = written(tmp_path, f"\ufeff{HEADER.replace(',', ', ')}", "j, a, 0, 1, 5")
+
+    assert [(row.job, row.project) for row in read_trace(path)] == [("j", "a")]
+
+
 def test_optional_columns_may_be_empty(tmp_path):
     header = f"{HEADER},min_workers,max_workers,checkpoint_cost_s,kind"
     path = written(tmp_path, header, "j,a,0,2,5,1,4,60,job", "k,a,0,2,5,,,,")
@@ -99,6 +105,22 @@ def test_optional_columns_may_be_empty(tmp_path):
             id="indivisible",
         ),
         pytest.param([HEADER, '"j,a,0,1,5'], "line 2: this is no CSV", id="no-csv"),
+        pytest.param(
+            [HEADER, f"j,a,0,1,{'9' * 13}"], "column duration_s: '9{13}' is too large", id="endless"
+        ),
+        pytest.param(
+            [HEADER, f"j,a,{'9' * 5000},1,5"], "submit_s: '9{20,60}…' is too large", id="digits"
+        ),
+        pytest.param(
+            [f"{HEADER},gpu_memory_mib,workers", "j,a,0,0,5,4096,10001"],
+            "column workers: '10001' is too large: a job has at most 10000",
+            id="too-many-workers",
+        ),
+        pytest.param(
+            [f"{HEADER},min_workers", "j,a,0,10001,5,1"],
+            "column gpus: 10001 elastic workers are too many",
+            id="too-many-elastic",
+        ),
     ],
 )
 def test_a_mistake_names_line_column_and_value(tmp_path, lines, said):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -128,20 +128,22 @@ async def test_each_offer_says_what_would_happen(
     hub_client: AsyncClient, submission: Callable[..., SubmitRequest]
 ):
     await Admission(hub_client, lambda _: None).admit(submission("bo", "1"), within_s=60)
-    [vision] = await form_choices(hub_client, Person("ana"))
+    [vision] = (await form_choices(hub_client, Person("ana"))).projects
 
     assert (vision.name, vision.summary) == ("vision", "sessions use 1 of 1.5 GPUs")
-    assert [(c.label, c.detail, c.waits, c.refused) for c in vision.choices] == [
+    why = "vision uses 1 of its 1.5 build GPUs: bo 1.0; expected to start"
+    said = [(c.label, c.detail, c.waits.partition(" in ")[0], c.refused) for c in vision.choices]
+    assert said == [
         ("¼ GPU", "4 GiB (simulated)", "", ""),
         ("½ GPU", "8 GiB (simulated)", "", ""),
-        ("1 GPU", "16 GiB (simulated)", "vision uses 1 of its 1.5 build GPUs: bo 1.0", ""),
+        ("1 GPU", "16 GiB (simulated)", why, ""),
         ("Without a GPU", "", "", ""),
     ]
     assert [workload.user for workload in await hub_client.workloads()] == ["bo"]
 
 
 async def test_who_is_in_no_project_is_offered_none(hub_client: AsyncClient):
-    assert await form_choices(hub_client, Person("out")) == []
+    assert (await form_choices(hub_client, Person("out"))).projects == []
 
 
 class TestRendered:
@@ -150,16 +152,16 @@ class TestRendered:
     @pytest.fixture
     async def projects(
         self, hub_client: AsyncClient, submission: Callable[..., SubmitRequest]
-    ) -> list[ProjectChoices]:
+    ) -> Sequence[ProjectChoices]:
         await Admission(hub_client, lambda _: None).admit(submission("bo", "1"), within_s=60)
-        return await form_choices(hub_client, Person("ana"))
+        return (await form_choices(hub_client, Person("ana"))).projects
 
-    async def test_each_choice_has_a_label_of_its_own(self, projects: list[ProjectChoices]):
+    async def test_each_choice_has_a_label_of_its_own(self, projects: Sequence[ProjectChoices]):
         labels = re.findall(r"<label[^>]*>([^<]*)</label>", render(projects, last={}))
 
         assert labels == ["¼ GPU", "½ GPU", "1 GPU", "Without a GPU", "Other amount"]
 
-    async def test_what_would_wait_says_why(self, projects: list[ProjectChoices]):
+    async def test_what_would_wait_says_why(self, projects: Sequence[ProjectChoices]):
         html = render(projects, last={})
 
         assert html.count("free now") == 2
@@ -179,7 +181,7 @@ class TestRendered:
         ],
     )
     async def test_the_last_choice_is_kept(
-        self, projects: list[ProjectChoices], last: dict[str, Any], marked: str, written: str
+        self, projects: Sequence[ProjectChoices], last: dict[str, Any], marked: str, written: str
     ):
         html = render(projects, last=last)
 
@@ -198,7 +200,9 @@ class TestRendered:
         assert "The service &lt;b&gt;is away&lt;/b&gt;." in html
         assert "not a member" not in html
 
-    async def test_only_the_chosen_projects_choice_is_marked(self, projects: list[ProjectChoices]):
+    async def test_only_the_chosen_projects_choice_is_marked(
+        self, projects: Sequence[ProjectChoices]
+    ):
         [vision] = projects
         two = [replace(vision, name="nlp"), vision]
         html = render(two, last={"project": "nlp", "gpus": "0.5"})

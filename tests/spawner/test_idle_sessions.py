@@ -18,7 +18,7 @@ from hub_platform import TESTER_TOKEN, HubPlatform
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.client import Client
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
 
 DEVICES = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
 CLIENT = """
@@ -29,13 +29,13 @@ file, call, code = sys.argv[1:]
 client = BlockingKernelClient(connection_file=file)
 client.load_connection_file()
 client.start_channels()
-client.wait_for_ready(timeout=30)
+client.wait_for_ready(timeout=90)
 if call == "execute_interactive":
-    client.execute_interactive(code, timeout=30)
+    client.execute_interactive(code, timeout=90)
 else:
     # Channels are closed without lingering: what the kernel has not taken by then is lost.
     told = client.execute(code)
-    while (message := client.get_iopub_msg(timeout=30))["msg_type"] != "execute_input":
+    while (message := client.get_iopub_msg(timeout=90))["msg_type"] != "execute_input":
         pass
     assert message["parent_header"]["msg_id"] == told
 client.stop_channels()
@@ -54,7 +54,7 @@ class Kernel:
         self.http = httpx.Client(
             base_url=f"{platform.http.base_url}/user/{user}/api",
             headers={"Authorization": f"token {token}"},
-            timeout=30,
+            timeout=90,
         )
         home = DataDirectory(platform.data_dir).users / user
         self.id: str = self.http.post("/kernels").raise_for_status().json()["id"]
@@ -78,7 +78,7 @@ class Kernel:
     def _client(self, call: str, code: str) -> str:
         # In a process of its own: jupyter_client leaves sockets and loops to the garbage collector.
         command = [sys.executable, "-c", CLIENT, str(self.file), call, code]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout.strip()
 
@@ -139,7 +139,7 @@ def test_a_server_whose_gpu_works_is_not_culled_and_outlives_its_gpu(
         return True
 
     with culler(fresh, tmp_path):
-        eventually(lambda: is_culled("bo"), within=60, what="bo's server is culled")
+        eventually(lambda: is_culled("bo"), within=120, what="bo's server is culled")
     assert fresh.holds() == {"ana": 0.5}
 
     token = DataDirectory(fresh.data_dir).hub_token()

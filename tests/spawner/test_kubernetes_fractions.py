@@ -9,7 +9,7 @@ import pytest
 
 from kubernetes_hub import KubernetesHub, sentence
 
-pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
 
 def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(

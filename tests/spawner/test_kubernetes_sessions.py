@@ -10,7 +10,7 @@ import pytest
 from kubernetes_hub import KubernetesHub, resources, sentence, told
 from runai.hub_service.api.schemas import SubmitRequest
 
-pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
 Eventually = Callable[..., Any]
 
@@ -174,7 +174,7 @@ def test_the_queue_has_its_own_time_out(kubernetes_hub: KubernetesHub, eventuall
         pass
 
     assert said[-1]["failed"]
-    assert "No GPU was granted within 1 seconds: vision uses 1 of its 1" in said[-1]["message"]
+    assert "No GPU was granted within 8 seconds: vision uses 1 of its 1" in said[-1]["message"]
     eventually(lambda: hub.pod("bo", "hurried") == {})
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from kubernetes_hub import KubernetesHub, resources, sentence, told
 
-pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
 Eventually = Callable[..., Any]
 
@@ -115,13 +115,17 @@ def test_named_servers_have_allocations_of_their_own(
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="0")
     hub.spawn_named("ana", "big", project="vision", gpus="1").raise_for_status()
-    eventually(lambda: hub.servers("ana")["big"]["ready"], within=60)
+    eventually(lambda: hub.servers("ana")["big"]["ready"], within=120)
     with hub.client() as client:
-        held = {w.server: w.allocated for w in client.workloads() if w.state == "running"}
+
+        def holds_both() -> bool:  # the service hears of them by a watch of its own
+            running = [w for w in client.workloads() if w.state == "running"]
+            return {w.server: w.allocated for w in running} == {"": 0, "big": 1}
+
+        eventually(holds_both)
     hub.http.delete("/hub/api/users/ana/servers/big")
     eventually(lambda: hub.pod("ana", "big") == {})
 
-    assert held == {"": 0, "big": 1}
     assert hub.server("ana")["ready"]
 
 
@@ -135,7 +139,7 @@ def test_a_stop_while_it_waits_leaves_nothing(
         hub.http.delete("/hub/api/users/bo/server")
     eventually(lambda: hub.pod("bo") == {})
 
-    assert {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1}
+    eventually(lambda: {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1})
 
 
 def test_servers_outlive_their_hub_and_a_pod_that_is_deleted_is_noticed(
@@ -146,14 +150,14 @@ def test_servers_outlive_their_hub_and_a_pod_that_is_deleted_is_noticed(
     before = hub.pod("ana")["metadata"]["uid"]
     hub.kill()
     hub.start()
-    eventually(lambda: hub.server("ana").get("ready"), within=60)
+    eventually(lambda: hub.server("ana").get("ready"), within=120)
     assert hub.pod("ana")["metadata"]["uid"] == before
 
     pod = hub.pod("ana")["metadata"]
     hub.lab.plane.kubectl("-n", pod["namespace"], "delete", "pod", pod["name"], "--wait=false")
     eventually(lambda: hub.pod("ana") == {})
     gone = hub.http.get("/user/ana/api")
-    eventually(lambda: not hub.server("ana"), within=60, what="the hub has noticed")
+    eventually(lambda: not hub.server("ana"), within=120, what="the hub has noticed")
 
     assert gone.status_code in (424, 503)
 
@@ -181,8 +185,9 @@ def test_what_had_not_started_when_the_hub_ended_is_removed_by_the_next(
     eventually(lambda: hub.pod("bo"))
     hub.kill()
     hub.start()
-    eventually(lambda: hub.server("ana").get("ready"), within=60)
-    eventually(lambda: hub.pod("bo") == {}, within=90)
+    eventually(lambda: hub.server("ana").get("ready"), within=120)
+    # The hub waits for as long as a server may take to answer, then gives it up.
+    eventually(lambda: hub.pod("bo") == {}, within=240)
+    eventually(lambda: hub.server("bo") == {})
 
-    assert hub.server("bo") == {}
-    assert {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1}
+    eventually(lambda: {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1})

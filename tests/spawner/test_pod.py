@@ -9,6 +9,7 @@ from kubernetes_asyncio.client import V1EnvVar, V1Pod, V1ResourceRequirements
 from kubespawner.objects import make_pod
 
 from runai.hub_service.clusters.kubernetes import objects
+from runai.hub_service.clusters.kubernetes.fractions import sees_its_memory
 from runai.spawner import pod as names
 from runai.spawner.amount import parse_amount
 from runai.spawner.pod import Seen, environment, look, with_session
@@ -56,9 +57,14 @@ def test_parts_are_annotations(gpus: str, annotation: tuple[str, str]):
 
     assert annotation in pod.metadata.annotations.items()
     assert "nvidia.com/gpu" not in pod.spec.containers[0].resources.limits
-    [variable] = pod.spec.containers[0].env
-    assert variable.name == "NVIDIA_VISIBLE_DEVICES"
-    assert variable.value_from.field_ref.field_path == names.VISIBLE_DEVICES
+    told = {e.name: e.value_from.field_ref.field_path for e in pod.spec.containers[0].env}
+    assert told == {
+        "NVIDIA_VISIBLE_DEVICES": names.VISIBLE_DEVICES,
+        **{
+            found["name"]: found["valueFrom"]["fieldRef"]["fieldPath"]
+            for found in sees_its_memory()
+        },
+    }
 
 
 def test_the_scheduler_finds_project_kind_and_priority():

@@ -25,7 +25,7 @@ const chart = (given = {}) => ({
 const state = (given = {}) => ({
   view: "panel", lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], told: [], ...given,
 });
-const clicks = (given = {}) => ({ service: "", confirming: "", busy: new Map(), errors: new Map(), ...given });
+const clicks = (given = {}) => ({ service: "", confirming: "", busy: new Map(), errors: new Map(), said: "", ...given });
 
 /** All nodes below, in order. */
 const all = (nodes) => nodes.flatMap((node) => (typeof node === "string" ? [] : [node, ...all(node.children)]));
@@ -73,7 +73,8 @@ test("a workload's output and life are a page away, where there is a page", () =
 
 test("a click that has begun stands where the buttons were, an error below", () => {
   const nodes = drawn({}, clicks({ busy: new Map([["vision/a", "Pausing…"]]), errors: new Map([["vision/a", "No."]]) }));
-  assert.deepEqual(labels(nodes), []);
+  assert.deepEqual(labels(nodes), [undefined]);
+  assert.equal(text(find(nodes, "aria-disabled", "true")), "Pausing…");
   assert.equal(text(find(nodes, "role", "status")), "Pausing…");
   assert.equal(text(find(nodes, "role", "alert")), "No.");
 });
@@ -233,6 +234,24 @@ test("the first click signs in at the service, later ones need not", async () =>
   ]);
 });
 
+test("a click may say how many", async () => {
+  const sent = [], answers = [PAGE, WHO, reply(200)];
+  const net = async (url, options) => { sent.push(options); return answers.shift(); };
+  assert.equal(await request("/four/", "scale", "vision/a", net, { workers: 3 }), "");
+  assert.deepEqual([sent[2].body, sent[2].headers["Content-Type"]], ['{"workers":3}', "application/json"]);
+});
+
+test("outside JupyterHub the kernel is told how many, too", async () => {
+  const el = install().createElement("div");
+  const actions = [{ verb: "scale", label: "Add a worker", workers: 3 }];
+  const here = model({ state: state({ workloads: [row({ actions })] }), service: "" });
+  const leave = panel.render({ model: here, el });
+  button(el, "Add a worker a").onclick();
+  await Promise.resolve();
+  assert.deepEqual(here.sent, [{ verb: "scale", workload: "vision/a", workers: 3 }]);
+  leave();
+});
+
 test("a login that has ended is begun anew, once", async () => {
   const { net, asked } = network(PAGE, WHO, reply(200), reply(403), PAGE, WHO, reply(200));
   await request("/two/", "suspend", "vision/a", net);
@@ -287,6 +306,18 @@ test("outside JupyterHub a click goes to the kernel, and its answer is shown", (
   });
 });
 
+test("the button that was pressed stays while its meaning changes, and so does the focus on it", () => {
+  const el = install().createElement("div");
+  const here = model({ state: state(), service: "" });
+  const leave = panel.render({ model: here, el });
+  const pressed = button(el, "Pause a");
+  pressed.onclick();
+  here.values.state = state({ workloads: [row({ version: "2", state: "suspended", actions: [{ verb: "resume", label: "Resume" }] })] });
+  here.tell("change:state");
+  assert.equal(button(el, "Resume a"), pressed);
+  leave();
+});
+
 test("what was begun is over when the workload has changed", () => {
   const el = install().createElement("div");
   const here = model({ state: state(), service: "" });
@@ -316,4 +347,18 @@ test("a view that is gone listens to nothing", () => {
   const here = model({ state: state(), service: "" });
   panel.render({ model: here, el })();
   assert.deepEqual([...here.listeners.values()].flat(), []);
+});
+
+test("a state that has changed is said to who cannot see it, and only then", () => {
+  const el = install().createElement("div");
+  const here = model({ state: state(), service: "" });
+  const leave = panel.render({ model: here, el });
+  const said = () => el.all().find((each) => each.getAttribute?.("role") === "status" && each.tag === "p").textContent;
+  assert.equal(said(), "");
+  here.values.state = state({ workloads: [row({ version: "2", state: "paused" }), row({ id: "vision/b", name: "b", state: "queued" })] });
+  here.tell("change:state");
+  assert.equal(said(), "a: paused");
+  here.tell("change:state");
+  assert.equal(said(), "a: paused");
+  leave();
 });

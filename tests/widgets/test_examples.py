@@ -26,7 +26,12 @@ def run(name: str, folder: Path, *, epochs: str = "") -> list[str]:
     for cell in notebook.cells:
         if epochs:
             cell.source = re.sub(r'"--epochs", "\d+"', f'"--epochs", "{epochs}"', cell.source)
-    client = NotebookClient(notebook, resources={"metadata": {"path": str(folder)}})
+    client = NotebookClient(
+        notebook,
+        resources={"metadata": {"path": str(folder)}},
+        startup_timeout=200,
+        iopub_timeout=60,
+    )
     return ["".join(map(text, cell.get("outputs", []))) for cell in client.execute().cells]
 
 

@@ -135,11 +135,22 @@ def interrupt_when(condition, eventually) -> threading.Thread:
     return thread
 
 
+def waits_for_jobs() -> bool:
+    """Tell whether the cell has come to where it waits, past what it says of its submission."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code in {Job.wait.__code__, Jobs.wait.__code__}:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def test_an_interrupt_ends_the_wait_and_leaves_the_job_running(notebook, eventually):
     bob = notebook("bob")
     client = link().client
     pressing = interrupt_when(
-        lambda: [w.state for w in client.workloads()] == ["running"], eventually
+        lambda: [w.state for w in client.workloads()] == ["running"] and waits_for_jobs(),
+        eventually,
     )
 
     ran = bob("%runai_submit endless.py --name exp1 --gpus 1 --wait --grace 1")

@@ -18,8 +18,13 @@ needs_node = pytest.mark.skipif(NODE is None, reason="no node found")
 
 
 @needs_node
-def test_the_page_draws_and_acts_as_specified(tmp_path):
-    for folder, pattern in (("widgets", "*.js"), ("tests/widgets", "*.mjs")):
+@pytest.mark.parametrize("specified", ["page", "call"])
+def test_the_page_draws_acts_and_asks_as_specified(specified, tmp_path):
+    for folder, pattern in (
+        ("widgets", "*.js"),
+        ("hub_service/api/pages", "*.js"),
+        ("tests/widgets", "*.mjs"),
+    ):
         (tmp_path / folder).mkdir(parents=True)
         for file in (ROOT / folder).glob(pattern):
             shutil.copy(file, tmp_path / folder)
@@ -27,7 +32,7 @@ def test_the_page_draws_and_acts_as_specified(tmp_path):
     (tmp_path / "package.json").write_text('{"type": "module"}')
 
     ran = subprocess.run(
-        [str(NODE), "--test", str(tmp_path / "tests/widgets/page.test.mjs")],
+        [str(NODE), "--test", str(tmp_path / f"tests/widgets/{specified}.test.mjs")],
         capture_output=True,
         text=True,
         check=False,

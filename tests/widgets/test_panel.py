@@ -51,10 +51,10 @@ def states(view) -> dict[str, str]:
     return {row["name"]: row["state"] for row in view.state["workloads"]}
 
 
-def click(view, verb: str, workload: str) -> list[Any]:
+def click(view, verb: str, workload: str, **more: object) -> list[Any]:
     """Send what the page sends outside JupyterHub; return the kernel's answers."""
     view.comm = Wire()
-    view._handle_custom_msg({"verb": verb, "workload": workload}, [])
+    view._handle_custom_msg({"verb": verb, "workload": workload, **more}, [])
     answers: list[Any] = view.comm.answers()
     return answers
 
@@ -133,6 +133,21 @@ def test_outside_jupyterhub_a_button_works_through_the_kernel(bob, eventually):
     assert click(view, "suspend", job.id) == [{"workload": job.id, "error": ""}]
 
     eventually(lambda: job.state == "suspended")
+    view.close()
+
+
+def test_a_job_gets_another_worker_by_a_button(bob, eventually):
+    job = submit("endless.py", workers=2, elastic=True, name="exp1", grace_seconds=1)
+    view = panel()
+
+    assert click(view, "scale", job.id, workers=3) == [{"workload": job.id, "error": ""}]
+
+    elastic = job.detail.elastic
+    assert elastic is not None
+    assert elastic.workers == 3
+    eventually(lambda: view.state["workloads"][0]["gpus"] == 3)
+    assert job.scale(workers=4, min_workers=2).detail.min_workers == 2
+    job.suspend()
     view.close()
 
 
@@ -219,7 +234,11 @@ def test_in_a_kernel_the_views_are_live_while_a_cell_runs(folder, service):
         ]
     )
     ran = NotebookClient(
-        notebook, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        startup_timeout=200,
+        iopub_timeout=60,
     ).execute()
 
     shown_panel, shown_job, printed = [cell["outputs"][-1] for cell in ran["cells"]]

@@ -188,6 +188,27 @@ def test_an_elastic_job_says_on_how_many_gpus_it_trains(elastic, said):
     assert row["elastic"] == said
 
 
+@pytest.mark.parametrize(
+    ("workers", "expected"),
+    [
+        (1, []),
+        (2, [{"verb": "scale", "label": "Add a worker", "workers": 3}]),
+        (
+            4,
+            [
+                {"verb": "scale", "label": "Add a worker", "workers": 5},
+                {"verb": "scale", "label": "One worker less", "workers": 3},
+            ],
+        ),
+    ],
+    ids=["one process stays one", "two", "several"],
+)
+def test_an_elastic_job_may_get_a_worker_or_give_one_back(workers, expected):
+    [row] = panel_of(workload("a", mine=True, elastic={**ELASTIC, "workers": workers}))["workloads"]
+
+    assert [action for action in row["actions"] if action["verb"] == "scale"] == expected
+
+
 IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_left": 2}
 
 
@@ -195,16 +216,22 @@ IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_lef
     ("given", "said", "labels"),
     [
         pytest.param(
-            {"kind": "session", "idle": IDLE},
+            {"kind": "session", "idle": IDLE | {"releasable": True}},
             "idle for 12 min",
             ["Keep 30 more minutes", "Give GPU back", "Stop"],
             id="a session",
         ),
         pytest.param(
-            {"kind": "session", "idle": IDLE | {"keeps_left": 0}},
+            {"kind": "session", "idle": IDLE | {"keeps_left": 0, "releasable": True}},
             "idle for 12 min",
             ["Give GPU back", "Stop"],
             id="kept twice",
+        ),
+        pytest.param(
+            {"kind": "session", "idle": IDLE},
+            "idle for 12 min",
+            ["Keep 30 more minutes", "Stop"],
+            id="a pod, which does not go on without",
         ),
         pytest.param(
             {"kind": "session", "idle": IDLE | {"keeps_left": 0, "releasing": True}},

@@ -15,7 +15,7 @@ TRAINING = Path(__file__).parents[2] / "examples" / "train_numpy.py"
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-u", str(TRAINING), "--epochs", "6", *options],
+        [sys.executable, "-u", str(TRAINING), "--epochs", "20", *options],
         env={**os.environ, "RUNAI_CHECKPOINT_DIR": str(folder)},
         stdout=subprocess.PIPE,
         text=True,

@@ -161,7 +161,7 @@ def pick(grid: Mapping[str, Sequence[Any]], strategy: Strategy) -> dict[str, Any
         if strategy is Strategy.GridSearch:
             free += [e for e in experiments if e["status"] == Status.Unassigned]
         elif not free:
-            drawn = {name: random.choice(values) for name, values in grid.items()}  # noqa: S311
+            drawn = {name: random.choice(values) for name, values in grid.items()}  # noqa: S311  no secret
             number = max((e["id"] for e in experiments), default=0) + 1
             experiments.append({"id": number, "config": drawn})
             free = experiments[-1:]

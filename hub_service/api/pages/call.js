@@ -9,18 +9,33 @@ const prefix = document.documentElement.dataset.prefix ?? "/";
  */
 export async function call(method, path, body) {
   const xsrf = document.cookie.match(/(?:^|; )_xsrf=([^;]+)/)?.[1] ?? "";
-  const reply = await fetch(`${prefix}api/v1/${path}`, {
-    method,
-    credentials: "same-origin",
-    headers: { "X-XSRFToken": xsrf, ...(body && { "Content-Type": "application/json" }) },
-    body: body && JSON.stringify(body),
-  });
+  const ask = () =>
+    fetch(`${prefix}api/v1/${path}`, {
+      method,
+      credentials: "same-origin",
+      headers: { "X-XSRFToken": xsrf, ...(body && { "Content-Type": "application/json" }) },
+      body: body && JSON.stringify(body),
+    });
+  let reply = await ask();
+  if (await nothingWasDone(reply)) {
+    // So it is asked again, when the service says so.
+    const seconds = Number(reply.headers.get("Retry-After")) || 1;
+    await new Promise((resume) => setTimeout(resume, 1000 * seconds));
+    reply = await ask();
+  }
   if (!reply.ok) {
     const problem = await reply.json().catch(() => ({}));
     throw new Error(`${problem.detail ?? "The service is away."} ${problem.hint ?? ""}`.trim());
   }
   const text = await reply.text();
   return text ? JSON.parse(text) : null;
+}
+
+/** Tells a refusal of what was not even read from any other. @param {Response} reply @returns {Promise<boolean>} */
+async function nothingWasDone(reply) {
+  if (reply.status !== 503) return reply.status === 429;
+  const problem = await reply.clone().json().catch(() => ({}));
+  return problem.code === "busy";
 }
 
 /** @param {string} path below the API's root @returns {Promise<Response>} */

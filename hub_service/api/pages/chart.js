@@ -3,8 +3,14 @@
 
 import { call } from "./call.js";
 
-const HEIGHT = 200, REFRESH_MS = 30_000, SHORTEST_S = 60;
+const HEIGHT = 200, REFRESH_MS = 30_000, YOUNG_REFRESH_MS = 5_000, SHORTEST_S = 10;
+/** A history of seconds is shown as one of a minute. */
+const YOUNGEST_S = 60;
 const POINTS = 300;
+/** A shorter stretch may be told in seconds. */
+const SHORT_S = 600;
+/** A history that fills less of the range than this is shown from where it begins. */
+const YOUNG = 0.25;
 /** @type {any} */
 const uPlot = /** @type {any} */ (window).uPlot;
 
@@ -21,18 +27,35 @@ function chart(figure) {
   /** @type {any} */
   let drawn = null;
   let asked = 0;
+  /** @type {number | null} where the history begins, while it is young */
+  let begun = null;
 
   /** @returns {[number, number]} */
-  const shown = () => chosen ?? [Date.now() / 1000 - whole, Date.now() / 1000];
+  const shown = () => {
+    const now = Date.now() / 1000;
+    return chosen ?? [begun === null ? now - whole : Math.min(begun, now - YOUNGEST_S), now];
+  };
 
   async function load() {
-    const [since, until] = shown(), mine = ++asked;
+    const mine = ++asked;
+    if (!chosen && begun !== null && Date.now() / 1000 - begun > YOUNG * whole) begun = null;
+    const [since, until] = shown();
     const query = new URLSearchParams(figure.dataset.query);
     query.set("since", new Date(1000 * since).toISOString());
     query.set("until", new Date(1000 * until).toISOString());
     query.set("step_s", String(Math.min(86400, Math.max(1, Math.ceil((until - since) / POINTS)))));
     const usage = await call("GET", `usage?${query}`).catch(() => null);
-    if (usage && mine === asked) draw(usage, since, until);
+    if (!usage || mine !== asked) return;
+    const first = usage.points.find((/** @type {any} */ point) => point.allocated !== null);
+    const start = first && Date.parse(first.at) / 1000 - usage.step_s;
+    const is_young = !chosen && first && until - start < YOUNG * whole;
+    if (is_young && start - (begun ?? since) > 0.1 * (until - since)) {
+      begun = start;
+      await load(); // the same, closer: by finer steps it may begin later still
+      return;
+    }
+    draw(usage, since, until);
+    say(first ? (!chosen && begun !== null ? `The history begins at ${new Date(1000 * begun).toLocaleString()}.` : "") : "Nothing was recorded in this time.");
   }
 
   /** @param {any} usage @param {number} since @param {number} until */
@@ -43,14 +66,19 @@ function chart(figure) {
     const highest = Math.max(0.5, quota ?? 0, ...of("allocated").map(Number), ...of("utilized").map(Number));
     drawn?.destroy();
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+    const times = {
+      ...axis,
+      space: until - since < SHORT_S ? 96 : 66, // pixels; with seconds it is longer
+      values: (/** @type {any} */ _plot, /** @type {number[]} */ at, /** @type {any} */ _axis, /** @type {any} */ _space, /** @type {number} */ step) => at.map((one, index) => clock(one, at[index - 1], step)),
+    };
     drawn = new uPlot({
       width: place.clientWidth, height: HEIGHT,
       scales: { x: { min: since, max: until }, y: { range: [0, highest * 1.05] } },
-      axes: [axis, { ...axis, size: 44 }],
+      axes: [times, { ...axis, size: 56 }],
       cursor: { drag: { x: true, y: false, setScale: false } },
       hooks: { setSelect: [selected] },
       series: [
-        { label: "time", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
+        { label: "time", value: (/** @type {any} */ _plot, /** @type {number | null} */ at) => (at == null ? "–" : new Date(1000 * at).toLocaleString()) },
         {
           label: "allocated", stroke: colour("--train"), fill: colour("--tint"), width: 1.5, points: { show: false },
           paths: uPlot.paths.stepped({ align: -1 }), value: number,
@@ -61,6 +89,14 @@ function chart(figure) {
     }, data, place);
     const average = usage.utilized_average === null ? "nothing measured" : `${usage.utilized_average.toFixed(2)} utilized on average`;
     place.setAttribute("aria-label", `From ${new Date(1000 * since).toLocaleString()} to ${new Date(1000 * until).toLocaleString()}: ${(usage.allocated_average ?? 0).toFixed(2)} GPUs allocated, ${average}`);
+  }
+
+  /** @param {string} words */
+  function say(words) {
+    const place = figure.querySelector(".since");
+    if (!(place instanceof HTMLElement) || place.textContent === words) return;
+    place.textContent = words;
+    place.hidden = !words;
   }
 
   /** @param {any} plot */
@@ -93,10 +129,25 @@ function chart(figure) {
 
   const tools = figure.querySelector(".tools");
   if (tools instanceof HTMLElement) tools.hidden = false;
-  load();
-  window.setInterval(() => { if (!chosen && !document.hidden) load(); }, REFRESH_MS);
+  function keepLoading() {
+    if (!chosen && !document.hidden && !place.matches(":active")) load(); // a drag would be lost
+    window.setTimeout(keepLoading, begun === null ? REFRESH_MS : YOUNG_REFRESH_MS);
+  }
+  keepLoading();
   new ResizeObserver(() => drawn?.setSize({ width: place.clientWidth, height: HEIGHT })).observe(place);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", load);
+}
+
+/**
+ * Name an instant of the axis as the reader writes times: no finer than its steps, the day where it begins.
+ * @param {number} at @param {number | undefined} before @param {number} step in seconds
+ */
+function clock(at, before, step) {
+  const date = new Date(1000 * at);
+  const day = date.toLocaleDateString([], { month: "short", day: "numeric" });
+  if (step >= 86400) return day;
+  const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(step < 60 && { second: "2-digit" }) });
+  return before !== undefined && new Date(1000 * before).toDateString() === date.toDateString() ? time : `${time}\n${day}`;
 }
 
 /** @param {any} _plot @param {number | null} value */

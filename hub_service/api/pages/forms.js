@@ -64,7 +64,10 @@ const FORMS = {
   submit: {
     async preview(form) {
       const { workloads, notes } = await call("POST", "workloads?dry_run=true", request(form));
-      return [...workloads.map((/** @type {any} */ w) => `${w.id} would be submitted with ${w.gpus} GPUs.${w.reason?.text ? ` ${w.reason.text}` : ""}`), ...notes];
+      return [...workloads.map((/** @type {any} */ w) => {
+        const first = `${w.id} would be submitted with ${w.gpus} ${w.gpus === 1 ? "GPU" : "GPUs"} and ${w.reason ? "wait" : "start at once"}`;
+        return w.expected_start?.text ? `${first}, ${w.expected_start.text}.` : `${first}.`;
+      }), ...notes];
     },
     async save(form) {
       const { workloads } = await call("POST", "workloads", request(form));

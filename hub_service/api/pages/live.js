@@ -40,9 +40,27 @@ function parsed(html) {
   return /** @type {Element} */ (template.content.firstElementChild);
 }
 
+/** The state of each workload that the reader owns, by the name that it is told by. @returns {Map<string, string>} */
+function states() {
+  const rows = [...document.querySelectorAll("#workloads tr:not(.others)")]
+    .map((row) => /** @type {[string, string]} */ ([textOf(row, "a"), textOf(row, ".state")]));
+  const title = byId("what-title");
+  return new Map(title ? [...rows, [textOf(title, null), textOf(title, ".state")]] : rows);
+}
+
+/** @param {Element} of @param {string | null} what null: its own first words */
+const textOf = (of, what) => ((what ? of.querySelector(what)?.textContent : of.firstChild?.nodeValue) ?? "").trim();
+
+/** Let a screen reader say what has changed; for the eye it stands in the page. @param {Map<string, string>} before */
+function tell(before) {
+  const changed = [...states()].filter(([name, state]) => before.has(name) && before.get(name) !== state);
+  if (changed.length) byId("said").textContent = changed.map(([name, state]) => `${name}: ${state}`).join(", ");
+}
+
 /** @param {{parts: Record<string, string>, rows?: string[]}} news */
 function take({ parts, rows }) {
-  const list = byId("workloads");
+  const before = states();
+  const list = byId("workloads"), stood = document.activeElement?.closest(".actions")?.closest("tr, section")?.id;
   for (const [id, html] of Object.entries(parts)) {
     const fresh = parsed(html), old = document.getElementById(id);
     if (old) become(old, fresh);
@@ -56,7 +74,13 @@ function take({ parts, rows }) {
       if (row && list.children[index] !== row) list.insertBefore(row, list.children[index] ?? null);
     });
   }
+  // Whose button was pressed by keyboard is left on the one that took its place.
+  if (stood && document.activeElement === body) {
+    /** @type {HTMLElement | null | undefined} */ (document.getElementById(stood)?.querySelector(".actions button"))?.focus();
+  }
+  askStill();
   localTimes();
+  tell(before);
 }
 
 /** Show times as the reader's clock does. */
@@ -77,32 +101,51 @@ function say(text) {
   hiding = window.setTimeout(() => { message.hidden = true; }, 8000);
 }
 
-const ASK_MS = 4000;
+const ASK_MS = 10000; // who points slowly, or listens, needs some of them
 /** @type {{id: string, words: string} | null} what is asked about before it is done */
 let asked = null;
+let withdraw = () => {};
+
+/** @param {HTMLButtonElement} button @param {string} words */
+function ask(button, words) {
+  withdraw(); // what was asked about another one
+  const { id } = button, before = button.firstChild?.nodeValue ?? "";
+  asked = { id, words };
+  askStill();
+  const timer = window.setTimeout(() => withdraw(), ASK_MS);
+  withdraw = () => {
+    clearTimeout(timer);
+    if (asked?.id === id) asked = null;
+    const label = document.getElementById(id)?.firstChild;
+    if (label?.nodeValue === words) label.nodeValue = before;
+  };
+}
+
+/** An update brings the button as it is before it asks: what is asked stays until it is answered. */
+function askStill() {
+  const label = asked && document.getElementById(asked.id)?.firstChild;
+  if (asked && label) label.nodeValue = asked.words;
+}
 
 /** @param {HTMLButtonElement} button */
 async function act(button) {
+  if (button.hasAttribute("aria-disabled")) return;
   const words = button.dataset.asks;
   if (words && asked?.id !== button.id) {
-    asked = { id: button.id, words };
-    const label = button.firstChild, before = label?.nodeValue ?? "";
-    if (label) label.nodeValue = words;
-    window.setTimeout(() => {
-      asked = null;
-      if (label?.nodeValue === words) label.nodeValue = before;
-    }, ASK_MS);
+    ask(button, words);
     return;
   }
-  button.disabled = true;
+  asked = null;
+  button.setAttribute("aria-disabled", "true"); // not `disabled`, which would take the focus away
   try {
-    await call(button.dataset.method ?? "POST", button.dataset.path ?? "");
+    const { method = "POST", path = "", body: sent } = button.dataset;
+    await call(method, path, sent && JSON.parse(sent));
     if (button.dataset.method === "DELETE" && body.dataset.live?.includes("/live/workloads/")) {
       location.assign(document.documentElement.dataset.prefix ?? "/");
     }
   } catch (error) {
     say(error instanceof Error ? error.message : String(error));
-    button.disabled = false;
+    button.removeAttribute("aria-disabled");
   }
 }
 

@@ -3,7 +3,7 @@
 
 import { open } from "./call.js";
 
-const MOST_LINES = 2000, TAIL = 500, AGAIN_MS = 3000;
+const MOST_LINES = 2000, MOST_LETTERS = 5000, TAIL = 500, AGAIN_MS = 3000;
 const logs = /** @type {HTMLElement} */ (document.getElementById("logs"));
 
 /** @type {Set<number>} */
@@ -13,7 +13,8 @@ let attempt = 0;
 /** @param {string} line a JSON object */
 function show(line) {
   if (!line) return; // a sign of life
-  const { worker, attempt: of, text } = JSON.parse(line);
+  const { worker, attempt: of, text: whole } = JSON.parse(line);
+  const text = whole.length > MOST_LETTERS ? `${whole.slice(0, MOST_LETTERS)} …` : whole;
   const atEnd = logs.scrollHeight - logs.scrollTop - logs.clientHeight < 30;
   workers.add(worker);
   if (of > attempt && attempt) logs.append(`— started again (${of}) —\n`);

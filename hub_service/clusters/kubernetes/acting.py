@@ -6,21 +6,39 @@ next decision. Knows no caches; `cluster` gives it pods as they were when the pl
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from http import HTTPStatus
 
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
+from runai.hub_service.clusters.kubernetes.budgets import Kept
+from runai.hub_service.clusters.kubernetes.counting import left_out
 from runai.hub_service.clusters.kubernetes.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.fractions import Grant
 from runai.hub_service.clusters.kubernetes.grouping import Group
-from runai.hub_service.clusters.kubernetes.jobs import Job, Steps, held, let_go, told
-from runai.hub_service.clusters.kubernetes.objects import Pod
+from runai.hub_service.clusters.kubernetes.jobs import (
+    Job,
+    Steps,
+    held,
+    let_go,
+    resizing,
+    told,
+)
+from runai.hub_service.clusters.kubernetes.objects import Pod, read_pod
 from runai.hub_service.clusters.kubernetes.reservations import Slot
 from runai.hub_service.clusters.kubernetes.sharing import Sharing
+from runai.hub_service.clusters.kubernetes.storage import (
+    VOLUMES,
+    Claim,
+    Volume,
+    selected,
+    taken_by,
+)
 from runai.hub_service.clusters.kubernetes.telling import (
     binding,
     eviction,
     pod_path,
+    show_waiting,
     tell_event,
     tell_waiting,
     why,
@@ -54,12 +72,18 @@ class Acting:
         """UIDs of those that are to make their pods now."""
         self.paused: set[str] = set()
         """UIDs of those that are to have no pods now."""
+        self.kept: list[Kept] = []
+        """Pods that disruption budgets do not let us evict."""
         self.doubtful: dict[str, Pod] = {}
         """Pods of which nobody knows whether what we asked was done, by UID."""
 
-    async def start(self, decision: Start, pod: Pod, grant: Grant | None = None) -> None:
-        """Bind a pod to the node that the plan gives it, and to its parts of devices."""
-        notes = None if grant is None else grant.annotations
+    async def start(
+        self, decision: Start, pod: Pod, grant: Grant | None, notes: Mapping[str, str]
+    ) -> None:
+        """Bind a pod to the node that the plan gives it, and to its parts of devices.
+
+        What the pod is to know of that, `notes`, it is told by the same request.
+        """
         try:
             await self._api.create(pod_path(pod, "binding"), binding(pod, decision.node, notes))
         except ApiError as error:
@@ -78,29 +102,74 @@ class Acting:
             # Whatever became of it: made again, it is the same one.
             self.refused.append(Refused(decision.workload, decision.worker, error.message))
 
-    async def stop(self, decision: Stop | Move | Resize, pod: Pod) -> None:
-        """Evict a pod, which its Job makes again; first it is told why."""
-        await self._tell(tell_event(self._api, pod, "Preempted", why(decision.reason)))
+    async def provide(self, decision: Start, claim: Claim, volume: Volume | None) -> None:
+        """Have a claim bound on the node that was chosen: to a volume there, or to one made."""
         try:
-            # A disruption budget that is used up answers like a throttled server.
-            await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
+            if volume is None:
+                await self._api.patch(claim.path, selected(claim, decision.node))
+            else:
+                await self._api.patch(f"{VOLUMES}/{volume.name}", taken_by(volume, claim))
         except ApiError as error:
+            # Whatever became of it, the watch shows; somebody else may have been first.
+            self.refused.append(Refused(decision.workload, decision.worker, error.message))
+
+    async def stop(self, decision: Stop | Move, pod: Pod) -> None:
+        """Evict a pod, which its Job makes again at once: that is no failure of it.
+
+        Why, it is told beside that, before all other news: while it ends it can be read.
+        """
+        path = pod_path(pod, "eviction")
+        try:
+            version = await self._leave_out(pod) if pod.counting else ""
+            # A disruption budget that is used up answers like a throttled server.
+            await self._api.create(path, eviction(pod, version), retry=False)
+        except ApiError as error:
+            if error.is_by_budget:
+                self.kept.append(Kept(pod, decision.reason.for_ or "", error.message))
             if error.status != 404:
                 self._refuse(decision, pod, error)
             return
         self.evicted.add(pod.uid)
+        self._events.tell(pod, "Preempted", why(decision.reason), leaves=True)
 
-    async def hold(self, decision: Stop | Move | Resize, group: Group, now: float) -> None:
-        """Pause a whole Job: it loses its pods and keeps its place; first they are told why."""
+    async def _leave_out(self, pod: Pod) -> str:
+        """Have a pod's end not counted; return the version of it whose end is not.
+
+        If it is any other by the time of its eviction, it may have ended well: then it stays, and
+        is counted again at the next look.
+        """
+        change = left_out(pod.uid)
+        found = await self._api.patch(pod_path(pod, "status"), change, strategic=True)
+        if read_pod(found).is_finished:
+            raise ApiError(HTTPStatus.CONFLICT, "Conflict", f"{pod.key} has ended")
+        version: str = found["metadata"]["resourceVersion"]
+        return version
+
+    async def hold(self, decision: Stop | Move, group: Group, now: float) -> None:
+        """Pause a whole Job: it loses its pods and keeps its place.
+
+        The reason stands on the Job; its pods are told beside that, however many they are.
+        """
         assert group.job is not None
         sentence = why(decision.reason)
         up = [pod for pod in group.pods if pod.node and pod.deleted is None]
-        for pod in up:
-            await self._tell(tell_event(self._api, pod, "Preempted", sentence))
         change = held(group.job, now=now, why=sentence, priority=group.first.priority)
         if await self._change(decision, group.job, change):
+            for pod in up:
+                self._events.tell(pod, "Preempted", sentence, leaves=True)
             self.evicted.update(pod.uid for pod in up)
             self.paused.add(group.job.uid)
+
+    async def resize(self, decision: Resize, group: Group) -> None:
+        """Stop a Job's only pod so that it starts again elsewhere on its node: that is no pause."""
+        assert group.job is not None
+        sentence = why(decision.reason)
+        change = resizing(group.job, why=sentence, priority=group.first.priority)
+        if await self._change(decision, group.job, change):
+            up = [pod for pod in group.pods if pod.node and pod.deleted is None]
+            for pod in up:
+                self._events.tell(pod, "Resized", sentence, leaves=True)
+            self.evicted.update(pod.uid for pod in up)
 
     async def let_go(self, decision: Start, group: Group, now: float) -> None:
         """Let a Job that was held make its pods; each is bound when it is there."""
@@ -120,13 +189,19 @@ class Acting:
         self.changed_jobs.append(found)
         return True
 
-    async def wait(self, decision: Wait, pod: Pod) -> None:
-        """Say why a pod waits."""
-        await self._say(pod, decision.reason.code, why(decision.reason))
+    async def wait(self, decision: Wait, pod: Pod, node: str, sentence: str) -> None:
+        """Say why a pod waits, and the `node` on which its place is kept, if one is."""
+        await self._say(pod, decision.reason.code, sentence, node)
 
-    async def promise(self, pod: Pod, sentence: str) -> None:
-        """Say that devices are held for a pod."""
-        await self._say(pod, "stopping", sentence)
+    async def promise(self, pod: Pod, node: str, sentence: str) -> None:
+        """Say that devices are held for a pod; the Event comes later, for others may be waiting.
+
+        The node stands where kube-scheduler and autoscalers put it, too.
+        """
+        if pod.sentence != sentence:
+            self.told[pod.uid] = sentence
+            await self._tell(show_waiting(self._api, pod, "stopping", sentence, node))
+            self._events.tell(pod, "Waiting", sentence)
 
     async def refuse(self, pod: Pod, sentence: str) -> None:
         """Say why a pod will never start as it is."""
@@ -143,10 +218,10 @@ class Acting:
             if error.status not in (404, 422):  # gone, or not held any more
                 self.refused.append(Refused("", "", f"could not be told: {error.message}"))
 
-    async def _say(self, pod: Pod, code: str, sentence: str) -> None:
+    async def _say(self, pod: Pod, code: str, sentence: str, node: str = "") -> None:
         if pod.sentence != sentence:
             self.told[pod.uid] = sentence
-            await self._tell(tell_waiting(self._api, pod, code, sentence))
+            await self._tell(tell_waiting(self._api, pod, code, sentence, node))
 
     async def _tell(self, telling: Awaitable[None]) -> None:
         """Tell; whoever cannot be told, is told the next time something changes."""

@@ -4,12 +4,13 @@ Pure. Used by whoever reads pods, nodes and projects.
 """
 
 import datetime as dt
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
 from runai.hub_service.scheduler.quantity import MilliGpu, gpu_text, milli_gpus
 
-__all__ = ["cpu_milli", "gpus", "gpus_text", "memory_mib", "when", "whole"]
+__all__ = ["cpu_milli", "gpus", "gpus_text", "memory_mib", "requested", "when", "whole"]
 
 _BELOW_ONE = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")}
 _DECIMAL = {suffix: Decimal(1000) ** (i + 1) for i, suffix in enumerate("kMGTPE")}
@@ -78,3 +79,31 @@ def when(text: str) -> float:
     60.0
     """
     return dt.datetime.fromisoformat(text).timestamp()
+
+
+def requested(spec: Mapping[str, Any], resource: str, read: Callable[[str], int]) -> int:
+    """Add up what the containers of a pod ask for, as the kubelet does.
+
+    Init containers run one after the other before the rest; those that restart always, beside it.
+    """
+    together, most = 0, 0
+    for container in spec.get("initContainers", ()):
+        amount = _of(container, resource, read)
+        if container.get("restartPolicy") == "Always":
+            together += amount
+            most = max(most, together)
+        else:
+            most = max(most, together + amount)
+    together += sum(_of(container, resource, read) for container in spec["containers"])
+    stated = spec.get("resources", {}).get("requests", {}).get(resource)
+    total = max(together, most) if stated is None else read(str(stated))
+    overhead = spec.get("overhead", {}).get(resource)
+    return total + (read(str(overhead)) if overhead else 0)
+
+
+def _of(container: Mapping[str, Any], resource: str, read: Callable[[str], int]) -> int:
+    resources = container.get("resources", {})
+    # The API server writes limits into the requests of pods, not of the templates of Jobs.
+    text = resources.get("requests", {}).get(resource, resources.get("limits", {}).get(resource))
+    # In a kind of somebody else's a number stays what it was written as.
+    return read(str(text)) if text else 0

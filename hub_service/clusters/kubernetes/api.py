@@ -9,24 +9,33 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import aiohttp
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client.api_client import ApiClient
 from kubernetes_asyncio.client.configuration import Configuration
+from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
-__all__ = ["Api", "ApiError", "Object", "key_of"]
+__all__ = ["Api", "ApiError", "Channels", "Object", "key_of"]
 
 Object = Mapping[str, Any]
 """What the API server keeps, as JSON."""
 
 ANSWERED_WITHIN_S = 30.0
+ARRIVES_WITHIN_S = 4.0
+"""How long who ends waits for the answers to what it has asked."""
 TRIES = 5
 LONGEST_PAUSE_S = 10.0
+PIECE_BYTES = 65_536
 _STEPS = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
+_CHANNELS = "v5.channel.k8s.io"
+_BUDGET = "DisruptionBudget"
+"""A cause of 429 that is no throttling."""
 _STRATEGIC = "application/strategic-merge-patch+json"
 
 
@@ -39,6 +48,11 @@ class ApiError(Exception):
         self.status = status
         self.reason = reason
         self.message = message
+
+    @property
+    def is_by_budget(self) -> bool:
+        """Tell whether a disruption budget does not allow an eviction."""
+        return self.reason == _BUDGET
 
     @property
     def is_unanswered(self) -> bool:
@@ -59,11 +73,16 @@ class Api:
     async def connect(cls, kubeconfig: str | None = None) -> Self:
         """Use a kubeconfig; by default $KUBECONFIG, ~/.kube/config or the pod's own account."""
         settings = Configuration()
-        if kubeconfig is None:
-            await config.load_config(client_configuration=settings)
+        if kubeconfig is None and not _has_kubeconfig():
+            # Not by `load_config`, which warns of that: it is how we are installed.
+            config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
         else:
             await config.load_kube_config(kubeconfig, client_configuration=settings)
         return cls(ApiClient(settings))
+
+    def another(self) -> Self:
+        """Return a connection pool of its own to the same server, for the loop that runs now."""
+        return type(self)(ApiClient(self._client.configuration))
 
     async def __aenter__(self) -> Self:
         """Return itself."""
@@ -75,9 +94,16 @@ class Api:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Let requests that are on their way arrive, and close the connections."""
-        while self._on_their_way:
-            await asyncio.wait(self._on_their_way)
+        """Let what is on its way arrive, and close the connections.
+
+        Nobody waits for long: a server that says nothing is left. Reads are waited for, too: one
+        that is cancelled while its connection is made leaves that behind.
+        """
+        if self._on_their_way:
+            await asyncio.wait(list(self._on_their_way), timeout=ARRIVES_WITHIN_S)
+        for sending in (left := list(self._on_their_way)):
+            sending.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         await self._client.close()
 
     async def get(self, path: str, **query: str) -> Object:
@@ -113,32 +139,54 @@ class Api:
         """
         query |= {"watch": "1", "timeoutSeconds": str(seconds)}
         # A connection that died without a word is noticed: the server would have ended the watch.
-        lines = self._stream(path, query, silent_s=seconds + ANSWERED_WITHIN_S)
-        async with contextlib.aclosing(lines):
-            async for line in lines:
+        silent_s = seconds + ANSWERED_WITHIN_S
+        async with self._answer(path, query, silent_s=silent_s) as answer:
+            async for line in answer.content:
                 yield json.loads(line)
 
-    async def lines(self, path: str, **query: str) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of an answer that is text, as they come; the last may have no end.
+    async def text(self, path: str, **query: str) -> AsyncGenerator[bytes, None]:
+        """Yield an answer that is text in pieces of at most 64 KiB, as they come.
 
         Raises:
             ApiError: it is refused, or the connection breaks.
         """
-        async with contextlib.aclosing(self._stream(path, query, silent_s=None)) as lines:
-            async for line in lines:
-                yield line
+        async with self._answer(path, query, silent_s=None) as answer:
+            async for piece in answer.content.iter_chunked(PIECE_BYTES):
+                yield piece
 
-    async def _stream(
+    async def channels(self, path: str, asked: Sequence[tuple[str, str]]) -> "Channels":
+        """Open a WebSocket of numbered channels, such as a program's in a pod.
+
+        Raises:
+            ApiError: it is refused, or nobody answers.
+        """
+        headers: dict[str, str] = {}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        address = f"{self._client.configuration.host}{path}?{urlencode(asked)}"
+        session: aiohttp.ClientSession = self._client.rest_client.pool_manager
+        try:
+            async with asyncio.timeout(ANSWERED_WITHIN_S):
+                return Channels(
+                    await session.ws_connect(
+                        address, headers=headers, protocols=[_CHANNELS], max_msg_size=0
+                    )
+                )
+        except aiohttp.WSServerHandshakeError as refused:
+            raise ApiError(refused.status, "Refused", f"{refused.status} {path}") from refused
+        except (aiohttp.ClientError, TimeoutError, OSError) as broken:
+            raise _unanswered(path, broken) from broken
+
+    @contextlib.asynccontextmanager
+    async def _answer(
         self, path: str, query: Mapping[str, str], *, silent_s: float | None
-    ) -> AsyncGenerator[bytes, None]:
+    ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         patience = aiohttp.ClientTimeout(total=None, sock_read=silent_s)
         try:
             answer = await self._send("GET", path, None, query, "application/json", patience)
             try:
                 if answer.status >= 400:
                     raise _refusal(answer, await answer.read())
-                async for line in answer.content:
-                    yield line
+                yield answer
             finally:
                 _drop(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as broken:
@@ -206,6 +254,37 @@ class Api:
         return answer
 
 
+class Channels:
+    """Messages of one WebSocket; the first byte of each is the number of its channel."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """Take over an open one."""
+        self._socket = socket
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self._socket.close()
+
+    async def send(self, message: bytes) -> None:
+        """Send one; what nobody reads any more is dropped."""
+        with contextlib.suppress(ConnectionError):
+            await self._socket.send_bytes(message)
+
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        """Yield what comes, until the other side has closed it."""
+        async for message in self._socket:
+            if message.type == aiohttp.WSMsgType.BINARY and message.data:
+                yield message.data
+
+
+def _has_kubeconfig() -> bool:
+    return Path(KUBE_CONFIG_DEFAULT_LOCATION).expanduser().exists()
+
+
 def key_of(found: Object) -> str:
     """Return `namespace/name`, or the name of what is in no namespace.
 
@@ -242,6 +321,9 @@ def _pause(answer: aiohttp.ClientResponse) -> float | None:
 def _refusal(answer: aiohttp.ClientResponse, content: bytes) -> ApiError:
     try:
         status = json.loads(content)
+        for cause in (status.get("details") or {}).get("causes") or ():
+            if cause.get("reason") == _BUDGET:
+                return ApiError(answer.status, _BUDGET, str(cause["message"]))
         return ApiError(answer.status, str(status.get("reason", "")), str(status["message"]))
     except (ValueError, KeyError, AttributeError):
         return ApiError(answer.status, "", f"{answer.status} {answer.reason}")

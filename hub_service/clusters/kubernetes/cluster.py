@@ -12,39 +12,45 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import LogChunk, Seen
+from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.kubernetes import histories, logs
-from runai.hub_service.clusters.kubernetes import projects as project_objects
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.asking import asking, taken
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.inventory import inventory, named
-from runai.hub_service.clusters.kubernetes.jobs import Job, read_job, resumed, suspended
+from runai.hub_service.clusters.kubernetes.jobs import (
+    Job,
+    read_job,
+    resumed,
+    suspended,
+    with_workers,
+)
+from runai.hub_service.clusters.kubernetes.keeping_projects import KeptProjects
 from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest
+from runai.hub_service.clusters.kubernetes.metering import held_by_node
 from runai.hub_service.clusters.kubernetes.objects import Pod
+from runai.hub_service.clusters.kubernetes.pools import EVERYTHING, Pool
 from runai.hub_service.clusters.kubernetes.reservations import IMAGE
-from runai.hub_service.clusters.kubernetes.scheduling import Scheduling
-from runai.hub_service.clusters.kubernetes.showing import Known, records
+from runai.hub_service.clusters.kubernetes.sessions import PodSessions
+from runai.hub_service.clusters.kubernetes.showing import records
 from runai.hub_service.clusters.kubernetes.telling import pod_path, tell_event
 from runai.hub_service.clusters.kubernetes.volumes import beside, check_room
 from runai.hub_service.clusters.progress import Progress
-from runai.hub_service.clusters.project_tree import check_deletion, check_parent
 from runai.hub_service.clusters.records import (
     Allocation,
     HistoryEvent,
-    Process,
-    ProjectRecord,
-    ProjectSpec,
-    WorkerEnvironment,
     WorkloadId,
     WorkloadRecord,
     WorkloadSpec,
 )
+from runai.hub_service.clusters.row import Row
+from runai.hub_service.clusters.scaling import scaled
 from runai.hub_service.errors import Conflict, NotFound
 
 __all__ = ["KubernetesCluster"]
 
 
-class KubernetesCluster(Scheduling):
+class KubernetesCluster(PodSessions, KeptProjects):
     """All that the contract asks of a cluster, but for what a pod of JupyterHub's does itself."""
 
     def __init__(
@@ -57,21 +63,29 @@ class KubernetesCluster(Scheduling):
         ttl_s: int | None = None,
         default_project: str = "default",
         reservation_image: str = IMAGE,
+        elastic: ElasticRules | None = None,
+        pool: Pool = EVERYTHING,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Make jobs in `namespace`, where the notebooks are.
 
         A job runs in the image of its user's notebook; `image` is for those who have none. Jobs
         find the service at `api_url`. Kubernetes forgets them `ttl_s` seconds after their end;
-        None: it keeps them until somebody deletes them.
+        None: it keeps them until somebody deletes them. What it makes is of its `pool` of nodes.
         """
         super().__init__(
-            api, default_project=default_project, reservation_image=reservation_image, clock=clock
+            api,
+            default_project=default_project,
+            reservation_image=reservation_image,
+            elastic=elastic,
+            pool=pool,
+            clock=clock,
         )
         self._namespace = namespace
         self._image = image
         self._api_url = api_url
         self._drawn: Mapping[WorkloadId, WorkloadRecord] = {}
+        self._held: Mapping[str, Sequence[Allocation]] = {}
         self._drawn_at: asyncio.Event | None = None  # the change that is to come after those
         self._ttl_s = ttl_s
 
@@ -122,7 +136,7 @@ class KubernetesCluster(Scheduling):
         if job.is_suspended and not job.is_held:
             return await self.workload(workload)
         self._forget_promises(job.uid)
-        return await self._change_job(job, suspended(by), "Suspended", f"suspended by {by}")
+        return await self._change_job(job, suspended(job, by), "Suspended", f"suspended by {by}")
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Put a suspended Job back into the queue, in its old place."""
@@ -130,6 +144,25 @@ class KubernetesCluster(Scheduling):
         if not job.is_suspended or job.is_held:
             return await self.workload(workload)
         return await self._change_job(job, resumed(job), "Queued", f"resumed by {by}")
+
+    async def scale(
+        self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
+    ) -> WorkloadRecord:
+        """Let an elastic Job have other numbers of workers; surplus ones are told first."""
+        job, record = await self._job(workload, "scaled"), await self.workload(workload)
+        now = self._clock()
+        row = scaled(Row(record), workers=workers, min_workers=min_workers, by=by, now=now).row
+        if row is None or row.scale is None:
+            return record
+        most, least = row.scale
+        await self._tell_leaving(workload, {worker.name for worker in record.workers[most:]})
+        with asking():
+            found = await self._api.patch(job.path, with_workers(job, most=most, least=least))
+        leaving = [pod.uid for pod in await self.pods_of(workload) if (pod.index or 0) >= most]
+        self._doing.scaled(job, leaving, now)
+        self._jobs.take(found)
+        await self._tell(job, "Scaled", f"{by} lets it have {least} to {most} workers")
+        return await self.workload(workload)
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
         """Delete its Job or its pod; a Job that runs stays until its pods are gone."""
@@ -139,25 +172,11 @@ class KubernetesCluster(Scheduling):
             return
         await self._tell(subject, "Deleted", f"deleted by {by}")
         if isinstance(subject, Job):
-            has_pods = any(pod.holds for pod in await self._pods_of(workload))
+            has_pods = any(pod.holds for pod in await self.pods_of(workload))
             await self._delete_job(subject, has_pods=has_pods)
             return
         with asking():
             await self._api.delete(pod_path(subject), {"preconditions": {"uid": subject.uid}})
-
-    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
-        """Refuse, always: the session is its pod."""
-        raise await self._is_a_pod(workload, f"process {process.pid} cannot be attached to it")
-
-    async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
-        """Refuse, always: a pod keeps what it was given."""
-        del why
-        raise await self._is_a_pod(workload, "it keeps its GPUs until it ends")
-
-    async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
-        """Refuse, always: nothing was released."""
-        del by
-        raise await self._is_a_pod(workload, "it has lost none of its GPUs")
 
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen`."""
@@ -166,10 +185,6 @@ class KubernetesCluster(Scheduling):
             if (record := await self.workload(workload)) != seen:
                 return record
             await change.wait()
-
-    async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
-        """Refuse, always: its pod has its environment from its Job."""
-        raise await self._is_a_pod(workload, f"worker {worker} has its environment by itself")
 
     async def logs(
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
@@ -180,7 +195,7 @@ class KubernetesCluster(Scheduling):
         async def look() -> logs.Look:
             change = self._next_change
             record = await self.workload(workload)
-            pods = await self._pods_of(workload)
+            pods = await self.pods_of(workload)
             return logs.Look(pods, max(1, record.attempts), record.state.finished, change)
 
         if follow:
@@ -195,7 +210,7 @@ class KubernetesCluster(Scheduling):
         """Return nothing: reports go to files, which are in the pods."""
         return {}
 
-    # -- nodes and projects ------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
 
     async def devices(self) -> dict[str, Sequence[Device]]:
         """Return the devices of each node; those that nobody has told us of have numbers only."""
@@ -218,52 +233,14 @@ class KubernetesCluster(Scheduling):
             self._notice()
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
-        """Return nothing: there is no agent on the nodes yet, who would ask."""
-        del node
-        return []
+        """Return who holds its devices, by their pods; limits are kept by programs alone."""
+        await self._records()
+        return self._held.get(node, ())
 
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning about it, as an Event."""
         await self.workload(workload)
         await self._tell(await self._subject(workload), "Warning", text, bad=True)
-
-    async def projects(self) -> Sequence[ProjectRecord]:
-        """Return all projects, oldest first."""
-        await self._projects.listed()
-        found = self._projects.objects.values()
-        return sorted(found, key=lambda record: (record.created, record.spec.name))
-
-    async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
-        """Create or change a project; the next cycle uses it."""
-        check_parent(spec, [record.spec for record in await self.projects()])
-        body = project_objects.manifest(spec)
-        path = f"{project_objects.PROJECTS}/{spec.name}"
-        with asking():
-            try:
-                found = await self._api.create(project_objects.PROJECTS, body)
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-                found = await self._api.patch(path, project_objects.change(spec))
-        self._projects.take(found)
-        return project_objects.read_project(found)
-
-    async def delete_project(self, name: str) -> None:
-        """Forget a project that has neither children nor unfinished workloads."""
-        specs = [record.spec for record in await self.projects()]
-        if name not in {spec.name for spec in specs}:
-            raise NotFound(
-                f"There is no project {name}.", hint="runai list projects names those there are."
-            )
-        unfinished = [
-            record.id
-            for record in await self.workloads()
-            if record.spec.project == name and not record.state.finished
-        ]
-        check_deletion(name, specs, unfinished)
-        with asking():
-            found = await self._api.delete(f"{project_objects.PROJECTS}/{name}")
-        self._projects.drop(name, found["details"]["uid"])
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -272,17 +249,9 @@ class KubernetesCluster(Scheduling):
             await mirror.listed()
         if self._drawn_at is not self._next_change:  # many ask between two changes
             pods = self._applied_pods()
-            known = Known(
-                pods,
-                self._known_jobs(),
-                self._namespaces.objects,
-                self._default_project,
-                self._slots.held(pods),
-                self._promises,
-                self._waits,
-                self._stops,
-            )
+            known = self._known(pods, self._slots.held(pods))
             self._drawn, self._drawn_at = records(known), self._next_change
+            self._held = held_by_node(known)
         return self._drawn
 
     async def _subject(self, workload: WorkloadId) -> Job | Pod:
@@ -291,8 +260,7 @@ class KubernetesCluster(Scheduling):
         Raises:
             NotFound: there is neither.
         """
-        jobs = self._known_jobs()
-        everything: list[Job | Pod] = [*jobs.values(), *self._pods.objects.values()]
+        everything: list[Job | Pod] = [*self._jobs.by_uid().values(), *self._applied_pods()]
         for found in everything:
             if self._id(found) == workload:
                 return found
@@ -326,19 +294,21 @@ class KubernetesCluster(Scheduling):
             )
         return subject
 
-    async def _pods_of(self, workload: WorkloadId) -> list[Pod]:
+    async def pods_of(self, workload: WorkloadId) -> list[Pod]:
+        """Return the pods that it has."""
         subject = await self._subject(workload)
         if isinstance(subject, Pod):
             return [subject]
         return [
             pod
-            for pod in self._pods.objects.values()
+            for pod in self._applied_pods()
             if pod.owner is not None and pod.owner.uid == subject.uid
         ]
 
     def _body(self, spec: WorkloadSpec, around: Surroundings) -> Object:
         check_room(spec, around, self._machines.objects.get(around.node))
-        return manifest(spec, around, api_url=self._api_url, ttl_s=self._ttl_s)
+        made = manifest(spec, around, api_url=self._api_url, ttl_s=self._ttl_s)
+        return self._pool.put_in(made)
 
     async def _make(self, spec: WorkloadSpec, body: Object) -> Job:
         path = f"/apis/batch/v1/namespaces/{self._namespace}/jobs"
@@ -373,7 +343,7 @@ class KubernetesCluster(Scheduling):
         if has_pods:
             self._jobs.take(found)
         else:
-            self._jobs.drop(f"{job.namespace}/{job.name}", job.uid)
+            self._jobs.drop(job)
 
     async def _tell(self, subject: Job | Pod, word: str, text: str, *, bad: bool = False) -> None:
         with asking():
@@ -390,11 +360,3 @@ class KubernetesCluster(Scheduling):
             return Surroundings(self._image)
         first = min(servers, key=lambda pod: (pod.server != "", pod.name))
         return await beside(self._api, first)
-
-    async def _is_a_pod(self, workload: WorkloadId, text: str) -> Conflict:
-        await self.workload(workload)
-        return Conflict(
-            f"{workload} is a pod of Kubernetes: {text}.",
-            hint="JupyterHub or its Job starts and stops it.",
-            code="is_a_pod",
-        )

@@ -48,6 +48,12 @@ class OurDoing:
         }
         return self.awaited
 
+    def scaled(self, job: Job, leaving: Iterable[str], now: float) -> None:
+        """Note that a Job may have other workers: some are to be made, some leave, by UID."""
+        self.evicted.update(dict.fromkeys(leaving, now))
+        if not job.is_suspended:
+            self.awaited[job.uid] = now
+
     def seen(self, found: Iterable[Group]) -> None:
         """Note which Jobs have made all of their pods."""
         for group in found:

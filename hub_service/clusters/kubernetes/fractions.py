@@ -2,14 +2,17 @@
 
 A pod asks by annotations, as in Run:AI and KAI, and then by no `nvidia.com/gpu`: the kubelet would
 count that. It sees its devices by an environment variable that reads an annotation of the pod
-itself, which the binding writes: node and devices become known in one request. Pure; `objects`
-reads pods with it, `plans` and `acting` write grants.
+itself, which the binding writes: node and devices become known in one request. An elastic job of
+one process asks for whole devices in this way (a fraction of 1), since its next pod may get another
+number of them. Pure; `objects` reads pods with it, `plans` and `acting` write grants.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from runai.hub_service.clusters.environment import CONTEXT_MIB
 from runai.hub_service.clusters.kubernetes.api import Object
 from runai.hub_service.scheduler.quantity import (
     WHOLE_GPU,
@@ -17,12 +20,29 @@ from runai.hub_service.scheduler.quantity import (
     MilliGpu,
     fraction_of_memory,
     gpu_text,
+    memory_of_fraction,
     milli_gpus,
 )
 
-__all__ = ["VISIBLE", "Grant", "Part", "blindness", "read_grant", "read_part", "sees_its_share"]
+__all__ = [
+    "OF_MEMORY",
+    "RESUMED",
+    "SHARING",
+    "VISIBLE",
+    "Grant",
+    "Part",
+    "blindness",
+    "read_grant",
+    "read_part",
+    "sees_its_memory",
+    "sees_its_share",
+    "shown",
+    "told_of_memory",
+]
 
 FRACTION, MEMORY, DEVICES = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
+MOST = "runai/max-gpus"
+"""Annotation of a pod that may be started again on more or fewer whole devices than it asks for."""
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 VISIBLE = "runai/visible-devices"
 """Annotation of a bound pod: the UUIDs of its devices, as the container runtime wants them."""
@@ -30,6 +50,17 @@ GRANTED = "runai/devices"
 """The same with the milli-GPU of each, as JSON."""
 RESERVATION = "runai/reservation"
 """The reservation pods that keep those devices from everybody else, in the same order."""
+RESUMED = "runai/resumed"
+"""Annotation of a bound pod: "1" where its job was started before, and may find a checkpoint."""
+OF_MEMORY = (
+    "RUNAI_GPU_MEMORY_LIMIT_MIB",
+    "RUNAI_GPU_MEMORY_LIMITS_MIB",
+    "RUNAI_GPU_DEVICES_MIB",
+    "RUNAI_GPU_CONTEXT_MIB",
+)
+"""Variables that tell a program of its memory; the binding says them in annotations like them."""
+SHARING = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Frameworks take all the memory of a GPU otherwise, their neighbour's share included."""
 MOST_DEVICES, MOST_MIB, MOST_DIGITS = 64, 1 << 30, 10
 _FIELD = f"metadata.annotations['{VISIBLE}']"
 
@@ -41,11 +72,14 @@ class Part:
     milli: int = 0
     mib: int = 0
     devices: int = 1
+    most: int = 0
+    """How many whole devices it may have at most, of one to so many; 0: it is not elastic."""
 
     @property
     def annotations(self) -> dict[str, str]:
         """Return how a pod says so."""
         asks = {FRACTION: gpu_text(self.milli)} if self.milli else {MEMORY: str(self.mib)}
+        asks |= {MOST: str(self.most)} if self.most else {}
         return asks | ({DEVICES: str(self.devices)} if self.devices > 1 else {})
 
     def milli_of(self, device_mib: int) -> MilliGpu:
@@ -55,8 +89,13 @@ class Part:
 
     @property
     def gpus(self) -> MilliGpu:
-        """Return the fraction of each device, as the core takes it."""
-        return MilliGpu(self.milli)
+        """Return the fraction of each device, or all of its whole ones, as the core takes it."""
+        return MilliGpu(self.milli * (self.devices if self.most else 1))
+
+    @property
+    def distinct(self) -> int:
+        """Return on how many devices it wants a fraction, as the core takes it."""
+        return 1 if self.most else self.devices
 
     @property
     def memory_mib(self) -> Mib | None:
@@ -87,13 +126,13 @@ def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[Part | None, s
     """Return what annotations ask for, if anything, and what is wrong with it, if anything.
 
     >>> read_part({"gpu-fraction": "0.5"}, 0)
-    (Part(milli=500, mib=0, devices=1), '')
+    (Part(milli=500, mib=0, devices=1, most=0), '')
     """
     fraction, memory = annotations.get(FRACTION), annotations.get(MEMORY)
     wrong = ""
     if fraction is None and memory is None:
-        if DEVICES in annotations:
-            wrong = f"{DEVICES} is said without {FRACTION} or {MEMORY}"
+        if said := next((name for name in (DEVICES, MOST) if name in annotations), ""):
+            wrong = f"{said} is said without {FRACTION} or {MEMORY}"
         return None, wrong
     if fraction is not None and memory is not None:
         wrong = f"{FRACTION} and {MEMORY} are both given: keep one of them"
@@ -103,11 +142,20 @@ def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[Part | None, s
     if not devices:
         wrong = wrong or f"{DEVICES} must be a number of devices, such as 2"
     milli, mib = _milli(fraction or ""), _number(memory or "", most=MOST_MIB)
+    most = _number(annotations.get(MOST, ""), most=MOST_DEVICES)
+    if MOST in annotations:
+        if not most:
+            wrong = wrong or f"{MOST} must be a number of devices, such as 4"
+        if milli != WHOLE_GPU:
+            wrong = wrong or f"{MOST} is for whole devices: say {FRACTION} 1 with it"
+        most = max(most, devices)
+    elif milli == WHOLE_GPU:
+        milli = 0
     if fraction is not None and not milli:
         wrong = wrong or f"{FRACTION} must be a part of one GPU, such as 0.5, in thousandths"
     if memory is not None and not mib:
         wrong = wrong or f"{MEMORY} must be MiB of device memory, such as 8000"
-    return (None, wrong) if wrong else (Part(milli, mib, devices), "")
+    return (None, wrong) if wrong else (Part(milli, mib, devices, most), "")
 
 
 def _number(text: str, *, most: int) -> int:
@@ -122,7 +170,38 @@ def _milli(text: str) -> int:
         milli = milli_gpus(float(text))
     except ValueError:
         return 0
-    return milli if milli < WHOLE_GPU else 0
+    return milli if milli <= WHOLE_GPU else 0
+
+
+def told_of_memory(part: Part, milli: Iterable[int], device_mib: int) -> dict[str, str]:
+    """Return what a binding says of memory: MiB of each device, which is 0 where nobody knows it.
+
+    Programs keep within it by `runai_limits`, which image and environment bring along.
+    """
+    limits = [part.mib or memory_of_fraction(share, device_mib) for share in milli]
+    if not all(limits):
+        return {}
+    known = [device_mib] * len(limits) if device_mib else []
+    values = (str(min(limits)), _list(limits), _list(known), str(CONTEXT_MIB))
+    return dict(zip(map(_note_of, OF_MEMORY), values, strict=True))
+
+
+def sees_its_memory() -> list[dict[str, Any]]:
+    """Return the variables that show a container what it may use of its devices' memory."""
+    return [shown(name, _note_of(name)) for name in OF_MEMORY]
+
+
+def _note_of(variable: str) -> str:
+    """Name the annotation of a variable.
+
+    >>> _note_of("RUNAI_GPU_CONTEXT_MIB")
+    'runai/gpu-context-mib'
+    """
+    return "runai/" + variable.removeprefix("RUNAI_").lower().replace("_", "-")
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def read_grant(annotations: Mapping[str, str]) -> Grant | None:
@@ -130,7 +209,7 @@ def read_grant(annotations: Mapping[str, str]) -> Grant | None:
     names = tuple(filter(None, annotations.get(RESERVATION, "").split(",")))
     try:
         shares = {str(device): int(m) for device, m in json.loads(annotations[GRANTED]).items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         return None
     if not names or len(set(names)) != len(names) or len(names) != len(shares):
         return None
@@ -139,7 +218,13 @@ def read_grant(annotations: Mapping[str, str]) -> Grant | None:
 
 def sees_its_share() -> dict[str, object]:
     """Return the variable that shows a container the devices that its pod was bound to."""
-    return {"name": VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": _FIELD}}}
+    return shown(VARIABLE, VISIBLE)
+
+
+def shown(variable: str, annotation: str) -> dict[str, Any]:
+    """Return a variable that shows a container what the binding wrote on its pod."""
+    path = f"metadata.annotations['{annotation}']"
+    return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def blindness(spec: Object) -> str:

@@ -1,19 +1,22 @@
 """Which pods are one workload, whose it is, and since when it waits.
 
-A Job of one worker, an Indexed Job whose workers are all up together, and a Job whose pods say
-`runai/gang: "true"`, are one workload; of everything else each pod is its own. A Job's pods have
-the Job's age, so that one that was made again keeps its place in the queue (R9). A Job that is held
-has no pods: its workers are drawn from its template. Pure; called by `cluster`.
+A Job of one worker, an Indexed Job whose workers are all up together, a PyTorchJob, and a Job whose
+pods say `runai/gang: "true"`, are one workload; of everything else each pod is its own. A Job's
+pods have the Job's age, so that one that was made again keeps its place in the queue (R9). A Job
+that is held has no pods: its workers are drawn from its template. Makes no calls; `Grouping`
+remembers only what it drew last. Called by `scheduling`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import is_, itemgetter
+from typing import NamedTuple
 
 from runai.hub_service.clusters.kubernetes.jobs import Job
-from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects import JOB_KINDS, PYTORCH_JOB, SCHEDULER, Pod
 
-__all__ = ["Group", "groups", "name_of", "project_of"]
+__all__ = ["Group", "Grouping", "name_of", "project_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,19 @@ class Group:
     """How many must run together."""
     job: Job | None = None
     """The Job that it is; None: a pod of its own."""
+    is_clearing: bool = False
+    """Whether pods of before its pause are still there, though they have ended."""
 
     @property
     def first(self) -> Pod:
         """Return a pod that stands for all of them."""
         return self.pods[0]
+
+    @property
+    def is_resizable(self) -> bool:
+        """Tell whether it is one process that may be started again on another number of devices."""
+        may_be = self.job is not None and self.job.may_be_held and self.job.parallelism <= 1
+        return may_be and self.first.may_be_resized
 
     @property
     def missing(self) -> int:
@@ -51,42 +62,94 @@ class Group:
         return first.unsupported or (first.is_blind if first.is_made and not first.node else "")
 
 
-def groups(
-    pods: Iterable[Pod],
-    jobs: Mapping[str, Job],
-    namespaces: Mapping[str, str],
-    default_project: str,
-    awaited: Collection[str] = (),
-) -> list[Group]:
-    """Return the workloads for our scheduler, oldest first.
+class Grouping:
+    """Draws workloads one time after the other; one that is as it was is the same object again.
 
-    `jobs` are by UID, `namespaces` says which project's each one is ("" is nobody's), `awaited` are
-    Jobs that were let go and have not made all of their pods. Pods that nothing can be decided
-    about (finished, gated, leaving before they ran) are not there.
+    Of thousands of workloads a few have changed when somebody looks: the others cost a comparison.
     """
-    members: dict[str, list[Pod]] = {
-        uid: [] for uid, job in jobs.items() if _is_queued(job, uid in awaited)
-    }
-    for pod in pods:
-        if pod.scheduler == SCHEDULER and not pod.is_reservation and _counts(pod, jobs):
-            members.setdefault(_whole(pod, jobs), []).append(pod)
-    drawn = [_draft(of, jobs.get(uid), jobs, uid in awaited) for uid, of in members.items()]
-    taken: set[str] = set()
-    result = []
-    for draft in sorted(
-        filter(_has_workers, drawn), key=lambda draft: (draft.age, draft.pods[0].key)
-    ):
-        first = draft.pods[0]
-        project = project_of(first, namespaces, default_project)
-        label = f"{project}/{draft.name}"
-        while label in taken:
-            label += "~"  # a pod that is called like a Job
-        taken.add(label)
-        pods_of = draft.pods
-        if draft.job is not None:
-            pods_of = tuple(_seated(pod, draft.job, label, i) for i, pod in enumerate(draft.pods))
-        result.append(Group(label, project, draft.age, pods_of, draft.minimum, draft.job))
-    return result
+
+    def __init__(self) -> None:
+        """Begin with nothing drawn."""
+        self._drafts: dict[str, _Drafted] = {}
+        self._groups: dict[str, tuple[_Draft, Group]] = {}
+
+    def groups(
+        self,
+        pods: Iterable[Pod],
+        jobs: Mapping[str, Job],
+        namespaces: Mapping[str, str],
+        default_project: str,
+        awaited: Collection[str] = (),
+    ) -> list[Group]:
+        """Return the workloads for our scheduler, oldest first.
+
+        `jobs` are by UID, `namespaces` says which project's each one is ("" is nobody's), `awaited`
+        are Jobs that were let go and have not made all of their pods. Pods that nothing can be
+        decided about (finished, gated, leaving before they ran) are not there.
+        """
+        clearing: set[str] = set()
+        members: dict[str, list[Pod]] = {
+            uid: [] for uid, job in jobs.items() if _is_queued(job, uid in awaited)
+        }
+        for pod in pods:
+            if pod.scheduler == SCHEDULER and not pod.is_reservation and _counts(pod, jobs):
+                members.setdefault(_whole(pod, jobs), []).append(pod)
+            elif (
+                pod.owner is not None and pod.owner.kind == PYTORCH_JOB and pod.deleted is not None
+            ):
+                # The operator takes one that has ended for a failure of what it makes next.
+                clearing.add(pod.owner.uid)
+        drawn = [
+            (draft.age, draft.first_key, uid, draft)
+            for uid, of in members.items()
+            if (draft := self._draft(uid, of, jobs, uid in awaited)) is not None
+        ]
+        self._drafts = {uid: known for uid, known in self._drafts.items() if uid in members}
+        result: dict[str, Group] = {}
+        kept: dict[str, tuple[_Draft, Group]] = {}
+        for _age, _key, uid, draft in sorted(drawn, key=itemgetter(0, 1)):
+            project = project_of(draft.pods[0], namespaces, default_project)
+            label = f"{project}/{draft.name}"
+            while label in result:
+                label += "~"  # a pod that is called like a Job
+            job = draft.job
+            is_clearing = job is not None and job.is_held and job.uid in clearing
+            known, group = self._groups.get(uid, (None, None))
+            if (
+                group is None
+                or known is not draft
+                or (group.name, group.is_clearing) != (label, is_clearing)
+            ):
+                group = _group(draft, project, label, is_clearing=is_clearing)
+            result[label], kept[uid] = group, (draft, group)
+        self._groups = kept
+        return list(result.values())
+
+    def _draft(
+        self,
+        uid: str,
+        pods: Sequence[Pod],
+        jobs: Mapping[str, Job],
+        is_awaited: bool,  # noqa: FBT001
+    ) -> "_Draft | None":
+        """Put one workload together, or return it as it was; None: it has no workers."""
+        whole, age = jobs.get(uid), 0.0
+        if whole is None:  # a pod of its own, as old as what made it
+            owner = pods[0].owner
+            made_by = None if owner is None else jobs.get(owner.uid)
+            age = pods[0].created if made_by is None else made_by.created
+        known = self._drafts.get(uid)
+        if (
+            known is None
+            or known.job is not whole
+            or (known.age, known.is_awaited) != (age, is_awaited)
+            or len(known.pods) != len(pods)
+            # The very same: what we told a pod makes no other pod of it.
+            or not all(map(is_, known.pods, pods))
+        ):
+            draft = _draft(pods, whole, age, is_awaited)
+            known = self._drafts[uid] = _Drafted(pods, whole, age, is_awaited, draft)
+        return known.draft if known.draft.pods else None
 
 
 def project_of(pod: Pod, namespaces: Mapping[str, str], default_project: str) -> str:
@@ -108,55 +171,66 @@ class _Draft:
     pods: tuple[Pod, ...]
     minimum: int
     job: Job | None = None
+    first_key: str = ""
 
 
-def _has_workers(draft: _Draft) -> bool:
-    return bool(draft.pods)
+class _Drafted(NamedTuple):
+    """A workload, and all that it was put together from."""
+
+    pods: Sequence[Pod]
+    job: Job | None
+    age: float
+    is_awaited: bool
+    draft: _Draft
+
+
+def _group(draft: _Draft, project: str, label: str, *, is_clearing: bool) -> Group:
+    pods = draft.pods
+    if draft.job is not None:
+        pods = tuple(_seated(pod, draft.job, label, i) for i, pod in enumerate(pods))
+    return Group(label, project, draft.age, pods, draft.minimum, draft.job, is_clearing)
 
 
 def _is_queued(job: Job, is_awaited: bool) -> bool:  # noqa: FBT001
     """Tell whether a Job is a workload although it may have no pods."""
-    is_ours = job.template.scheduler == SCHEDULER and job.is_whole and not job.is_finished
-    return is_ours and (job.is_held or (is_awaited and not job.is_suspended))
+    if job.template.scheduler != SCHEDULER or job.is_finished:
+        return False
+    # One that was to have more pods at once while it was held is whole no more: its pods will be
+    # on their own, but it has none before it is let go.
+    return job.is_held or (job.is_whole and is_awaited and not job.is_suspended)
 
 
 def _draft(
     pods: Sequence[Pod],
     whole: Job | None,
-    jobs: Mapping[str, Job],
+    age: float,
     is_awaited: bool,  # noqa: FBT001
 ) -> _Draft:
-    """Put one workload together; `whole` is the Job that it is, if it is one."""
-    ordered = sorted(pods, key=lambda pod: (not pod.node, pod.key))
+    """Put one workload together; `whole` is the Job that it is, else it is a pod of that `age`."""
     if whole is None:
-        first = ordered[0]
-        made_by = jobs.get(first.owner.uid) if first.owner is not None else None
-        age = first.created if made_by is None else made_by.created
-        return _Draft(name_of(first), age, (first,), 1)
+        first = pods[0]
+        return _Draft(name_of(first), age, (first,), 1, None, first.key)
+    ordered = sorted(pods, key=lambda pod: (not pod.node, pod.key))
     # While pods still stop, those that the Job made in their place wait with it.
     if whole.runs_at_once:
         ordered = list({pod.index: pod for pod in reversed(ordered)}.values())[::-1]
     shown = sorted(ordered[: max(whole.parallelism, _held(ordered))], key=lambda pod: pod.key)
     if whole.is_held or is_awaited:
         shown += _unmade(shown, whole)
-    return _Draft(name_of(whole), whole.created, tuple(shown), whole.minimum, whole)
+    first_key = shown[0].key if shown else ""
+    return _Draft(name_of(whole), whole.created, tuple(shown), whole.minimum, whole, first_key)
 
 
 def _unmade(there: Sequence[Pod], job: Job) -> list[Pod]:
     """Return the workers that a Job has no pods of yet."""
     known: set[int | None] = set()
+    # An elastic job may be given more workers than it needs.
+    wanted = job.completions if job.is_elastic or job.least else 0
     if job.runs_at_once:
         known = {pod.index for pod in there} | job.completed
     free = (index for index in range(job.completions) if index not in known)
     return [
-        replace(
-            job.template,
-            uid=f"{job.uid}/{index}",
-            name=f"{job.name}-{index}",
-            index=index,
-            is_made=False,
-        )
-        for index in islice(free, max(0, job.minimum - len(there)))
+        job.worker(index) for index in islice(free, max(0, (wanted or job.minimum) - len(there)))
     ]
 
 
@@ -183,8 +257,11 @@ def _counts(pod: Pod, jobs: Mapping[str, Job]) -> bool:
         return not pod.is_finished
     if pod.deleted is not None or pod.is_gated:
         return False
-    if pod.owner is None or pod.owner.kind != "Job":
+    if pod.owner is None or pod.owner.kind not in JOB_KINDS:
         return True
     # We may see a pod before its Job; and one whose Job is suspended is about to be deleted.
     job = jobs.get(pod.owner.uid)
-    return job is not None and not job.is_suspended and not job.is_finished
+    if job is None or job.is_suspended or job.is_finished:
+        return False
+    # Of an elastic Job that may have fewer workers now, the surplus pods are about to go.
+    return not (job.is_elastic and pod.index is not None and pod.index >= job.completions)

@@ -21,6 +21,7 @@ _KINDS: Mapping[str, str] = {
     "LetGo": "starting",
     "Preempted": "stopping",
     "Queued": "queued",
+    "Resized": "resized",
     "Scheduled": "running",
     "Suspended": "suspended",
     "Waiting": "waiting",

@@ -44,6 +44,7 @@ def inventory(
                 machine.gpu_type or (device.name if device else "GPU"),
                 machine.gpu_memory_mib or (device.memory_mib if device else 0),
                 simulated=device is not None and device.simulated,
+                fault=device.fault if device else "",
             )
         )
     return drawn

@@ -7,27 +7,49 @@ else suspended is not in the queue. Parses Jobs, and writes the changes of them.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.clusters.kubernetes.amounts import when
 from runai.hub_service.clusters.kubernetes.api import Object
-from runai.hub_service.clusters.kubernetes.making import read_spec
-from runai.hub_service.clusters.kubernetes.objects import HELD, PRIORITY, Pod, read_pod
+from runai.hub_service.clusters.kubernetes.elastic_notes import (
+    ELASTIC,
+    elastic_text,
+    read_elastic,
+)
+from runai.hub_service.clusters.kubernetes.making import CHECKPOINTS, MOST_WORKERS, read_spec
+from runai.hub_service.clusters.kubernetes.objects import (
+    HELD,
+    PRIORITY,
+    PYTORCH_JOB,
+    Pod,
+    figure,
+    read_pod,
+)
 from runai.hub_service.clusters.records import WorkloadSpec
 
 __all__ = [
+    "MIN_WORKERS",
     "PAUSES",
     "STARTS",
+    "SUSPENDED_BY",
     "Job",
     "Steps",
+    "drawn_pod",
+    "freed",
     "held",
     "let_go",
+    "queued_by_kueue",
     "read_job",
+    "redrawn",
+    "resizing",
     "resumed",
     "suspended",
+    "times_noted",
     "told",
+    "with_workers",
 ]
 
 PAUSES = "runai/pauses"
@@ -35,15 +57,21 @@ PAUSES = "runai/pauses"
 SUSPENDED_BY = "runai/suspended-by"
 STARTS = "runai/starts"
 """Annotation: when it was let go, so."""
+MIN_WORKERS = "runai/min-workers"
+"""Annotation of an elastic Job: how many workers it needs at least, where that was changed."""
 MOST_TIMES = 1000
+LAST = 1e11
+"""Unix seconds: nothing is later, whatever an annotation says."""
 Steps = list[dict[str, Any]]
 """A change as JSON Patch."""
+_KUEUE = "kueue.x-k8s.io/queue-name"
 _CONTROLLER = "kubernetes.io/job-controller"
+_SERVED = {"Job": ("batch/v1", "jobs"), PYTORCH_JOB: ("kubeflow.org/v1", "pytorchjobs")}
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a batch Job asks for and has come to. Times in Unix seconds."""
+    """What a batch Job, or a PyTorchJob, asks for and has come to. Times in Unix seconds."""
 
     uid: str
     namespace: str
@@ -56,8 +84,15 @@ class Job:
     succeeded: int
     template: Pod
     """What each of its workers asks for: a pod that is not made yet."""
+    templates: tuple[Pod, ...] = ()
+    """Of each of its workers, where they are not all alike."""
+    least: int = 0
+    """How many of them suffice; 0: not said, it needs all."""
+    kind: str = "Job"
     is_held: bool = False
     """Suspended by the scheduler: it waits in the queue."""
+    is_freed: bool = False
+    """Resumed by somebody else while it was held: the annotation that says so is out of date."""
     may_be_held: bool = True
     """Whether nobody else decides about its being suspended."""
     outcome: str = ""
@@ -74,14 +109,25 @@ class Job:
     spec: WorkloadSpec | None = None
     """What was submitted, if it was by us."""
     suspended_by: str = ""
+    elastic: ElasticState | None = None
+    """Of an elastic job, as far as it is kept."""
+    checkpoint_dir: str = ""
+    """Where its workers keep their checkpoints, in their own file system."""
     has_notes: bool = field(default=True, compare=False)
     has_suspend: bool = field(default=True, compare=False)
+    has_policy: bool = field(default=True, compare=False)
     """Whether the fields are there at all, as changes of them must know."""
 
     @property
     def path(self) -> str:
         """Return where the API server has it."""
-        return f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{self.name}"
+        version, plural = _SERVED[self.kind]
+        return f"/apis/{version}/namespaces/{self.namespace}/{plural}/{self.name}"
+
+    @property
+    def api_version(self) -> str:
+        """Return the version of the API that it is of."""
+        return _SERVED[self.kind][0]
 
     @property
     def is_finished(self) -> bool:
@@ -99,9 +145,31 @@ class Job:
         return self.parallelism <= 1 or self.runs_at_once or self.template.is_gang
 
     @property
+    def is_resumed(self) -> bool:
+        """Tell whether its pods were started before; the first start of others' we do not note."""
+        return len(self.starts) > (self.spec is not None)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Tell whether it runs with as many of its workers as there is room for."""
+        return self.spec is not None and self.spec.elastic and self.spec.workers > 1
+
+    @property
     def minimum(self) -> int:
         """Return how many workers must be up together, of those that are not done."""
+        if not self.is_whole:
+            return 1
+        if self.spec is not None and self.is_elastic:
+            return self.spec.min_workers
+        if self.least:
+            return min(self.least, self.completions)
         return max(1, min(self.parallelism, self.completions - self.succeeded))
+
+    def worker(self, index: int) -> Pod:
+        """Return one of its workers as a pod that is not made yet."""
+        drawn = self.templates[index] if self.templates else self.template
+        name = drawn.name if self.templates else f"{self.name}-{index}"
+        return replace(drawn, uid=f"{self.uid}/{index}", name=name, index=index, is_made=False)
 
 
 def read_job(found: Object) -> Job:
@@ -110,19 +178,21 @@ def read_job(found: Object) -> Job:
     annotations = metadata.get("annotations", {})
     parallelism = spec.get("parallelism", 1)
     is_suspended = bool(spec.get("suspend"))
-    outcome = _outcome(status)
+    completions = spec.get("completions", parallelism)
+    outcome, submitted = _outcome(status), _as_scaled(read_spec(annotations), completions, metadata)
     return Job(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         name=metadata["name"],
         created=when(metadata["creationTimestamp"]),
-        completions=spec.get("completions", parallelism),
+        completions=completions,
         parallelism=parallelism,
         is_indexed=spec.get("completionMode") == "Indexed",
         is_suspended=is_suspended,
         succeeded=status.get("succeeded", 0),
-        template=_template(found),
+        template=drawn_pod(found, found["spec"]["template"]),
         is_held=is_suspended and HELD in annotations,
+        is_freed=not is_suspended and HELD in annotations,
         may_be_held=_may_be_held(metadata, spec),
         outcome=outcome.get("type", ""),
         why=outcome.get("message", ""),
@@ -130,26 +200,53 @@ def read_job(found: Object) -> Job:
         deleted=when(deleted) if (deleted := metadata.get("deletionTimestamp")) else None,
         failed=status.get("failed", 0),
         completed=_indexes(status.get("completedIndexes", "")),
-        starts=_times(annotations, STARTS),
-        pauses=_times(annotations, PAUSES),
-        spec=read_spec(annotations),
+        starts=times_noted(annotations, STARTS),
+        pauses=times_noted(annotations, PAUSES),
+        spec=submitted,
         suspended_by=annotations.get(SUSPENDED_BY, ""),
+        elastic=read_elastic(annotations) if submitted is not None and submitted.elastic else None,
+        checkpoint_dir=annotations.get(CHECKPOINTS, ""),
         has_notes="annotations" in metadata,
         has_suspend="suspend" in spec,
     )
 
 
+def redrawn(job: Job, change: Callable[[Pod], Pod]) -> Job:
+    """Return a Job with what its workers ask for changed."""
+    templates = tuple(change(pod) for pod in job.templates)
+    return replace(job, template=change(job.template), templates=templates)
+
+
 def held(job: Job, *, now: float, why: str, priority: int) -> Steps:
     """Return the change that pauses a Job: its pods are stopped, and it waits in the queue."""
     notes = {HELD: why, PAUSES: _text((*job.pauses, now)), PRIORITY: str(priority)}
-    return [*_unchanged(job), *_noted(job, notes), _suspend(is_wanted=True)]
+    return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
+
+
+def resizing(job: Job, *, why: str, priority: int) -> Steps:
+    """Return the change that stops a Job's only pod, so that its next one has other devices.
+
+    It waits in the queue as one that is held: if we are killed now, it starts with what there is.
+    """
+    notes = {HELD: why, PRIORITY: str(priority)}
+    if job.elastic is not None:
+        notes[ELASTIC] = elastic_text(replace(job.elastic, resizes=job.elastic.resizes + 1))
+    return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
 
 
 def let_go(job: Job, *, now: float) -> Steps:
     """Return the change that lets a held Job make its pods."""
     notes = {STARTS: _text((*job.starts, now))}
     gone = {"op": "remove", "path": _note(HELD)}
-    return [*_unchanged(job), *_noted(job, notes), gone, _suspend(is_wanted=False)]
+    return [*_unchanged(job), *_noted(job, notes), gone, *_suspend(job, is_wanted=False)]
+
+
+def freed(job: Job) -> Steps:
+    """Return the change by which a Job that somebody else resumed is not held any more.
+
+    Suspended by its user later, it would be taken for one that waits in the queue.
+    """
+    return [*_unchanged(job), {"op": "remove", "path": _note(HELD)}]
 
 
 def told(job: Job, why: str) -> Steps:
@@ -157,17 +254,25 @@ def told(job: Job, why: str) -> Steps:
     return [*_unchanged(job), *_noted(job, {HELD: why})]
 
 
-def suspended(by: str) -> dict[str, Any]:
+def suspended(job: Job, by: str) -> dict[str, Any]:
     """Return the change that takes a Job out of the queue, whatever became of it meanwhile."""
     notes = {HELD: None, SUSPENDED_BY: by}
-    return {"metadata": {"annotations": notes}, "spec": {"suspend": True}}
+    return {"metadata": {"annotations": notes}, "spec": _suspending(job, is_wanted=True)}
 
 
 def resumed(job: Job) -> dict[str, Any]:
     """Return the change that puts a suspended Job back into the queue."""
     is_held = job.is_whole and job.may_be_held
     notes = {HELD: "resumed" if is_held else None, SUSPENDED_BY: None}
-    return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": {"suspend": is_held}}
+    change = _suspending(job, is_wanted=is_held)
+    return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": change}
+
+
+def with_workers(job: Job, *, most: int, least: int) -> dict[str, Any]:
+    """Return the change of how many workers an elastic Job may have: Kubernetes makes the pods."""
+    notes = {MIN_WORKERS: str(least)}
+    numbers = {"completions": most, "parallelism": most}
+    return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": numbers}
 
 
 def _unchanged(job: Job) -> Steps:
@@ -177,7 +282,7 @@ def _unchanged(job: Job) -> Steps:
         tests.append({"op": "test", "path": _note(HELD), "value": job.template.sentence})
     elif not job.has_suspend:
         return tests
-    tests.append({"op": "test", "path": "/spec/suspend", "value": job.is_suspended})
+    tests.append({"op": "test", "path": _suspend_path(job), "value": job.is_suspended})
     return tests
 
 
@@ -187,21 +292,49 @@ def _noted(job: Job, notes: Mapping[str, str]) -> Steps:
     return [*first, *added]
 
 
-def _suspend(*, is_wanted: bool) -> dict[str, Any]:
-    return {"op": "add", "path": "/spec/suspend", "value": is_wanted}
+def _suspend(job: Job, *, is_wanted: bool) -> Steps:
+    policy = {"op": "add", "path": "/spec/runPolicy", "value": {}}
+    first = [] if job.has_policy else [policy]
+    return [*first, {"op": "add", "path": _suspend_path(job), "value": is_wanted}]
+
+
+def _suspending(job: Job, *, is_wanted: bool) -> dict[str, Any]:
+    wanted = {"suspend": is_wanted}
+    return {"runPolicy": wanted} if job.kind == PYTORCH_JOB else wanted
+
+
+def _suspend_path(job: Job) -> str:
+    return "/spec/runPolicy/suspend" if job.kind == PYTORCH_JOB else "/spec/suspend"
 
 
 def _note(name: str) -> str:
     return f"/metadata/annotations/{name.replace('/', '~1')}"
 
 
-def _template(found: Object) -> Pod:
-    metadata, template = found["metadata"], found["spec"]["template"]
-    labels = template.get("metadata", {}).get("labels", {})
+def _as_scaled(
+    spec: WorkloadSpec | None, completions: int, metadata: Object
+) -> WorkloadSpec | None:
+    """Put the numbers that were set later into what was submitted: the Job's own are the truth."""
+    if spec is None or not spec.elastic or spec.workers == 1:
+        return spec
+    said = figure(metadata.get("annotations", {}).get(MIN_WORKERS, ""))
+    most = min(max(2, completions), MOST_WORKERS)
+    return replace(spec, workers=most, min_workers=min(said or spec.min_workers, most))
+
+
+def drawn_pod(
+    found: Object, template: Object, kind: str = "Job", labels: Mapping[str, str] | None = None
+) -> Pod:
+    """Return a pod that a Job makes from this template, before it is made.
+
+    `labels` are those that it has beside the template's, which win.
+    """
+    metadata = found["metadata"]
+    labels = {**(labels or {}), **template.get("metadata", {}).get("labels", {})}
     annotations = template.get("metadata", {}).get("annotations", {})
     if priority := metadata.get("annotations", {}).get(PRIORITY):
         annotations = {PRIORITY: priority} | annotations
-    owner = {"kind": "Job", "controller": True, "name": metadata["name"], "uid": metadata["uid"]}
+    owner = {"kind": kind, "controller": True, "name": metadata["name"], "uid": metadata["uid"]}
     described = {
         "uid": metadata["uid"],
         "namespace": metadata["namespace"],
@@ -218,7 +351,13 @@ def _template(found: Object) -> Pod:
 def _may_be_held(metadata: Object, spec: Object) -> bool:
     """Tell whether nothing above it, such as a JobSet or Kueue, says when it runs."""
     owners = [o["kind"] for o in metadata.get("ownerReferences", ()) if o.get("controller")]
-    return owners in ([], ["CronJob"]) and spec.get("managedBy", _CONTROLLER) == _CONTROLLER
+    is_own = owners in ([], ["CronJob"]) and spec.get("managedBy", _CONTROLLER) == _CONTROLLER
+    return is_own and not queued_by_kueue(metadata)
+
+
+def queued_by_kueue(metadata: Object) -> bool:
+    """Tell whether Kueue suspends it and resumes it: what we suspended it would resume at once."""
+    return bool(metadata.get("labels", {}).get(_KUEUE))
 
 
 def _outcome(status: Object) -> Object:
@@ -243,10 +382,12 @@ def _indexes(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _times(annotations: Mapping[str, str], name: str) -> tuple[float, ...]:
+def times_noted(annotations: Mapping[str, str], name: str) -> tuple[float, ...]:
+    """Return the moments that an annotation keeps, oldest first; none where it is not ours."""
     try:
-        return tuple(float(at) for at in json.loads(annotations.get(name, "[]")))
-    except (TypeError, ValueError):
+        times = [float(at) for at in json.loads(annotations.get(name, "[]"))]
+        return tuple(at for at in times if 0 <= at < LAST)[-MOST_TIMES:]
+    except (OverflowError, RecursionError, TypeError, ValueError):
         return ()  # somebody wrote something else there
 
 

@@ -14,8 +14,12 @@ from runai.hub_service.clusters.base import LogChunk
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError
 from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.telling import pod_path
+from runai.hub_service.clusters.lines import cut
 
 __all__ = ["Look", "follow", "read"]
+
+MOST_WAITING = 100
+"""Pieces that were read of the pods and nobody has taken yet, 64 KiB each or a long line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,8 @@ async def read(
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield what there is now."""
     for pod in look.of(worker):
-        if chunk := b"".join([line async for line in _lines(api, pod, tail, is_followed=False)]):
-            yield LogChunk(_index(pod), look.attempt, chunk)
+        async for lines in _lines(api, pod, tail, is_followed=False):
+            yield LogChunk(_index(pod), look.attempt, lines)
 
 
 async def follow(
@@ -72,6 +76,7 @@ class _Following:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._arrived: deque[LogChunk] = deque()
+        self._taken = asyncio.Event()
         self._woken = asyncio.Event()
         self._pods: dict[str, asyncio.Task[None]] = {}
         self._waking: asyncio.Task[None] | None = None
@@ -95,6 +100,7 @@ class _Following:
 
     def arrived(self) -> LogChunk | None:
         """Return what was read first of what nobody has taken yet."""
+        self._taken.set()
         return self._arrived.popleft() if self._arrived else None
 
     async def something(self) -> None:
@@ -110,9 +116,12 @@ class _Following:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, pod: Pod, attempt: int, tail: int | None) -> None:
-        async for line in _lines(self._api, pod, tail, is_followed=True):
-            self._arrived.append(LogChunk(_index(pod), attempt, line))
+        async for lines in _lines(self._api, pod, tail, is_followed=True):
+            self._arrived.append(LogChunk(_index(pod), attempt, lines))
             self._woken.set()
+            while len(self._arrived) >= MOST_WAITING:  # who reads slowly has the kubelet wait
+                self._taken.clear()
+                await self._taken.wait()
 
     async def _wake(self, change: asyncio.Event) -> None:
         await change.wait()
@@ -122,16 +131,21 @@ class _Following:
 async def _lines(
     api: Api, pod: Pod, tail: int | None, *, is_followed: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of one pod; none of one whose node is away or that is gone."""
+    """Yield whole lines of one pod; none of one whose node is away or that is gone."""
     query = {"follow": "true"} if is_followed else {}
+    rest = b""
     if tail is not None:
         query["tailLines"] = str(tail)
     try:
-        async with contextlib.aclosing(api.lines(pod_path(pod, "log"), **query)) as lines:
-            async for line in lines:
-                yield line if line.endswith(b"\n") else line + b"\n"
+        async with contextlib.aclosing(api.text(pod_path(pod, "log"), **query)) as blocks:
+            async for block in blocks:
+                lines, rest = cut(rest + block)
+                if lines:
+                    yield lines
     except ApiError:
         return
+    if rest:
+        yield rest + b"\n"
 
 
 def _index(pod: Pod) -> int:

@@ -11,31 +11,58 @@ from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from runai.hub_service.clusters.kubernetes.api import Object
-from runai.hub_service.clusters.kubernetes.fractions import Part, sees_its_share
+from runai.hub_service.clusters.kubernetes.elastic_pods import job_fields, messages, under_relay
+from runai.hub_service.clusters.kubernetes.fractions import (
+    OF_MEMORY,
+    RESUMED,
+    SHARING,
+    Part,
+    sees_its_memory,
+    sees_its_share,
+    shown,
+)
 from runai.hub_service.clusters.kubernetes.objects import (
+    ELASTIC_LABEL,
     GANG_LABEL,
     GPU_RESOURCE,
+    GPU_TYPE_LABEL,
     HELD,
     INDEX,
     PRIORITY,
     SCHEDULER,
+    WORKLOAD_LABEL,
 )
 from runai.hub_service.clusters.records import SOURCE_PLACEHOLDER, WorkloadSpec
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.kinds import NODE_TYPE_LABEL
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
-__all__ = ["Surroundings", "job_name", "manifest", "read_spec", "surroundings"]
+__all__ = [
+    "CHECKPOINTS",
+    "MOST_WORKERS",
+    "Surroundings",
+    "job_name",
+    "manifest",
+    "read_spec",
+    "surroundings",
+]
 
 SPEC = "runai/spec"
 """Annotation of a Job that was submitted: the specification, as JSON."""
+CHECKPOINTS = "runai/checkpoints"
+"""Annotation of such a Job: the directory for its checkpoints, as its pods see it."""
 SOURCE_FILE = "/run/runai/source.py"
 MOST_SPEC_BYTES = 100_000
 """The API server takes 256 KiB of annotations; the source stands in two of them."""
 GANG_SERVICE = "runai-jobs"
 """The headless Service, made by the chart, by which a gang's workers find each other."""
 _CONTAINER = "worker"
+_SPEC = TypeAdapter(WorkloadSpec)
+MOST_GPUS, MOST_WORKERS = 100_000 * WHOLE_GPU, 10_000
+"""As the service's own border has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +119,24 @@ def manifest(
     Raises:
         InvalidRequest: it cannot be had on Kubernetes.
     """
-    _check(spec, around)
+    _check(spec, around, api_url)
     kept = json.dumps(asdict(spec), separators=(",", ":"))
     if len(kept.encode()) > MOST_SPEC_BYTES:
         raise InvalidRequest(
             f"{spec.id} is too long: {len(kept.encode())} bytes of program and environment.",
             hint=f"At most {MOST_SPEC_BYTES}: put the program into a file of your home directory.",
         )
-    labels = {"runai/project": spec.project, "runai/workload": spec.name}
+    labels = {"runai/project": spec.project, WORKLOAD_LABEL: spec.name}
+    is_elastic = spec.elastic and spec.workers > 1
+    more, rules = job_fields(_CONTAINER) if is_elastic else ({}, ())
+    checkpoints = _checkpoints(spec, around)
     template = {
         "metadata": {
             "labels": {
                 **labels,
                 "runai/kind": "train" if spec.preemptible else "build",
                 **({GANG_LABEL: "true"} if spec.workers > 1 else {}),
+                **({ELASTIC_LABEL: "true"} if spec.elastic else {}),
             },
             "annotations": {
                 PRIORITY: str(spec.priority),
@@ -113,7 +144,7 @@ def manifest(
                 **({"runai/source": spec.source} if spec.source else {}),
             },
         },
-        "spec": _pod(spec, around, api_url),
+        "spec": _pod(spec, around, api_url, checkpoints),
     }
     disrupted = {"type": "DisruptionTarget", "status": "True"}
     return {
@@ -122,7 +153,11 @@ def manifest(
         "metadata": {
             "name": job_name(spec),
             "labels": labels,
-            "annotations": {SPEC: kept, HELD: "submitted"},
+            "annotations": {
+                SPEC: kept,
+                HELD: "submitted",
+                **({CHECKPOINTS: checkpoints} if checkpoints else {}),
+            },
         },
         "spec": {
             "suspend": True,
@@ -131,8 +166,11 @@ def manifest(
             "parallelism": spec.workers,
             "backoffLimit": spec.backoff_limit,
             # A pause is no failure, and nothing starts before what it replaces is gone.
-            "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [disrupted]}]},
+            "podFailurePolicy": {
+                "rules": [{"action": "Ignore", "onPodConditions": [disrupted]}, *rules]
+            },
             "podReplacementPolicy": "Failed",
+            **more,
             **({} if ttl_s is None else {"ttlSecondsAfterFinished": ttl_s}),
             "template": template,
         },
@@ -145,19 +183,24 @@ def read_spec(annotations: Mapping[str, str]) -> WorkloadSpec | None:
         kept = json.loads(annotations[SPEC])
         known = {field.name for field in fields(WorkloadSpec)}
         kept = {name: value for name, value in kept.items() if name in known}
-        return WorkloadSpec(**{**kept, "command": tuple(kept["command"])})
-    except (KeyError, TypeError, ValueError):
+        # Whoever may make Jobs may write anything there.
+        spec: WorkloadSpec = _SPEC.validate_python({**kept, "command": tuple(kept["command"])})
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         return None
+    else:
+        return spec if 0 <= spec.gpus <= MOST_GPUS and 1 <= spec.workers <= MOST_WORKERS else None
 
 
-def _check(spec: WorkloadSpec, around: Surroundings) -> None:
+def _check(spec: WorkloadSpec, around: Surroundings, api_url: str) -> None:
     if spec.kind == "session" or spec.command is None:
         raise InvalidRequest(
             "On Kubernetes JupyterHub starts sessions.", hint="Submit a job, or start a server."
         )
-    if spec.elastic:
+    if spec.elastic and spec.workers > 1 and not api_url:
         raise InvalidRequest(
-            "Elastic jobs cannot be had on Kubernetes yet.", hint="Submit it without --elastic."
+            "Workers of elastic jobs would not find the service: it does not know its address.",
+            hint="Ask an admin to set RUNAI_API_URL for it, or leave --elastic out.",
+            code="not_elastic",
         )
     if not (spec.image or around.image):
         raise InvalidRequest(
@@ -168,20 +211,47 @@ def _check(spec: WorkloadSpec, around: Surroundings) -> None:
 
 
 def _part(spec: WorkloadSpec) -> Part | None:
-    """Return the part of a device that each of its workers asks for, if they do."""
+    """Return the part of a device that each of its workers asks for, if they do.
+
+    An elastic one of one process asks so for its whole devices: the next pod may get others.
+    """
+    if spec.gpus_max:
+        return Part(
+            milli=WHOLE_GPU, devices=spec.gpus // WHOLE_GPU, most=spec.gpus_max // WHOLE_GPU
+        )
     if spec.gpu_memory_mib:
         return Part(mib=spec.gpu_memory_mib)
     return Part(milli=spec.gpus) if spec.gpus % WHOLE_GPU else None
 
 
-def _pod(spec: WorkloadSpec, around: Surroundings, api_url: str) -> dict[str, Any]:
-    gpus = spec.gpus // WHOLE_GPU
+def _checkpoints(spec: WorkloadSpec, around: Surroundings) -> str:
+    """Return where checkpoints are kept: on the first claim of the notebook that it may write."""
+    volumes = (around.pod or {}).get("volumes", ())
+    claims = {
+        volume["name"]
+        for volume in volumes
+        if "persistentVolumeClaim" in volume and not volume["persistentVolumeClaim"].get("readOnly")
+    }
+    for mount in (around.container or {}).get("volumeMounts", ()):
+        if mount["name"] in claims and not mount.get("readOnly"):
+            return f"{mount['mountPath'].rstrip('/')}/.runai/{spec.id}/checkpoints"
+    return ""
+
+
+def _pod(
+    spec: WorkloadSpec, around: Surroundings, api_url: str, checkpoints: str
+) -> dict[str, Any]:
+    gpus = 0 if _part(spec) is not None else spec.gpus // WHOLE_GPU
+    is_elastic = spec.elastic and spec.workers > 1
+    variables, volumes, mounts = messages() if is_elastic else ({}, (), ())
+    command = [_argument(part) for part in spec.command or ()]
+    told = {**variables, **({"RUNAI_CHECKPOINT_DIR": checkpoints} if checkpoints else {})}
     container: dict[str, Any] = {
         "name": _CONTAINER,
         **(around.container or {}),
         "image": spec.image or around.image,
-        "command": [_argument(part) for part in spec.command or ()],
-        "env": _environment(spec, api_url),
+        "command": under_relay(command) if is_elastic else command,
+        "env": _environment(spec, api_url, told),
         "resources": {"limits": {GPU_RESOURCE: str(gpus)}} if gpus else {},
     }
     if spec.workdir:
@@ -194,6 +264,9 @@ def _pod(spec: WorkloadSpec, around: Surroundings, api_url: str) -> dict[str, An
         "terminationGracePeriodSeconds": spec.grace_seconds,
         "containers": [container],
     }
+    if volumes:
+        pod["volumes"] = [*pod.get("volumes", ()), *volumes]
+        container["volumeMounts"] = [*container.get("volumeMounts", ()), *mounts]
     if spec.workers > 1:
         pod["subdomain"] = GANG_SERVICE
     if spec.source:
@@ -205,6 +278,11 @@ def _pod(spec: WorkloadSpec, around: Surroundings, api_url: str) -> dict[str, An
         container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
     if spec.node_type:
         pod["nodeSelector"] = {**pod.get("nodeSelector", {}), NODE_TYPE_LABEL: spec.node_type}
+    if spec.gpu_types:
+        is_of = {"key": GPU_TYPE_LABEL, "operator": "In", "values": list(spec.gpu_types)}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [is_of]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        pod["affinity"] = {"nodeAffinity": required}
     return pod
 
 
@@ -222,7 +300,9 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _environment(spec: WorkloadSpec, api_url: str) -> Sequence[Mapping[str, Any]]:
+def _environment(
+    spec: WorkloadSpec, api_url: str, told: Mapping[str, str]
+) -> Sequence[Mapping[str, Any]]:
     """Tell a worker who it is; what its user adds wins over conveniences, never over identity."""
     index = {"fieldPath": f"metadata.annotations['{INDEX}']"}
     fixed = {
@@ -232,21 +312,25 @@ def _environment(spec: WorkloadSpec, api_url: str) -> Sequence[Mapping[str, Any]
         "RUNAI_GPU_FRACTION": str(Decimal(min(spec.gpus, WHOLE_GPU)) / WHOLE_GPU),
         **({"RUNAI_API_URL": api_url} if api_url else {}),
         **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
+        **told,
     }
+    is_gang = spec.workers > 1 and not spec.elastic  # elastic workers are told by their targets
     part = _part(spec)
     # An image built for GPUs shows all of the node's to whoever asked for none.
     if not spec.gpus and part is None:
         fixed |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
-    if spec.workers > 1:
+    if is_gang:
         # The Job controller names each pod's host by its index.
         fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
         fixed |= {"MASTER_ADDR": f"{job_name(spec)}-0.{GANG_SERVICE}"}
-    own = {"PYTHONUNBUFFERED": "1", **spec.env}
-    place = ["RUNAI_INDEX", *(["RANK"] if spec.workers > 1 else [])]
-    reserved = {*fixed, *place, "RUNAI_WORKER", "NVIDIA_VISIBLE_DEVICES"}
+    own = {"PYTHONUNBUFFERED": "1", **({} if part is None else SHARING), **spec.env}
+    place = ["RUNAI_INDEX", *(["RANK"] if is_gang else [])]
+    told_later = {"RUNAI_WORKER", "RUNAI_RESUMED", "NVIDIA_VISIBLE_DEVICES", *OF_MEMORY}
+    reserved = {*fixed, *place, *told_later}
     return [
         *({"name": name, "valueFrom": {"fieldRef": index}} for name in place),
-        *([] if part is None else [sees_its_share()]),
+        *([] if part is None else [sees_its_share(), *sees_its_memory()]),
+        shown("RUNAI_RESUMED", RESUMED),
         {"name": "RUNAI_WORKER", "value": f"{spec.id}-$(RUNAI_INDEX)"},
         *({"name": n, "value": _literal(v)} for n, v in own.items() if n not in reserved),
         *({"name": n, "value": _literal(v)} for n, v in fixed.items()),

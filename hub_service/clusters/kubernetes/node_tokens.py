@@ -1,8 +1,8 @@
-"""Know the agents by the tokens of their pods: the API server says on which node each of them is.
+"""Know agents and workers of elastic jobs by the tokens of their pods: the API server says whose.
 
-So no secret is shared, and an agent reports about its own node alone (KEP-4193: tokens of pods name
-their node; 1.32). Everybody else is somebody else's business. Used by the service's composition
-root over Kubernetes.
+So no secret is shared: an agent reports about its own node alone (KEP-4193: tokens of pods name
+their node; 1.32), and a worker speaks for its own pod. Everybody else is somebody else's business.
+Used by the service's composition root over Kubernetes.
 """
 
 import time
@@ -14,6 +14,7 @@ from fastapi import Request
 
 from runai.hub_service.api.auth import Authenticator, bearer_token
 from runai.hub_service.api.permissions import Actor
+from runai.hub_service.clusters.kubernetes import elastic_pods
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError
 from runai.hub_service.errors import Unavailable
 
@@ -22,13 +23,15 @@ __all__ = ["AUDIENCE", "NodeTokens"]
 AUDIENCE = "runai"
 """What the agents' tokens are for: nobody can use one with the API server itself."""
 _REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCOUNT = "system:serviceaccount:"
 _NODE = "authentication.kubernetes.io/node-name"
+_POD = "authentication.kubernetes.io/pod-name"
 _KNOWN_FOR_S = 60.0
 _MOST_KNOWN = 10_000
 
 
 class NodeTokens:
-    """Tell agents by their pods' tokens, and ask another for everybody else."""
+    """Tell agents and workers by their pods' tokens, and ask another for everybody else."""
 
     def __init__(
         self,
@@ -39,40 +42,40 @@ class NodeTokens:
     ) -> None:
         """Agents run as the service account `account`, `namespace:name`."""
         self._api = api
-        self._user = f"system:serviceaccount:{account}"
+        self._user = f"{_ACCOUNT}{account}"
         self._others = others
         self._clock = clock
-        self._known: dict[bytes, tuple[float, str]] = {}
-        """Until when which node is believed, by the token's digest; "" is no agent's."""
+        self._known: dict[bytes, tuple[float, Actor | None]] = {}
+        """Until when who is believed, by the token's digest; None is somebody else."""
 
     async def actor(self, request: Request) -> Actor:
-        """Return a node's agent, or whoever else knows."""
+        """Return a node's agent, a worker, or whoever else knows."""
         token = bearer_token(request) or ""
-        if token.count(".") == 2 and (node := await self.node(token)):  # a JWT
-            return Actor(node, "agent")
+        if token.count(".") == 2 and (known := await self.pod(token)) is not None:  # a JWT
+            return known
         return await self._others.actor(request)
 
     async def person(self, name: str) -> Actor:
         """Return a user by name."""
         return await self._others.person(name)
 
-    async def node(self, token: str) -> str:
-        """Return on which node the agent is whose token it is; "" is no agent's.
+    async def pod(self, token: str) -> Actor | None:
+        """Return the agent or the worker whose token it is; None: neither's.
 
         Raises:
             Unavailable: the API server does not say.
         """
         digest, now = sha256(token.encode()).digest(), self._clock()
-        until, node = self._known.get(digest, (0.0, ""))
+        until, known = self._known.get(digest, (0.0, None))
         if until <= now:
-            node = await self._ask(token)
+            known = await self._ask(token)
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[digest] = (now + _KNOWN_FOR_S, node)
-        return node
+            self._known[digest] = (now + _KNOWN_FOR_S, known)
+        return known
 
-    async def _ask(self, token: str) -> str:
-        review = {"spec": {"token": token, "audiences": [AUDIENCE]}}
+    async def _ask(self, token: str) -> Actor | None:
+        review = {"spec": {"token": token, "audiences": [AUDIENCE, elastic_pods.AUDIENCE]}}
         try:
             status = (await self._api.create(_REVIEWS, review)).get("status", {})
         except ApiError as error:
@@ -80,8 +83,15 @@ class NodeTokens:
                 f"Kubernetes does not say whose token it is: {error.message}.",
                 hint="Try again in a moment.",
             ) from error
+        if not status.get("authenticated"):
+            return None
         user: Mapping[str, Any] = status.get("user", {})
-        if not status.get("authenticated") or user.get("username") != self._user:
-            return ""
-        node: str = (user.get("extra", {}).get(_NODE) or [""])[0]
-        return node
+        name, extra = str(user.get("username", "")), user.get("extra", {})
+        node, pod = ((extra.get(field) or [""])[0] for field in (_NODE, _POD))
+        audiences = status.get("audiences", ())
+        if AUDIENCE in audiences:
+            return Actor(node, "agent") if name == self._user and node else None
+        if elastic_pods.AUDIENCE in audiences and pod and name.startswith(_ACCOUNT):
+            namespace = name.removeprefix(_ACCOUNT).partition(":")[0]
+            return Actor(f"{namespace}/{pod}", "worker")
+        return None

@@ -7,10 +7,17 @@ come to together is `grouping`'s; Jobs are in `jobs`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from runai.hub_service.clusters.kubernetes.amounts import cpu_milli, memory_mib, when, whole
+from runai.hub_service.clusters.kubernetes.amounts import (
+    cpu_milli,
+    memory_mib,
+    requested,
+    when,
+    whole,
+)
 from runai.hub_service.clusters.kubernetes.api import Object
+from runai.hub_service.clusters.kubernetes.counting import Counting, read_counting
 from runai.hub_service.clusters.kubernetes.fractions import (
     Grant,
     Part,
@@ -22,22 +29,32 @@ from runai.hub_service.clusters.kubernetes.placement import (
     Demands,
     Taint,
     read_demands,
+    read_stock,
     read_taints,
+    unkept,
 )
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
 __all__ = [
+    "ELASTIC_LABEL",
     "GANG_LABEL",
     "GPU_RESOURCE",
+    "GPU_TYPE_LABEL",
     "HELD",
     "INDEX",
+    "JOB_KINDS",
+    "PRIORITIES",
     "PRIORITY",
+    "PYTORCH_JOB",
     "RESERVATIONS",
     "RESERVED_DEVICE",
+    "ROLE",
     "SCHEDULER",
+    "WORKLOAD_LABEL",
     "Machine",
     "Owner",
     "Pod",
+    "figure",
     "project_label",
     "read_machine",
     "read_pod",
@@ -56,6 +73,11 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 HELD = "runai/held"
 """Annotation: the scheduler keeps the Job suspended, and why it waits."""
 PRIORITY = "runai/priority"
+PYTORCH_JOB = "PyTorchJob"
+"""Kubeflow's kind."""
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
+ROLE = "training.kubeflow.org/replica-type"
+"""Labels by which Kubeflow's operator tells the pods of a PyTorchJob apart."""
 RESERVATIONS = "runai-reservation"
 """Namespace of the pods that hold shared devices; nobody else may make pods in it."""
 RESERVED_DEVICE = "run.ai/reserve_for_gpu_index"
@@ -63,12 +85,16 @@ RESERVED_DEVICE = "run.ai/reserve_for_gpu_index"
 # KubeSpawner's, unescaped.
 USER = "hub.jupyter.org/username"
 SERVER = "hub.jupyter.org/servername"
+JOB_KINDS = frozenset({"Job", PYTORCH_JOB})
+"""What makes the pods of trainings, and says when they are there."""
 _FINISHED = frozenset({"Succeeded", "Failed"})
+WORKLOAD_LABEL = "runai/workload"
+"""What a submitted job is called, on its Job and pods."""
 _NOT_RESIZED = (
-    "It keeps the GPUs that it asks for: pods of plain YAML are not resized."
-    " Submit it with runai submit --elastic instead."
+    "It keeps the GPUs that it asks for: nobody can change what a kubelet gave to a pod."
+    " Submit it with runai submit --elastic, or ask by gpu-fraction 1 and runai/max-gpus."
 )
-_PRIORITIES = {"train": 50, "build": 100, "inference": 125}
+PRIORITIES = {"train": 50, "build": 100, "inference": 125}
 
 PodKind = Literal["train", "build", "inference"]
 
@@ -101,6 +127,8 @@ class Pod:
     owner: Owner | None = None
     is_gang: bool = False
     """Whether it says so itself; the pods of an Indexed Job need not."""
+    is_elastic: bool = False
+    """Whether it says so itself."""
     node: str = ""
     is_finished: bool = False
     is_gated: bool = False
@@ -120,7 +148,9 @@ class Pod:
     """Whose notebook server it is."""
     server: str = ""
     index: int | None = None
-    """Which worker of an Indexed Job it is."""
+    """Which worker of an Indexed Job it is; of a PyTorchJob, once `adopted`."""
+    role: str = ""
+    """Of a PyTorchJob: master or worker."""
     worker: str = ""
     """What the core calls it; "" is `key`."""
     seat: str = ""
@@ -137,6 +167,11 @@ class Pod:
     """The UUID of what a reservation pod holds; "" while nobody has said so."""
     why: str = ""
     """What its kubelet says of its end."""
+    claims: tuple[str, ...] = ()
+    """The claims of its volumes, by name."""
+    address: str = ""
+    """Its IP; "" before it has one."""
+    counting: Counting = ""
 
     @property
     def key(self) -> str:
@@ -165,6 +200,16 @@ class Pod:
         return MilliGpu(self.gpus * WHOLE_GPU)
 
     @property
+    def may_be_promised(self) -> bool:
+        """Tell whether devices may be kept for it: it waits, or is about to start on others."""
+        return not self.node or (self.deleted is not None and self.may_be_resized)
+
+    @property
+    def may_be_resized(self) -> bool:
+        """Tell whether the pod that is made in its place may get more or fewer whole devices."""
+        return self.part is not None and self.part.most > 0
+
+    @property
     def holds(self) -> bool:
         """Tell whether it takes room on a node."""
         return bool(self.node) and not self.is_finished
@@ -184,6 +229,8 @@ class Machine:
     taints: tuple[Taint, ...]
     is_open: bool
     """Ready, and not cordoned."""
+    stock: Mapping[str, int] = field(default_factory=dict)
+    """What else pods may ask it for, or what is left of that."""
 
 
 def read_pod(found: Object) -> Pod:
@@ -195,9 +242,10 @@ def read_pod(found: Object) -> Pod:
     is_bound = scheduled.get("status") == "True"
     kind = _kind(labels, spec, owner)
     deleted = metadata.get("deletionTimestamp")
-    gpus = _requested(spec, GPU_RESOURCE, whole)
+    gpus = requested(spec, GPU_RESOURCE, whole)
     part, wrong = read_part(annotations, gpus)
     node = spec.get("nodeName", "")
+    is_elastic = labels.get(ELASTIC_LABEL) == "true"
     return Pod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -208,29 +256,34 @@ def read_pod(found: Object) -> Pod:
         kind=kind,
         priority=_priority(spec, annotations, kind),
         gpus=gpus,
-        cpu_milli=_requested(spec, "cpu", cpu_milli),
-        memory_mib=_requested(spec, "memory", memory_mib),
+        cpu_milli=requested(spec, "cpu", cpu_milli),
+        memory_mib=requested(spec, "memory", memory_mib),
         demands=read_demands(spec),
         owner=owner,
         is_gang=labels.get(GANG_LABEL) == "true",
+        is_elastic=is_elastic,
         node=node,
         is_finished=status.get("phase") in _FINISHED,
         is_gated=bool(spec.get("schedulingGates")),
         deleted=None if deleted is None else when(deleted),
         bound=when(scheduled["lastTransitionTime"]) if is_bound else None,
         sentence="" if is_bound else scheduled.get("message", ""),
-        unsupported=_unsupported(spec, wrong, kind, owner),
-        remark=_NOT_RESIZED if labels.get(ELASTIC_LABEL) == "true" else "",
+        unsupported=_unsupported(spec, wrong or _half_a_gang(labels, owner), kind, owner),
+        remark=_NOT_RESIZED if is_elastic and not _is_resized(labels, part) else "",
         is_up=status.get("phase") == "Running",
         exit_code=_exit_code(status),
         user=annotations.get(USER, ""),
         server=annotations.get(SERVER, ""),
-        index=int(index) if (index := annotations.get(INDEX, "")).isdecimal() else None,
+        index=figure(annotations.get(INDEX) or labels.get(REPLICA_INDEX, "")),
+        role=labels.get(ROLE, ""),
         part=part,
         grant=read_grant(annotations) if node and part is not None else None,
         is_blind="" if part is None else blindness(spec),
         device=annotations.get(RESERVED_DEVICE, ""),
         why=": ".join(filter(None, (status.get("reason", ""), status.get("message", "")))),
+        claims=_claims(metadata["name"], spec),
+        address=status.get("podIP", ""),
+        counting=read_counting(metadata),
     )
 
 
@@ -246,16 +299,31 @@ def read_machine(found: Object) -> Machine:
         cpu_milli=cpu_milli(has.get("cpu", "0")),
         memory_mib=memory_mib(has.get("memory", "0")),
         gpu_type=labels.get(GPU_TYPE_LABEL, ""),
-        gpu_memory_mib=int(memory) if memory.isdecimal() else 0,
+        gpu_memory_mib=figure(memory) or 0,
         labels=labels,
         taints=read_taints(spec),
         is_open=is_ready and not spec.get("unschedulable", False),
+        stock=read_stock(has),
     )
 
 
 def project_label(labels: Mapping[str, str]) -> str:
     """Return the project that labels name, by any of its spellings, else ""."""
     return next((labels[label] for label in PROJECT_LABELS if labels.get(label)), "")
+
+
+def _is_resized(labels: Mapping[str, str], part: Part | None) -> bool:
+    return WORKLOAD_LABEL in labels or (part is not None and part.most > 0)
+
+
+def _claims(pod: str, spec: Object) -> tuple[str, ...]:
+    """Name its claims; those that are made for it alone bear its name."""
+    volumes = spec.get("volumes", ())
+    named = (
+        v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
+    )
+    own = (f"{pod}-{volume['name']}" for volume in volumes if "ephemeral" in volume)
+    return (*named, *own)
 
 
 def _owner(metadata: Object) -> Owner | None:
@@ -271,15 +339,24 @@ def _kind(labels: Mapping[str, str], spec: Object, owner: Owner | None) -> PodKi
         match said:
             case "train" | "build" | "inference":
                 return said
-    return "train" if owner is not None and owner.kind == "Job" else "build"
+    return "train" if owner is not None and owner.kind in JOB_KINDS else "build"
 
 
 def _priority(spec: Object, annotations: Mapping[str, str], kind: PodKind) -> int:
     """Take what its annotation says, else its PriorityClass's number, where it has one."""
-    if (said := annotations.get(PRIORITY, "")).isdecimal():
-        return int(said)
-    own: int = spec.get("priority") or _PRIORITIES[kind]
+    said = figure(annotations.get(PRIORITY, ""))
+    if said is not None:
+        return said
+    own: int = spec.get("priority") or PRIORITIES[kind]
     return own
+
+
+MOST_DIGITS = 10
+
+
+def figure(text: str) -> int | None:
+    """Return a whole number that somebody wrote; None: it is none, or longer than any is."""
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 def _exit_code(status: Object) -> int | None:
@@ -297,50 +374,14 @@ def _condition(status: Object, kind: str) -> Object:
     return next(found, {})
 
 
-def _requested(spec: Object, resource: str, read: Any) -> int:  # noqa: ANN401  str -> int
-    """Add up what its containers ask for, as the kubelet does.
-
-    Init containers run one after the other before the rest; those that restart always, beside it.
-    """
-    together, most = 0, 0
-    for container in spec.get("initContainers", ()):
-        amount = _of(container, resource, read)
-        if container.get("restartPolicy") == "Always":
-            together += amount
-            most = max(most, together)
-        else:
-            most = max(most, together + amount)
-    together += sum(_of(container, resource, read) for container in spec["containers"])
-    stated = spec.get("resources", {}).get("requests", {}).get(resource)
-    total = max(together, most) if stated is None else read(stated)
-    overhead = spec.get("overhead", {}).get(resource)
-    return total + (read(overhead) if overhead else 0)
-
-
-def _of(container: Object, resource: str, read: Any) -> int:  # noqa: ANN401  str -> int
-    resources = container.get("resources", {})
-    # The API server writes limits into the requests of pods, not of the templates of Jobs.
-    text = resources.get("requests", {}).get(resource, resources.get("limits", {}).get(resource))
-    amount: int = read(text) if text else 0
-    return amount
+def _half_a_gang(labels: Mapping[str, str], owner: Owner | None) -> str:
+    """Refuse a gang of which nobody says how many it is: it would be started one by one."""
+    if labels.get(GANG_LABEL) != "true" or (owner is not None and owner.kind in JOB_KINDS):
+        return ""
+    return f"{GANG_LABEL} is for the pods of a Job, which says how many start together: use a Job"
 
 
 def _unsupported(spec: Object, wrong: str, kind: PodKind, owner: Owner | None) -> str:
-    affinity = spec.get("affinity", {})
     if kind == "train" and owner is None:
         return "a training that is stopped must be made again: use a Job instead of a bare pod"
-    if wrong:
-        return wrong
-    if any(
-        rules.get("requiredDuringSchedulingIgnoredDuringExecution")
-        for rules in (affinity.get("podAffinity", {}), affinity.get("podAntiAffinity", {}))
-    ):
-        return "affinity between pods cannot be kept by this scheduler: remove it"
-    if any(
-        c["whenUnsatisfiable"] == "DoNotSchedule" for c in spec.get("topologySpreadConstraints", ())
-    ):
-        return "a topology spread cannot be kept by this scheduler: use ScheduleAnyway or remove it"
-    containers = (*spec["containers"], *spec.get("initContainers", ()))
-    if any(port.get("hostPort") for c in containers for port in c.get("ports", ())):
-        return "ports of the node (hostPort) cannot be kept apart by this scheduler: remove them"
-    return ""
+    return wrong or unkept(spec)

@@ -7,12 +7,16 @@ whole GPUs are `slots`: numbers that only count.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import Final, NamedTuple
 
 from runai.hub_service.clusters.kubernetes.grouping import Group
-from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Machine, Pod
-from runai.hub_service.clusters.kubernetes.placement import Demands, may_go
+from runai.hub_service.clusters.kubernetes.objects import GPU_TYPE_LABEL, SCHEDULER, Machine, Pod
+from runai.hub_service.clusters.kubernetes.placement import Demands, may_go, wanted
+from runai.hub_service.clusters.kubernetes.stock import left_on
+from runai.hub_service.clusters.resizing import shown_while_resizing
 from runai.hub_service.scheduler.model import (
     Node,
     Project,
@@ -23,7 +27,10 @@ from runai.hub_service.scheduler.model import (
 )
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, Mib, MilliGpu
 
-__all__ = ["Promise", "World", "snapshot"]
+__all__ = ["Drawing", "Promise", "Shape", "World"]
+
+KNOWN_DEMANDS: Final = 2_000
+"""Of so many it is kept which nodes they allow; with a volume of its own each pod has others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,18 @@ class Promise:
     """Of each of them."""
     is_part: bool = False
     """Whether others may share them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the core is told of an elastic job beside its workers."""
+
+    surplus: bool
+    """Whether it may get more workers than it has."""
+    stays_away: Collection[str] = ()
+    """Workers that were lost too often, by name."""
+    throughput: Mapping[str, int] = field(default_factory=dict)
+    checkpointed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +74,116 @@ class World:
     """Devices that nobody may share any more, by node."""
     broken_since: Mapping[str, float] = field(default_factory=dict)
     """Since when a gang runs with fewer workers than it needs, by workload."""
+    kept: Collection[str] = ()
+    """UIDs of pods that nobody may stop now: their disruption budgets do not allow it."""
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    """What else is known of elastic jobs of several workers, by workload."""
+    resize_cost_s: int = 0
+    """What it costs an elastic job of one process to be started again on other devices."""
 
 
-def snapshot(now: float, world: World) -> Snapshot:
-    """Return everything that a decision may depend on.
+class Drawing:
+    """Draws one snapshot after the other; a workload that is as it was is the same object again.
 
-    A gang whose Job has not made all of its pods yet waits until it has, unless some of them run.
+    So whoever compares two of them (`Index.follow`) knows at a glance what has changed.
     """
-    eligible = _Eligible(world.machines)
-    return Snapshot(
-        now=int(now),
-        nodes=tuple(_nodes(world)),
-        projects=tuple(world.projects),
-        workloads=tuple(
-            _workload(group, world, eligible) for group in world.groups if _is_shown(group)
-        ),
-    )
+
+    def __init__(self) -> None:
+        """Begin with nothing drawn."""
+        self._machines: Sequence[Machine] = ()
+        self._eligible = _Eligible()
+        self._drawn: dict[str, _Drawn] = {}
+
+    def snapshot(self, now: float, world: World) -> Snapshot:
+        """Return everything that a decision may depend on.
+
+        A gang whose Job has not made all of its pods yet waits until it has, unless some of them
+        run.
+        """
+        machines = left_on(world.machines, world.pods)
+        if self._machines != machines:
+            self._machines = machines
+            others = self._eligible.follow(machines)
+            self._drawn = {
+                name: drawn
+                for name, drawn in self._drawn.items()
+                if not others or others.isdisjoint(map(_asked, drawn.group.pods))
+            }
+        self._drawn = {
+            group.name: drawn
+            for group in world.groups
+            if _is_shown(group) and (drawn := self._as_drawn(group, world))
+        }
+        return Snapshot(
+            now=int(now),
+            nodes=tuple(_nodes(world)),
+            projects=tuple(world.projects),
+            workloads=tuple([drawn.workload for drawn in self._drawn.values()]),
+        )
+
+    def _as_drawn(self, group: Group, world: World) -> "_Drawn | None":
+        """Draw a group, or return it as it was drawn if it would look the same.
+
+        None: there is nothing of it to decide about.
+        """
+        places = [
+            (
+                world.devices.get(pod.uid) if pod.node else None,
+                world.promises.get(pod.place) if pod.may_be_promised else None,
+            )
+            for pod in group.pods
+        ]
+        since = world.broken_since.get(group.name)
+        shape, is_kept = world.shapes.get(group.name), _is_kept(group, world)
+        known = self._drawn.get(group.name)
+        if (
+            known is not None
+            and known.places == places
+            and (known.since, known.shape, known.is_kept) == (since, shape, is_kept)
+            and (known.group is group or known.group == group)
+        ):
+            return known
+        if not (shown := _shown(group, world)):
+            return None
+        workload = _workload(group, shown, world, self._eligible)
+        # Much of a pod is nothing to the core: a workload that came out the same is the same object.
+        if known is not None and known.workload == workload:
+            workload = known.workload
+        return _Drawn(group, places, since, shape, is_kept, workload)
+
+
+class _Drawn(NamedTuple):
+    """A workload, and all that it was drawn from but the machines."""
+
+    group: Group
+    places: Sequence[tuple[tuple[int, ...] | None, Promise | None]]
+    since: float | None
+    shape: Shape | None
+    is_kept: bool
+    workload: Workload
+
+
+def _is_kept(group: Group, world: World) -> bool:
+    return bool(world.kept) and any(pod.uid in world.kept for pod in group.pods)
 
 
 def _is_shown(group: Group) -> bool:
     is_up = any(pod.node for pod in group.pods)
-    return is_up or not (group.missing or group.refusal)
+    return is_up or not (group.missing or group.refusal or group.is_clearing)
+
+
+def _shown(group: Group, world: World) -> Sequence[Pod]:
+    """Leave out what an elastic job is not to start, or not now."""
+    shape = world.shapes.get(group.name)
+    if shape is None:
+        return group.pods
+    return [
+        pod
+        for pod in group.pods
+        if pod.node
+        or pod.place in world.promises
+        or (shape.surplus and pod.called not in shape.stays_away)
+    ]
 
 
 def _nodes(world: World) -> Iterable[Node]:
@@ -113,20 +221,34 @@ def _nodes(world: World) -> Iterable[Node]:
         )
 
 
-def _workload(group: Group, world: World, eligible: "_Eligible") -> Workload:
-    first = group.first
+def _workload(group: Group, shown: Sequence[Pod], world: World, eligible: "_Eligible") -> Workload:
+    first, shape = group.first, world.shapes.get(group.name) or Shape(surplus=True)
     since = world.broken_since.get(group.name)
-    return Workload(
+    most = first.part.most if group.is_resizable and first.part is not None else 0
+    drawn = Workload(
         name=group.name,
         project=group.project,
         kind="job" if first.kind == "train" else "session",
         user=first.user if group.job is None or group.job.spec is None else group.job.spec.user,
+        preemptible=False if _is_kept(group, world) else None,
         priority=first.priority if first.kind == "train" else None,
         submitted=int(group.submitted),
-        workers=tuple(_worker(pod, world, eligible) for pod in group.pods),
-        min_workers=min(group.minimum, len(group.pods)),
+        workers=tuple(_worker(pod, world, eligible) for pod in shown),
+        min_workers=min(group.minimum, len(shown)),
         pauses=() if group.job is None else tuple(map(int, group.job.pauses)),
         below_min_since=None if since is None else int(since),
+        throughput=shape.throughput,
+        checkpointed=shape.checkpointed,
+        gpus_min=WHOLE_GPU if most else None,
+        gpus_max=MilliGpu(most * WHOLE_GPU) if most else None,
+        resize_cost=world.resize_cost_s if most else 0,
+    )
+    is_leaving = most and first.node and first.may_be_promised
+    promise = world.promises.get(first.place) if is_leaving else None
+    if promise is None:
+        return drawn
+    return shown_while_resizing(
+        drawn, promise.devices, None if first.bound is None else int(first.bound)
     )
 
 
@@ -143,7 +265,7 @@ def _worker(pod: Pod, world: World, eligible: "_Eligible") -> Worker:
         name=pod.called,
         gpus=MilliGpu(pod.gpus * WHOLE_GPU) if pod.part is None else pod.part.gpus,
         gpu_memory_mib=None if pod.part is None else pod.part.memory_mib,
-        devices_wanted=1 if pod.part is None else pod.part.devices,
+        devices_wanted=1 if pod.part is None else pod.part.distinct,
         state=state,
         node=node,
         devices=devices,
@@ -151,24 +273,42 @@ def _worker(pod: Pod, world: World, eligible: "_Eligible") -> Worker:
         gone_by=ceil(pod.deleted) if pod.node and pod.deleted is not None else None,
         cpu_milli=pod.cpu_milli,
         memory_mib=Mib(pod.memory_mib),
-        nodes=eligible.for_pod(pod.demands),
+        # The core knows it already by its nodes; so it can say why none of them will do.
+        gpu_types=wanted(pod.demands, GPU_TYPE_LABEL),
+        nodes=eligible.for_demands(_asked(pod)),
     )
+
+
+def _asked(pod: Pod) -> Demands:
+    """Return what a node must have for a pod; where it is already there, it has its stock."""
+    is_there = pod.node and pod.demands.stock
+    return replace(pod.demands, stock=()) if is_there else pod.demands
 
 
 class _Eligible:
     """The nodes that demands allow, worked out once for all pods that have the same."""
 
-    def __init__(self, machines: Sequence[Machine]) -> None:
-        self._machines = machines
+    def __init__(self) -> None:
+        self._machines: Sequence[Machine] = ()
         self._known: dict[Demands, tuple[str, ...] | None] = {}
 
-    def for_pod(self, demands: Demands) -> tuple[str, ...] | None:
+    def follow(self, machines: Sequence[Machine]) -> AbstractSet[Demands]:
+        """Look at other machines from now on; return the demands that others, or more, allow now.
+
+        What was asked of the machines before is asked of these, too, up to KNOWN_DEMANDS.
+        """
+        before, self._known, self._machines = self._known, {}, machines
+        asked = list(before)[-KNOWN_DEMANDS:]
+        allowed = {demands: self.for_demands(demands) for demands in asked}
+        return {d for d in before if d not in allowed or allowed[d] != before[d]}
+
+    def for_demands(self, demands: Demands) -> tuple[str, ...] | None:
         """Return their names; None is all of them."""
         if demands not in self._known:
             names = tuple(
                 machine.name
                 for machine in self._machines
-                if may_go(demands, machine.name, machine.labels, machine.taints)
+                if may_go(demands, machine.name, machine.labels, machine.taints, machine.stock)
             )
             self._known[demands] = None if len(names) == len(self._machines) else names
         return self._known[demands]

@@ -5,21 +5,24 @@ without pods are only promised their devices. Makes no call itself: they are `ac
 `cluster` for each plan.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.kubernetes.acting import Acting, Call, promised
 from runai.hub_service.clusters.kubernetes.finding import DeviceFinding
+from runai.hub_service.clusters.kubernetes.fractions import RESUMED, Grant, told_of_memory
 from runai.hub_service.clusters.kubernetes.grouping import Group
-from runai.hub_service.clusters.kubernetes.objects import Pod
+from runai.hub_service.clusters.kubernetes.objects import Machine, Pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
+from runai.hub_service.clusters.kubernetes.placement import Demands, obstacle
 from runai.hub_service.clusters.kubernetes.reservations import Guard, Slot
+from runai.hub_service.clusters.kubernetes.rooms import Room
+from runai.hub_service.clusters.kubernetes.storage import Claim, Storage
 from runai.hub_service.clusters.kubernetes.telling import why
 from runai.hub_service.scheduler.model import (
     Decision,
-    DeviceShare,
     Move,
     Plan,
     Reserve,
@@ -29,55 +32,11 @@ from runai.hub_service.scheduler.model import (
     Unreserve,
     Wait,
 )
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
-__all__ = ["PlanCalls", "Room"]
+__all__ = ["PlanCalls"]
 
-_Halt = Stop | Move | Resize
-
-
-class Room:
-    """How much of which devices of which nodes is whose, by the places of workers."""
-
-    def __init__(self, nodes: Mapping[str, int], memory_mib: Mapping[str, int]) -> None:
-        """Begin with nodes, how many devices each has, and of which size; all are free."""
-        self._nodes = nodes
-        self._memory_mib = memory_mib
-        self._held: dict[Slot, dict[str, tuple[int, int]]] = defaultdict(dict)
-        """By place: milli-GPU, and MiB where it was memory that was asked for."""
-
-    def hold(self, pod: Pod, node: str, devices: Iterable[DeviceShare]) -> None:
-        """Note whose devices are, or parts of them."""
-        for share in devices:
-            mib = 0 if pod.part is None else pod.part.mib
-            self._held[node, share.device][pod.place] = (share.gpus, mib)
-
-    def take(self, pod: Pod, node: str, devices: Sequence[DeviceShare]) -> str:
-        """Note whose devices are to be; or say why they cannot be."""
-        if lacks := self.lacks(node, (share.device for share in devices)):
-            return lacks
-        mib = 0 if pod.part is None else pod.part.mib
-        for share in devices:
-            others = [h for p, h in self._held[node, share.device].items() if p != pod.place]
-            if not self._fit([*others, (share.gpus, mib)], self._memory_mib.get(node, 0)):
-                return f"device {share.device} of {node} has no room for it"
-        self.hold(pod, node, devices)
-        return ""
-
-    @staticmethod
-    def _fit(parts: Sequence[tuple[int, int]], device_mib: int) -> bool:
-        """Tell whether parts fit on one device (P3)."""
-        if not any(mib for _milli, mib in parts):
-            return sum(milli for milli, _mib in parts) <= WHOLE_GPU
-        booked = (mib or memory_of_fraction(milli, device_mib) for milli, mib in parts)
-        return sum(booked) <= device_mib
-
-    def lacks(self, node: str, devices: Iterable[int]) -> str:
-        """Say what is not there at all, or nothing."""
-        if node not in self._nodes:
-            return f"there is no node {node}"
-        missing = [device for device in devices if device >= self._nodes[node]]
-        return f"node {node} has no device {missing[0]}" if missing else ""
+_Halt = Stop | Move
 
 
 class PlanCalls:
@@ -92,12 +51,16 @@ class PlanCalls:
         absent: Callable[[str, str], str],
         room: Room,
         guards: Mapping[Slot, Guard],
+        storage: Storage,
+        machines: Mapping[str, Machine],
+        kept_for: Callable[[str], str],
         now: float,
     ) -> None:
         """Begin with the workloads that the plan was made for; `promises` are kept up to date.
 
         `absent` says why a worker of a workload is not there, `room` which devices are free,
-        `guards` what keeps those that are shared.
+        `guards` what keeps those that are shared; `machines` are by name,
+        `kept_for` says of a workload who was not stopped for it.
         """
         self._absent = absent
         self._groups = groups
@@ -106,6 +69,15 @@ class PlanCalls:
         self._now = now
         self._room = room
         self._finding = DeviceFinding(guards, acting)
+        self._let_go_of: set[str] = set()
+        self._as_wished: set[str] = set()
+        """Workers that have the devices already that a plan gives them."""
+        self._storage = storage
+        self._machines = machines
+        self._obstacles: dict[Demands, str] = {}
+        self._kept_for = kept_for
+        self._volumes: set[str] = set()
+        """Those that were given to claims."""
         self.pods = {pod.called: pod for group in groups.values() for pod in group.pods}
         """Workers by the names that the plan calls them by."""
 
@@ -125,6 +97,8 @@ class PlanCalls:
                 pod = self.pods[decision.worker]
                 if isinstance(decision, Start) and pod.is_made and not pod.node:
                     self._finding.find(decision, pod)
+                    if self._storage.waiting(pod):
+                        self._finding.unready.add(decision.workload)
             possible.append(decision)
         for decision in possible:
             if isinstance(decision, Wait):
@@ -144,6 +118,8 @@ class PlanCalls:
         """Say why the world does not allow a decision, or nothing; take its room where it does."""
         assert not isinstance(decision, Wait)
         pod = self.pods.get(decision.worker)
+        if isinstance(decision, Resize):
+            return self._resize_refusal(decision, pod)
         if pod is None:
             return self._absent(decision.workload, decision.worker)
         if isinstance(decision, Start) and not pod.node:
@@ -157,39 +133,95 @@ class PlanCalls:
             return self._room.lacks(decision.node, (share.device for share in decision.devices))
         return ""
 
+    def _resize_refusal(self, decision: Resize, pod: Pod | None) -> str:
+        """Say why a worker cannot start again on these devices; take them where it can."""
+        if pod is None or not self._groups[decision.workload].is_resizable:
+            return f"{decision.worker} cannot be resized"
+        promise = self._promises.get(pod.place)
+        if not pod.node or (pod.deleted is not None and promise is None):
+            return f"{decision.worker} does not run"
+        if decision.node != pod.node:
+            return f"{decision.worker} runs on {pod.node}, not on {decision.node}"
+        has = self._room.of(pod) if promise is None else set(promise.devices)
+        if has == {share.device for share in decision.devices}:
+            self._as_wished.add(decision.worker)
+            return ""
+        return self._room.take(pod, decision.node, decision.devices)
+
+    def _resize(self, decision: Resize, pod: Pod) -> list[Call]:
+        """Have a worker start again on other devices of its node; the last word counts."""
+        self._promise(pod, decision)
+        call = partial(self._acting.resize, decision, self._groups[decision.workload])
+        return [call] if pod.deleted is None else []
+
     def _of_worker(self, decision: Decision, pod: Pod) -> list[Call]:
         match decision:
             case Start() if not pod.is_made:
                 self._promise(pod, decision)
-                return self._let_go(decision, pod)
+                return self._let_go(decision)
             case Start() if not pod.node:
                 return self._start(decision, pod)
-            case Stop() | Move() | Resize() if pod.node and pod.deleted is None:
+            case Resize() if decision.worker not in self._as_wished:
+                return self._resize(decision, pod)
+            case Stop() | Move() if pod.node and pod.deleted is None:
                 return [partial(self._acting.stop, decision, pod)]
             case Reserve() if not pod.node:
-                self._promise(pod, decision)
-                if pod.is_made:
-                    return [partial(self._acting.promise, pod, promised(decision))]
-                return self._held_back(self._groups[decision.workload], promised(decision))
+                return self._reserve(decision, pod)
             case Unreserve():
                 self._promises.pop(pod.place, None)
         return []
+
+    def _reserve(self, decision: Reserve, pod: Pod) -> list[Call]:
+        """Keep a place, and say until when."""
+        self._promise(pod, decision)
+        if pod.is_made:
+            return [partial(self._acting.promise, pod, decision.node, promised(decision))]
+        return self._held_back(self._groups[decision.workload], promised(decision))
 
     def _start(self, decision: Start, pod: Pod) -> list[Call]:
         """Bind a pod, or keep its place until its devices are ready."""
         if decision.workload not in self._finding.unready:
             grant = self._finding.grants.get(decision.worker)
-            return [partial(self._acting.start, decision, pod, grant)]
+            notes = self._notes(decision, pod, grant)
+            return [partial(self._acting.start, decision, pod, grant, notes)]
         self._promise(pod, decision)
-        sentence = f"its place on {decision.node} is kept until its devices there are ready"
-        say = partial(self._acting.promise, pod, sentence)
-        return [*self._finding.calls.get(decision.worker, ()), say]
+        claims = self._storage.waiting(pod)
+        what = f"volume {claims[0].name} is" if claims else "devices there are"
+        sentence = f"its place on {decision.node} is kept until its {what} ready"
+        say = partial(self._acting.promise, pod, decision.node, sentence)
+        provided = self._provide(decision, claims)
+        return [*provided, *self._finding.calls.get(decision.worker, ()), say]
 
-    def _let_go(self, decision: Start, pod: Pod) -> list[Call]:
+    def _notes(self, decision: Start, pod: Pod, grant: Grant | None) -> dict[str, str]:
+        """Return what the binding tells the pod: devices, memory, and whether it is resumed."""
+        job = self._groups[decision.workload].job
+        notes = {RESUMED: "1"} if job is not None and job.is_resumed else {}
+        if grant is None or pod.part is None:
+            return notes
+        device_mib = self._room.device_mib(decision.node)
+        return notes | grant.annotations | told_of_memory(pod.part, grant.milli, device_mib)
+
+    def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[Call]:
+        """Have the claims bound that waited for the node."""
+        calls: list[Call] = []
+        for claim in claims:
+            owned = any(v.claim == claim.uid for v in self._storage.volumes.values())
+            if claim.node or owned:
+                continue  # asked for already
+            machine = self._machines.get(decision.node)
+            labels = {} if machine is None else machine.labels
+            volume = self._storage.choose(claim, decision.node, labels, self._volumes)
+            if volume is not None:
+                self._volumes.add(volume.name)
+            calls.append(partial(self._acting.provide, decision, claim, volume))
+        return calls
+
+    def _let_go(self, decision: Start) -> list[Call]:
         """Let a Job go once: all of a gang's workers start together."""
         group = self._groups[decision.workload]
-        if group.job is None or not group.job.is_held or pod is not group.unmade[0]:
+        if group.job is None or not group.job.is_held or decision.workload in self._let_go_of:
             return []
+        self._let_go_of.add(decision.workload)
         return [partial(self._acting.let_go, decision, group, self._now)]
 
     def _wait(self, wait: Wait) -> list[Call]:
@@ -197,10 +229,31 @@ class PlanCalls:
         if group is None:
             return []
         pods = [pod for pod in group.pods if pod.is_made and not pod.node]
+        sentence = why(wait.reason) + self._kept_for(wait.workload)
+        if wait.reason.code == "no_such_node":
+            sentence += self._against(group.first.demands)
         return [
-            *(partial(self._acting.wait, wait, pod) for pod in pods),
-            *self._held_back(group, why(wait.reason)),
+            *(partial(self._say, wait, pod, sentence) for pod in pods),
+            *self._held_back(group, sentence),
         ]
+
+    async def _say(self, wait: Wait, pod: Pod, sentence: str) -> None:
+        """Say why a pod waits, and where its place is kept by the whole of the plan."""
+        promise = self._promises.get(pod.place)
+        await self._acting.wait(wait, pod, "" if promise is None else promise.node, sentence)
+
+    def _against(self, demands: Demands) -> str:
+        """Say how many nodes have what against pods with these demands."""
+        if demands not in self._obstacles:
+            found = Counter(
+                obstacle(demands, machine.name, machine.labels, machine.taints, machine.stock)
+                for machine in self._machines.values()
+            )
+            told = [
+                f"{n} node{' has' if n == 1 else 's have'} {of}" for of, n in found.items() if of
+            ]
+            self._obstacles[demands] = f": {', '.join(sorted(told))}" if told else ""
+        return self._obstacles[demands]
 
     def _refuse(self, group: Group) -> list[Call]:
         pods = [pod for pod in group.pods if pod.is_made and not pod.node]
@@ -214,7 +267,7 @@ class PlanCalls:
             return []
         return [partial(self._acting.held_back, group.job, sentence)]
 
-    def _promise(self, pod: Pod, decision: Start | Reserve) -> None:
+    def _promise(self, pod: Pod, decision: Start | Reserve | Resize) -> None:
         self._promises[pod.place] = Promise(
             decision.node,
             tuple(share.device for share in decision.devices),
@@ -226,12 +279,17 @@ class PlanCalls:
         """Return the workloads that stop whole and can be held, each with its first decision."""
         halts: dict[str, list[_Halt]] = {}
         for decision in plan.decisions:
-            if isinstance(decision, Stop | Move | Resize) and decision.workload in self._groups:
+            if isinstance(decision, _Halt) and decision.workload in self._groups:
                 halts.setdefault(decision.workload, []).append(decision)
         pauses = {}
         for workload, decisions in halts.items():
             group = self._groups[workload]
-            up = {pod.called for pod in group.pods if pod.node and pod.deleted is None}
+            # One that is about to start again on other devices stays away instead.
+            up = {
+                pod.called
+                for pod in group.pods
+                if pod.node and (pod.deleted is None or pod.place in self._promises)
+            }
             is_all = bool(up) and up <= {decision.worker for decision in decisions}
             if is_all and group.job is not None and group.job.may_be_held:
                 pauses[workload] = decisions[0]

@@ -103,7 +103,9 @@ def unguarded(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
     ]
 
 
-def manifest(name: str, node: str, image: str = IMAGE) -> dict[str, Any]:
+def manifest(
+    name: str, node: str, image: str = IMAGE, labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return a reservation pod, which can only ever be bound to its node."""
     is_node = {"key": "metadata.name", "operator": "In", "values": [node]}
     alone = {"nodeSelectorTerms": [{"matchFields": [is_node]}]}
@@ -127,7 +129,7 @@ def manifest(name: str, node: str, image: str = IMAGE) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "labels": {"app.kubernetes.io/managed-by": SCHEDULER, GROUP: name},
+            "labels": {**(labels or {}), "app.kubernetes.io/managed-by": SCHEDULER, GROUP: name},
             "annotations": {
                 "karpenter.sh/do-not-disrupt": "true",
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",

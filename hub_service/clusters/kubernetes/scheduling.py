@@ -7,37 +7,62 @@ objects are looked at and when; what they mean stands in the files beside it.
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
 from runai.hub_service.clusters.base import Refused
+from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.kubernetes import projects as project_objects
 from runai.hub_service.clusters.kubernetes.acting import Acting, at_once
-from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
+from runai.hub_service.clusters.kubernetes.api import Api, Object
+from runai.hub_service.clusters.kubernetes.budgets import Budgets
 from runai.hub_service.clusters.kubernetes.doing import Bound, OurDoing
+from runai.hub_service.clusters.kubernetes.doubts import count_again, hold_no_more, resolve
+from runai.hub_service.clusters.kubernetes.elastic import ElasticJobs, elastic_jobs
 from runai.hub_service.clusters.kubernetes.event_queue import EventQueue
-from runai.hub_service.clusters.kubernetes.grouping import Group, groups, name_of, project_of
-from runai.hub_service.clusters.kubernetes.jobs import Job, read_job
+from runai.hub_service.clusters.kubernetes.following import Jobs
+from runai.hub_service.clusters.kubernetes.grouping import (
+    Group,
+    Grouping,
+    name_of,
+    project_of,
+)
+from runai.hub_service.clusters.kubernetes.jobs import redrawn
 from runai.hub_service.clusters.kubernetes.objects import (
+    SCHEDULER,
     Machine,
     Pod,
     project_label,
     read_machine,
-    read_pod,
 )
-from runai.hub_service.clusters.kubernetes.picture import Promise, World, snapshot
-from runai.hub_service.clusters.kubernetes.plans import PlanCalls, Room
+from runai.hub_service.clusters.kubernetes.picture import Drawing, Promise, World
+from runai.hub_service.clusters.kubernetes.plans import PlanCalls
+from runai.hub_service.clusters.kubernetes.pools import EVERYTHING, Pool
+from runai.hub_service.clusters.kubernetes.pytorch import adopted
+from runai.hub_service.clusters.kubernetes.refusals import Refusals, TurnedAway
 from runai.hub_service.clusters.kubernetes.reservations import IMAGE, guards
+from runai.hub_service.clusters.kubernetes.rooms import room_for
 from runai.hub_service.clusters.kubernetes.sharing import Sharing
-from runai.hub_service.clusters.kubernetes.slots import Slots, shares_of
-from runai.hub_service.clusters.kubernetes.telling import pod_path
+from runai.hub_service.clusters.kubernetes.showing import Known
+from runai.hub_service.clusters.kubernetes.slots import Slots
+from runai.hub_service.clusters.kubernetes.statuses import ProjectStatuses
+from runai.hub_service.clusters.kubernetes.stock import left_on
+from runai.hub_service.clusters.kubernetes.storage import (
+    VOLUMES,
+    Claim,
+    Storage,
+    StorageClass,
+    Volume,
+    placed,
+    read_claim,
+    read_class,
+    read_volume,
+)
 from runai.hub_service.clusters.kubernetes.watching import Mirror
 from runai.hub_service.clusters.records import ProjectRecord, WorkloadId
-from runai.hub_service.errors import Unavailable
-from runai.hub_service.scheduler.model import Move, Plan, Snapshot, Start, Stop, Wait
+from runai.hub_service.scheduler.model import Move, Plan, Resize, Snapshot, Start, Stop, Wait
 
 __all__ = ["Scheduling"]
 
@@ -53,56 +78,86 @@ class Scheduling:
         *,
         default_project: str = "default",
         reservation_image: str = IMAGE,
+        elastic: ElasticRules | None = None,
+        pool: Pool = EVERYTHING,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Look at nothing yet: `run` does. `default_project` owns what names no project."""
+        """Look at nothing yet: `run` does. `default_project` owns what names no project.
+
+        `elastic` says how eagerly elastic jobs grow; `pool` which part of the cluster is ours.
+        """
         self._api = api
         self._default_project = default_project
         self._clock = clock
+        self._pool = pool
         self._change = asyncio.Event()
         self._next_change = asyncio.Event()
         notice = self._notice
         self._pods: Mirror[Pod] = Mirror(
             api,
             "/api/v1/pods",
-            read_pod,
+            pool.read_pod,
             notice,
             # Of thousands of pods one or the other comes up at any moment: nobody decides by it.
-            is_detail=lambda before, now: replace(before, is_up=now.is_up) == now,
+            is_detail=_is_detail,
             on_detail=self._announce,
         )
-        self._machines: Mirror[Machine] = Mirror(api, "/api/v1/nodes", read_machine, notice)
-        self._jobs: Mirror[Job] = Mirror(api, "/apis/batch/v1/jobs", read_job, notice)
+        self._machines: Mirror[Machine] = Mirror(
+            api, "/api/v1/nodes", read_machine, notice, labelSelector=pool.selector
+        )
+        self._jobs = Jobs(api, notice, pool)
         self._namespaces: Mirror[str] = Mirror(api, "/api/v1/namespaces", _project_of, notice)
         self._projects: Mirror[ProjectRecord] = Mirror(
-            api, project_objects.PROJECTS, project_objects.read_project, notice
+            api,
+            project_objects.PROJECTS,
+            project_objects.read_project,
+            notice,
+            labelSelector=pool.selector,
         )
-        self._mirrors: tuple[Mirror[Any], ...] = (
+        self._claims: Mirror[Claim] = Mirror(
+            api, "/api/v1/persistentvolumeclaims", read_claim, notice
+        )
+        self._volumes: Mirror[Volume] = Mirror(api, VOLUMES, read_volume, notice)
+        self._classes: Mirror[StorageClass] = Mirror(
+            api, "/apis/storage.k8s.io/v1/storageclasses", read_class, notice
+        )
+        self._mirrors: tuple[Mirror[Any] | Jobs, ...] = (
             self._pods,
             self._machines,
             self._jobs,
             self._namespaces,
             self._projects,
+            self._claims,
+            self._volumes,
+            self._classes,
         )
         self._events = EventQueue(api)
         self._doing = OurDoing()
         self._slots = Slots()
+        self._grouping = Grouping()
+        self._drawing = Drawing()
+        refusals = Refusals(clock)
+        self._turned_away = TurnedAway(self._events, refusals, clock)
+        self._budgets = Budgets(self._events, clock)
         self._sharing = Sharing(
             api,
             self._doing,
             self._slots,
+            refusals,
             take=partial(self._pods.take, quietly=True),
             clock=clock,
             image=reservation_image,
+            labels=pool.labels,
         )
+        self._elastic = ElasticJobs(api, self._take_state, elastic or ElasticRules())
         self._promises: dict[str, Promise] = {}
         self._broken_since: dict[WorkloadId, float] = {}
-        self._statuses: dict[str, Mapping[str, Any]] = {}
+        self._statuses = ProjectStatuses(api)
         self._groups: dict[WorkloadId, Group] = {}
         """What the last snapshot was drawn from."""
         self._waits: dict[WorkloadId, Wait] = {}
         """Why workloads wait, by the last plan."""
-        self._stops: dict[WorkloadId, Stop | Move] = {}
+        self._stops: dict[WorkloadId, Stop | Move | Resize] = {}
         """Why workloads were stopped last."""
 
     async def run(self) -> NoReturn:
@@ -126,10 +181,17 @@ class Scheduling:
         """
         for mirror in self._mirrors:
             await mirror.listed()
-        await self._resolve_doubts()
+        await resolve(self._api, self._doing, self._clock)
         self._change.clear()
         now = self._clock()
         pods, found = self._look(now)
+        if self._turned_away.look(pods, self._jobs.by_uid(), self._machines.objects):
+            self._look_again()
+        kept = self._budgets.kept(pods)
+        jobs, take = self._jobs.by_uid().values(), partial(self._jobs.take, quietly=True)
+        is_left = await hold_no_more(self._api, jobs, take)
+        if await count_again(self._api, pods) or kept or is_left:
+            self._look_again()
         if any(pod.is_reservation or pod.grant is not None for pod in pods):
             await self._settle(pods, found)
             pods, found = self._look(now)
@@ -137,8 +199,11 @@ class Scheduling:
         self._doing.seen(found)
         self._note_broken(now)
         held = self._slots.held(pods)
+        drawn = await self._elastic.settled(lambda: elastic_jobs(self._known(pods, held)), now)
+        if self._elastic.failed:
+            self._look_again()
         records = list(self._projects.objects.values())
-        return snapshot(
+        return self._drawing.snapshot(
             now,
             World(
                 machines=list(self._machines.objects.values()),
@@ -150,24 +215,35 @@ class Scheduling:
                 closed=self._sharing.closed(pods),
                 broken=self._sharing.broken(pods, held),
                 broken_since=self._broken_since,
+                kept=kept,
+                shapes={name: self._elastic.shape(job, now) for name, job in drawn.items()},
+                resize_cost_s=self._elastic.rules.resize_cost_s,
             ),
         )
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
         acting = Acting(self._api, self._sharing, self._events)
-        pods = self._applied_pods()
+        pods, machines = self._applied_pods(), self._machines.objects.values()
         held = self._slots.held(pods)
         calls = PlanCalls(
             self._groups,
             self._promises,
             acting,
             absent=self._absent,
-            room=self._room(pods, held),
+            room=room_for(plan, machines, pods, held, self._groups.values(), self._promises),
             guards=guards(pods, held),
+            storage=self._storage,
+            machines={machine.name: machine for machine in left_on(list(machines), pods)},
+            kept_for=self._budgets.told,
             now=self._clock(),
         )
-        await at_once(calls.of(plan))
+        calling = calls.of(plan)
+        await self._elastic.prepare(
+            plan, lambda: elastic_jobs(self._known(pods, held)), self._clock()
+        )
+        with self._events.stepping_back():
+            await at_once(calling)
         now = self._clock()
         by_uid = {pod.uid: pod for pod in calls.pods.values()}
         for uid, (start, grant) in acting.bound.items():
@@ -183,15 +259,18 @@ class Scheduling:
             self._forget_promises(job)
         self._doing.told.update(acting.told)
         self._doing.doubtful.update(acting.doubtful)
+        self._budgets.note(acting.kept)
         waits = {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
         started = {d.workload for d in plan.decisions if isinstance(d, Start)}
         kept = {w: wait for w, wait in self._waits.items() if w not in started}
         self._waits = kept | waits if plan.projects == {} else waits
         self._stops = {w: d for w, d in self._stops.items() if w not in started} | {
-            d.workload: d for d in plan.decisions if isinstance(d, Stop | Move)
+            d.workload: d for d in plan.decisions if isinstance(d, Stop | Move | Resize)
         }
         self._announce()
-        await self._write_statuses(plan)
+        await self._statuses.write(
+            plan, self._projects.objects, self._groups.values(), self._machines.objects.values()
+        )
         if acting.refused:
             # No watch may ever tell that it would be possible now.
             self._look_again()
@@ -201,19 +280,29 @@ class Scheduling:
 
     def _applied_pods(self) -> list[Pod]:
         """Return pods as they are by now, what the watches have not shown yet included."""
-        return self._doing.applied_to(list(self._pods.objects.values()))
+        seen = self._pool.seen_from(self._pods.objects.values(), self._machines.objects)
+        pods = self._doing.applied_to(seen)
+        return adopted(pods, self._jobs.by_uid())
 
     def _look(self, now: float) -> tuple[list[Pod], list[Group]]:
         """Return pods and workloads; forget promises to those who do not wait any more."""
-        pods, jobs = self._applied_pods(), self._known_jobs()
-        found = groups(
+        storage, jobs = self._storage, self._jobs.by_uid()
+        pods = [
+            placed(pod, storage) if pod.claims and not pod.node else pod
+            for pod in self._applied_pods()
+        ]
+        for uid, job in jobs.items():
+            is_ours = job.template.scheduler == SCHEDULER
+            if is_ours and any(pod.claims for pod in (job.template, *job.templates)):
+                jobs[uid] = redrawn(job, partial(placed, storage=storage))
+        found = self._grouping.groups(
             pods,
             jobs,
             self._namespaces.objects,
             self._default_project,
             self._doing.still_awaited(jobs, now),
         )
-        waiting = {pod.place for group in found for pod in group.pods if not pod.node}
+        waiting = {pod.place for group in found for pod in group.pods if pod.may_be_promised}
         self._promises = {u: p for u, p in self._promises.items() if u in waiting}
         return pods, found
 
@@ -235,29 +324,31 @@ class Scheduling:
         for place in [place for place in self._promises if place.startswith(f"{job}/")]:
             del self._promises[place]
 
-    def _known_jobs(self) -> dict[str, Job]:
-        """Return all Jobs, by UID."""
-        return {job.uid: job for job in self._jobs.objects.values()}
+    def _known(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> Known:
+        """Return all that records are drawn from; `held` are the devices of pods."""
+        jobs = self._jobs.by_uid()
+        states = {uid: self._elastic.state_of(job) for uid, job in jobs.items()}
+        return Known(
+            pods,
+            jobs,
+            self._namespaces.objects,
+            self._default_project,
+            held,
+            self._promises,
+            self._waits,
+            self._stops,
+            {uid: state for uid, state in states.items() if state is not None},
+        )
 
-    def _room(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> Room:
-        """Return whose the devices are; those that stop have theirs until they are gone."""
-        seated = {p.uid: p for group in self._groups.values() for p in group.pods}
-        most = {machine.name: machine.gpus for machine in self._machines.objects.values()}
-        for pod in pods:
-            if pod.node in most:
-                most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))
-        room = Room(most, {m.name: m.gpu_memory_mib for m in self._machines.objects.values()})
-        for pod in pods:
-            if pod.holds and not pod.is_reservation:
-                shares = shares_of(pod, held.get(pod.uid, ()))
-                room.hold(seated.get(pod.uid, pod), pod.node, shares)
-        return room
+    @property
+    def _storage(self) -> Storage:
+        return Storage(self._claims.objects, self._volumes.objects, self._classes.objects)
 
     def _absent(self, workload: WorkloadId, worker: str) -> str:
         """Say why a decision about a worker cannot be carried out."""
         if workload in self._groups:
             return f"{workload} has no worker {worker}"
-        for job in self._jobs.objects.values():
+        for job in self._jobs.by_uid().values():
             project = project_of(job.template, self._namespaces.objects, self._default_project)
             if f"{project}/{name_of(job)}" == workload:
                 return f"{workload} is {'suspended' if job.is_suspended else 'finished'}"
@@ -267,59 +358,31 @@ class Scheduling:
         self._change.set()
         self._announce()
 
+    def _take_state(self, found: Object) -> None:
+        """Note a Job on which we wrote who trains: nobody decides by it, its workers wait."""
+        self._jobs.take(found, quietly=True)
+        self._announce()
+
     def _announce(self) -> None:
         """Wake everybody who waits for the next change of a record."""
         self._next_change.set()
         self._next_change = asyncio.Event()
 
-    async def _resolve_doubts(self) -> None:
-        for uid, pod in list(self._doing.doubtful.items()):
-            try:
-                found = read_pod(await self._api.get(pod_path(pod)))
-            except ApiError as error:
-                if error.is_unanswered:
-                    raise Unavailable(
-                        f"Kubernetes does not say what became of pod {pod.key}: {error.message}.",
-                        hint="It is asked again in a moment.",
-                    ) from error
-            else:
-                if found.uid == uid and found.node:
-                    at = found.bound or self._clock()
-                    self._doing.bound[uid] = Bound(found.node, at, found.grant)
-                if found.uid == uid and found.deleted is not None:
-                    self._doing.evicted[uid] = self._clock()
-            del self._doing.doubtful[uid]
-
     def _note_broken(self, now: float) -> None:
         """Remember since when gangs that run lack workers (R11)."""
         broken = {}
         for name, group in self._groups.items():
+            if group.minimum == 1:
+                continue  # of most of them nobody need count the pods
             up = sum(1 for pod in group.pods if pod.node and pod.deleted is None)
             if 0 < up < group.minimum:
                 broken[name] = self._broken_since.get(name, now)
         self._broken_since = broken
 
-    async def _write_statuses(self, plan: Plan) -> None:
-        pending: Counter[str] = Counter()
-        largest_mib = max((m.gpu_memory_mib for m in self._machines.objects.values()), default=0)
-        for group in self._groups.values():
-            pending[group.project] += sum(
-                pod.milli_gpus(largest_mib) for pod in group.pods if not pod.node
-            )
-        records = self._projects.objects
-        wrong = project_objects.misplaced(records.values())
-        for name in records:
-            status = project_objects.status(
-                plan.projects.get(name), pending[name], wrong.get(name, "")
-            )
-            if self._statuses.get(name) != status:
-                try:
-                    path = f"{project_objects.PROJECTS}/{name}/status"
-                    await self._api.patch(path, {"status": status})
-                except ApiError:
-                    continue  # with the next cycle
-                self._statuses[name] = status
-        self._statuses = {name: self._statuses[name] for name in self._statuses if name in records}
+
+def _is_detail(before: Pod, now: Pod) -> bool:
+    """Tell whether a pod has only come up."""
+    return not now.is_elastic and replace(before, is_up=now.is_up, address=now.address) == now
 
 
 def _project_of(namespace: Object) -> str:

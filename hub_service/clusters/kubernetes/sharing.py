@@ -7,7 +7,8 @@ before each snapshot; `plans` asks for new ones.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import Seen
@@ -15,6 +16,7 @@ from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.doing import Bound, OurDoing
 from runai.hub_service.clusters.kubernetes.objects import Pod, read_pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
+from runai.hub_service.clusters.kubernetes.refusals import Refusals
 from runai.hub_service.clusters.kubernetes.reservations import (
     IMAGE,
     PODS,
@@ -36,16 +38,6 @@ __all__ = ["Sharing"]
 
 DEVICE_KNOWN_WITHIN_S = 60.0
 """How long a reservation pod may be bound without anybody saying which device it has."""
-CLOSED_S, LONGEST_CLOSED_S = 5.0, 300.0
-"""How long a node's devices are left alone when it would not give one to a reservation."""
-
-
-@dataclass(slots=True)
-class _Refusals:
-    """How often a node gave no device to a reservation, one after the other."""
-
-    times: int = 0
-    until: float = 0.0
 
 
 @dataclass(slots=True)
@@ -71,10 +63,12 @@ class Sharing:
         api: Api,
         doing: OurDoing,
         slots: Slots,
+        refusals: Refusals,
         *,
         take: Callable[[Object], None],
         clock: Callable[[], float],
         image: str = IMAGE,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """Begin with what the API server has; `take` is told what it answers."""
         self._api = api
@@ -82,14 +76,14 @@ class Sharing:
         self._slots = slots
         self._take = take
         self._clock = clock
-        self._image = image
+        self._manifest = partial(manifest, image=image, labels=labels)
         self._made: dict[str, Slot] = {}
         """For which device reservations were made that may not be bound yet."""
         self._first_seen: dict[str, float] = {}
         """Since when we know reservation pods, by UID."""
         self._agents: dict[str, Seen] = {}
         self._faults: dict[str, Mapping[str, str]] = {}
-        self._refusals: dict[str, _Refusals] = {}
+        self._refusals = refusals
         self._warned: set[tuple[str, str]] = set()
         """Who was told what of which device: UIDs and UUIDs."""
         self.failed = False
@@ -111,9 +105,10 @@ class Sharing:
         return () if seen is None else seen.pods.get(pod.key, ())
 
     def devices_on(self, node: str) -> Sequence[Device]:
-        """Return the devices of a node, as its agent has counted them."""
-        seen = self._agents.get(node)
-        return () if seen is None else seen.devices
+        """Return the devices of a node as its agent has counted them, with their faults."""
+        seen, faults = self._agents.get(node), self._faults.get(node, {})
+        counted = () if seen is None else seen.devices
+        return [replace(device, fault=faults.get(device.uuid, "")) for device in counted]
 
     def closed(self, pods: Iterable[Pod]) -> set[str]:
         """Return the nodes whose devices nobody new may have.
@@ -121,9 +116,7 @@ class Sharing:
         Where a reservation is lost, its device looks free to the kubelet and is not: whoever starts
         there may be given it.
         """
-        now = self._clock()
-        refusing = {node for node, refusals in self._refusals.items() if refusals.until > now}
-        return refusing | {pod.node for pod, _name, _device in unguarded(pods)}
+        return self._refusals.closed() | {pod.node for pod, _name, _device in unguarded(pods)}
 
     def learn_faults(self, node: str, faults: Mapping[str, str]) -> bool:
         """Take note of why devices of a node are broken, by UUID; tell whether that is new."""
@@ -150,7 +143,7 @@ class Sharing:
         node = slot[0]
         self._made[name] = slot
         try:
-            found = await self._api.create(PODS, manifest(name, node, self._image))
+            found = await self._api.create(PODS, self._manifest(name, node))
         except ApiError as error:
             if error.status != 409:
                 raise
@@ -207,8 +200,10 @@ class Sharing:
         elif (devices := self._given(pod)) and not _is_one_device(devices):
             text = f"it was given {', '.join(devices)}, and whole single devices alone are shared"
             await self._give_up(pod, text, world)
-        elif not pod.node or pod.device:
-            self._note_success(pod)
+        elif pod.device:
+            self._refusals.trust(pod.node, pod.bound or 0)
+        elif not pod.node:
+            return
         elif devices:
             note = device_note(pod, devices[0])
             self._take(await self._api.patch(pod_path(pod), note))
@@ -219,10 +214,7 @@ class Sharing:
     async def _give_up(self, pod: Pod, why: str, world: _World) -> None:
         """Delete a reservation that came to nothing, and leave its node alone for a while."""
         await self._delete(pod)
-        refusals = self._refusals.setdefault(pod.node, _Refusals())
-        pause = min(CLOSED_S * 2**refusals.times, LONGEST_CLOSED_S)
-        refusals.times += 1
-        refusals.until = self._clock() + pause
+        self._refusals.note(pod.node)
         number = world.slots[pod.uid][0] if pod.uid in world.slots else self._made_for(pod.name)
         for place, promise in list(world.promises.items()):
             if promise.is_part and promise.node == pod.node and number in promise.devices:
@@ -241,8 +233,7 @@ class Sharing:
             await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
             self._doing.evicted[pod.uid] = self._clock()
         elif kept is None or not kept.node:
-            refusals = self._refusals.get(pod.node, _Refusals())
-            if pod.node in world.nodes and refusals.until <= self._clock():
+            if pod.node in world.nodes and pod.node not in self._refusals.closed():
                 assert pod.grant is not None
                 number = world.slots[pod.uid][pod.grant.reservations.index(name)]
                 await self.reserve(name, (pod.node, number))
@@ -315,12 +306,6 @@ class Sharing:
     def _made_for(self, name: str) -> int:
         return self._made.get(name, ("", -1))[1]
 
-    def _note_success(self, pod: Pod) -> None:
-        """Trust a node again whose reservation got its device after the last refusal."""
-        refusals = self._refusals.get(pod.node)
-        if refusals is not None and pod.device and (pod.bound or 0) > refusals.until:
-            del self._refusals[pod.node]
-
     def _forget(self, world: _World) -> None:
         now = self._clock()
         uids = {pod.uid for pod in world.pods}
@@ -337,7 +322,6 @@ class Sharing:
         self._warned = {warned for warned in self._warned if warned[0] in uids}
         self._faults = {node: f for node, f in self._faults.items() if node in world.nodes}
         self._agents = {node: seen for node, seen in self._agents.items() if node in world.nodes}
-        self._refusals = {n: r for n, r in self._refusals.items() if n in world.nodes}
 
 
 def _is_one_device(devices: Sequence[str]) -> bool:

@@ -5,12 +5,14 @@ Draws what was submitted to us and what others made for our scheduler alike. Pur
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
+from runai.hub_service.clusters.kubernetes.refusals import turned_away
 from runai.hub_service.clusters.kubernetes.slots import shares_of
 from runai.hub_service.clusters.records import (
     StateReason,
@@ -20,10 +22,10 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
     WorkloadState,
 )
-from runai.hub_service.scheduler.model import DeviceShare, Move, Reason, Stop, Wait
+from runai.hub_service.scheduler.model import DeviceShare, Move, Reason, Resize, Stop, Wait
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
-__all__ = ["Known", "records"]
+__all__ = ["Known", "record_of_job", "records"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,10 @@ class Known:
     promises: Mapping[str, Promise] = field(default_factory=dict)
     waits: Mapping[WorkloadId, Wait] = field(default_factory=dict)
     """Why workloads wait, by the last plan."""
-    stops: Mapping[WorkloadId, Stop | Move] = field(default_factory=dict)
+    stops: Mapping[WorkloadId, Stop | Move | Resize] = field(default_factory=dict)
     """Why they were stopped last."""
+    elastic: Mapping[str, ElasticState] = field(default_factory=dict)
+    """The states of elastic jobs, by the UIDs of their Jobs."""
 
 
 def records(known: Known) -> dict[WorkloadId, WorkloadRecord]:
@@ -58,14 +62,15 @@ def records(known: Known) -> dict[WorkloadId, WorkloadRecord]:
             pods.setdefault(job.uid, []).append(pod)
     drawn = [_of_pod(pod, known) for pod in alone]
     drawn += [
-        _of_job(job, pods.get(job.uid, ()), known)
+        record_of_job(job, pods.get(job.uid, ()), known)
         for job in known.jobs.values()
         if job.template.scheduler == SCHEDULER and job.is_whole
     ]
     return {record.id: record for record in sorted(drawn, key=lambda r: (r.submitted, r.id))}
 
 
-def _of_job(job: Job, pods: Sequence[Pod], known: Known) -> WorkloadRecord:
+def record_of_job(job: Job, pods: Sequence[Pod], known: Known) -> WorkloadRecord:
+    """Draw a Job that is a workload, with its pods."""
     project = project_of(job.template, known.namespaces, known.default_project)
     spec = job.spec or _spec_of(job.template, project, name_of(job), job)
     workers = tuple(_workers(job, pods, spec, known))
@@ -87,7 +92,9 @@ def _of_job(job: Job, pods: Sequence[Pod], known: Known) -> WorkloadRecord:
         attempts=len(starts),
         pauses=job.pauses,
         failures=_failures(job),
-        exit_code=_exit_code(codes) if job.is_finished else None,
+        exit_code=_exit_code_of_job(job, codes),
+        checkpoint_dir=job.checkpoint_dir,
+        elastic=known.elastic.get(job.uid),
     )
 
 
@@ -112,7 +119,7 @@ def _state_of_job(job: Job, workers: Sequence[WorkerRecord]) -> WorkloadState:
 
 
 def _reason(
-    job: Job, state: WorkloadState, wait: Wait | None, stop: Stop | Move | None
+    job: Job, state: WorkloadState, wait: Wait | None, stop: Stop | Move | Resize | None
 ) -> StateReason | None:
     if wait is not None:
         return _said(wait.reason)
@@ -160,7 +167,9 @@ def _workers(
         before = latest.get(index)
         if before is None or before.is_finished or not before.node:
             latest[index] = pod
-    for index in range(max(spec.workers, 1)):
+    # Of an elastic Job that may have fewer workers now, those stay that are there yet.
+    last = max((i for i, pod in latest.items() if job.is_elastic and pod.holds), default=0)
+    for index in range(max(spec.workers, last + 1)):
         name = f"{spec.id}-{index}"
         here = latest.get(index)
         if here is None:
@@ -176,16 +185,17 @@ def _workers(
                 exit_code=0 if index in job.completed else None,
             )
         else:
+            # A promise is kept for the worker, whichever pod it has.
+            here = replace(here, seat=f"{job.uid}/{index}")
             yield _worker(here, name, index, known, attempt=max(1, len(job.starts)))
 
 
 def _worker(pod: Pod, name: str, index: int, known: Known, *, attempt: int) -> WorkerRecord:
-    devices = shares_of(pod, known.devices.get(pod.uid, ()))
-    node = pod.node
-    if pod.is_finished:
+    if pod.is_finished:  # what it was given stands on it for ever, and is its no longer
         return WorkerRecord(
             name, index, "finished", started=pod.bound, attempt=attempt, exit_code=pod.exit_code
         )
+    devices, node = shares_of(pod, known.devices.get(pod.uid, ())), pod.node
     promise = known.promises.get(pod.place)
     if not pod.node and promise is not None:
         devices, node = _shares(promise.devices, promise.gpus), promise.node
@@ -224,14 +234,16 @@ def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
     }
     state = states.get(worker.state, WorkloadState.ENDED)
     if worker.state == "finished" and spec.kind == "job":
-        state = WorkloadState.FAILED if pod.exit_code else WorkloadState.SUCCEEDED
+        state = WorkloadState.FAILED if pod.exit_code or pod.why else WorkloadState.SUCCEEDED
     wait = known.waits.get(spec.id) if state in _WAITS else None
+    refusal = turned_away(pod)
+    reason = StateReason("turned_away", refusal) if refusal else None
     return WorkloadRecord(
         spec,
         state,
         pod.created,
         (worker,),
-        reason=None if wait is None else _said(wait.reason),
+        reason=reason if wait is None else _said(wait.reason),
         position=None if wait is None else wait.position,
         started=pod.bound,
         attempts=1 if pod.node else 0,
@@ -250,12 +262,21 @@ def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec
         command=None,
         gpus=MilliGpu(pod.gpus * WHOLE_GPU) if pod.part is None else pod.part.gpus,
         gpu_memory_mib=0 if pod.part is None else pod.part.mib,
+        elastic=pod.may_be_resized,
+        gpus_max=MilliGpu(0 if pod.part is None else pod.part.most * WHOLE_GPU),
         workers=workers,
         min_workers=workers if job is None else min(job.minimum, workers),
         preemptible=pod.kind == "train",
         priority=pod.priority,
         server=pod.server,
     )
+
+
+def _exit_code_of_job(job: Job, codes: Sequence[int]) -> int | None:
+    if not job.is_finished:
+        return None
+    # Of an elastic job some have left before the end.
+    return 0 if job.is_elastic and job.outcome == "Complete" else _exit_code(codes)
 
 
 def _exit_code(codes: Sequence[int]) -> int | None:

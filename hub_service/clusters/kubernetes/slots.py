@@ -7,7 +7,7 @@ reservation pod is lost. Owned by the cluster; may be forgotten at any time.
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runai.hub_service.clusters.kubernetes.objects import Pod
@@ -32,21 +32,58 @@ class Slots:
     def __init__(self) -> None:
         """Begin with nobody."""
         self._held: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._answered: tuple[Sequence[Pod], dict[str, tuple[int, ...]]] = ((), {})
+        """Who was asked about last, and the answer, unless something was given since."""
 
     def hold(self, unit: str, node: str, devices: tuple[int, ...]) -> None:
         """Remember what a plan gave to a pod, by UID, or to a reservation, by name."""
         self._held[unit] = (node, devices)
+        self._answered = ((), {})
 
-    def held(self, pods: Iterable[Pod]) -> dict[str, tuple[int, ...]]:
+    def held(self, pods: Sequence[Pod]) -> Mapping[str, tuple[int, ...]]:
         """Return the devices of each pod that holds some, by UID; forget everybody else."""
+        if pods != self._answered[0]:  # a cycle asks several times about the same pods
+            self._answered = (pods, self._held_by(pods))
+        return self._answered[1]
+
+    def _held_by(self, pods: Iterable[Pod]) -> dict[str, tuple[int, ...]]:
         of_pod: dict[str, tuple[str, ...]] = {}
         units: dict[str, _Unit] = {}
-        for pod in filter(lambda pod: pod.holds, pods):
+        for pod in pods:
+            if not pod.node or pod.is_finished:
+                continue
             names, count = _units(pod)
-            of_pod |= {pod.uid: names} if names else {}
+            if names:
+                of_pod[pod.uid] = names
+            since = pod.bound or 0
             for name in names:
-                unit = units.setdefault(name, _Unit(pod.node, count, pod.bound or 0))
-                unit.since = min(unit.since, pod.bound or 0)
+                if (unit := units.get(name)) is None:
+                    units[name] = _Unit(pod.node, count, since)
+                else:
+                    unit.since = min(unit.since, since)
+        kept = self._as_before(units) or self._numbered(units)
+        self._held = {name: (unit.node, kept[name]) for name, unit in units.items()}
+        return {
+            uid: kept[of[0]] if len(of) == 1 else tuple(n for name in of for n in kept[name])
+            for uid, of in of_pod.items()
+        }
+
+    def _as_before(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]] | None:
+        """Return the numbers that units are remembered to have; None if they do not fit them."""
+        kept, taken = {}, set[tuple[str, int]]()
+        count = 0
+        for name, unit in units.items():
+            node, devices = self._held.get(name, ("", ()))
+            if node != unit.node or len(devices) != unit.count:
+                return None
+            kept[name] = devices
+            count += unit.count
+            for device in devices:
+                taken.add((node, device))
+        return kept if len(taken) == count else None
+
+    def _numbered(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]]:
+        """Return numbers for all: who was there first keeps those it has, others get the lowest."""
         taken: dict[str, set[int]] = {}
         kept: dict[str, tuple[int, ...]] = {}
         newcomers = []
@@ -62,8 +99,7 @@ class Slots:
             unit = units[name]
             kept[name] = _lowest(unit.count, taken[unit.node])
             taken[unit.node].update(kept[name])
-        self._held = {name: (unit.node, kept[name]) for name, unit in units.items()}
-        return {uid: tuple(n for name in of for n in kept[name]) for uid, of in of_pod.items()}
+        return kept
 
 
 def _units(pod: Pod) -> tuple[tuple[str, ...], int]:

@@ -15,7 +15,15 @@ from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.scheduler.model import Reason
 
-__all__ = ["binding", "eviction", "pod_path", "tell_event", "tell_waiting", "why"]
+__all__ = [
+    "binding",
+    "eviction",
+    "pod_path",
+    "show_waiting",
+    "tell_event",
+    "tell_waiting",
+    "why",
+]
 
 # More machines would help here, and only here: an autoscaler acts on this word.
 _UNSCHEDULABLE = frozenset({"no_room", "fragmented", "no_such_node"})
@@ -43,18 +51,25 @@ def binding(pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -
     }
 
 
-def eviction(pod: Pod) -> dict[str, Any]:
-    """Return the request that evicts a pod."""
+def eviction(pod: Pod, version: str = "") -> dict[str, Any]:
+    """Return the request that evicts a pod; of a `version` only as long as it is that one."""
+    only = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": pod.name, "namespace": pod.namespace},
-        "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        "deleteOptions": {"preconditions": only},
     }
 
 
-async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str) -> None:
+async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
     """Write why a pod waits, once as its condition and once as an Event."""
+    await show_waiting(api, pod, code, sentence, node)
+    await tell_event(api, pod, "Waiting", sentence)
+
+
+async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
+    """Write why a pod waits as its condition, and the `node` that is kept for it, if one is."""
     word = "Unschedulable" if code in _UNSCHEDULABLE else _word(code)
     condition = {
         "type": "PodScheduled",
@@ -64,9 +79,9 @@ async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str) -> None:
         "lastTransitionTime": _now(),
     }
     # With the UID: a pod that was made again by the same name is another one.
-    body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+    status = {"conditions": [condition], "nominatedNodeName": node or None}
+    body = {"metadata": {"uid": pod.uid}, "status": status}
     await api.patch(pod_path(pod, "status"), body, strategic=True)
-    await tell_event(api, pod, "Waiting", sentence)
 
 
 async def tell_event(
@@ -77,8 +92,8 @@ async def tell_event(
     event = {
         "metadata": {"generateName": f"{of.name}.", "namespace": of.namespace},
         "involvedObject": {
-            "apiVersion": "batch/v1" if isinstance(of, Job) else "v1",
-            "kind": "Job" if isinstance(of, Job) else "Pod",
+            "apiVersion": of.api_version if isinstance(of, Job) else "v1",
+            "kind": of.kind if isinstance(of, Job) else "Pod",
             "namespace": of.namespace,
             "name": of.name,
             "uid": of.uid,

@@ -65,7 +65,7 @@ def check_room(spec: WorkloadSpec, around: Surroundings, machine: Machine | None
     Raises:
         InvalidRequest: the node has too few GPUs; says which and why it must be that one.
     """
-    asked = MilliGpu(spec.gpus * spec.min_workers)
+    asked = WHOLE_GPU if spec.gpus_max else MilliGpu(spec.gpus * spec.min_workers)
     if not around.node or machine is None or asked <= machine.gpus * WHOLE_GPU:
         return
     has = count_text(MilliGpu(machine.gpus * WHOLE_GPU))

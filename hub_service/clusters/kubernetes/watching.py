@@ -32,16 +32,20 @@ class Mirror(Generic[T]):
         self,
         api: Api,
         path: str,
-        parse: Callable[[Object], T],
+        parse: Callable[[Object], T | None],
         on_change: Callable[[], None],
         *,
         is_detail: Callable[[T, T], bool] = lambda _before, _now: False,
         on_detail: Callable[[], None] = lambda: None,
+        without: str = "",
         **query: str,
     ) -> None:
-        """Begin empty. What `parse` fails on is left out, and said in the log.
+        """Begin empty. What `parse` returns None of, or fails on, is left out; a failure is logged.
 
         A change of one object that is a detail is told by `on_detail` instead of `on_change`.
+        `without` says what is not done where these objects may not be read: then there are none,
+        until somebody gives us that right. Without it nobody goes on before the first list.
+        Of the `query` what is "" is left out.
         """
         self._api = api
         self._path = path
@@ -49,7 +53,8 @@ class Mirror(Generic[T]):
         self._on_change = on_change
         self._is_detail = is_detail
         self._on_detail = on_detail
-        self._query = query
+        self._without = without
+        self._query = {name: value for name, value in query.items() if value}
         self._known: dict[str, T] = {}
         self._seen = ""
         """The resourceVersion of the last change; "" before the first list."""
@@ -88,6 +93,13 @@ class Mirror(Generic[T]):
         if self._known.pop(key, None) is not None:
             self._on_change()
 
+    def forget(self) -> None:
+        """Know that there is nothing, and list anew when it runs again; only while it does not."""
+        self._known, self._seen = {}, ""
+        self._ahead.clear()
+        self._dropped.clear()
+        self._listed.set()
+
     async def run(self) -> NoReturn:
         """Follow the API server until cancelled, however often it goes away."""
         pause = SHORTEST_PAUSE_S
@@ -100,6 +112,8 @@ class Mirror(Generic[T]):
             except ApiError as error:
                 if error.status == 410:
                     self._seen = ""
+                elif error.status == 403 and self._without and not self.lists:
+                    self._go_on_without(error)
                 elif not error.is_unanswered:
                     LOG.warning("%s: %s", self._path, error.message)
             if before != self._seen:
@@ -107,6 +121,16 @@ class Mirror(Generic[T]):
             # Everybody who watches lost the server at the same time: come back one by one.
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  no secret
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _go_on_without(self, error: ApiError) -> None:
+        """Say it once, and let nobody wait for the first list.
+
+        What was listed before is kept: an API server that has just begun refuses, too, what it does
+        not yet know to be allowed.
+        """
+        if not self._listed.is_set():
+            LOG.warning("%s: %s: %s; it is asked again", self._path, error.message, self._without)
+            self._listed.set()
 
     async def _list(self) -> None:
         found: dict[str, T] = {}

@@ -1,13 +1,14 @@
 """One start of one worker, as files: what its supervisor is told, and what it tells.
 
 The directory is the token of the start: whatever crashed when, it says whether the worker was
-started, runs, or has ended. Knows the files' names and formats, together with `supervisor`. Called
-by `cluster`.
+started, runs, or has ended. Knows the files' names and formats, together with `supervisor` and its
+`witness`. Called by `cluster`.
 
-    spec.json         what to run (we)                 supervisor.json  the supervisor began (it)
-    environment.json  0600, gone once read (we)        process.json     the worker's program runs
-    (it) lock              held as long as it lives         exit.json        how it ended, at last
-    (it) log-000001.txt …  output                           supervisor.log   its own troubles
+    spec.json         what to run (we)             supervisor.json  the supervisor began (it)
+    environment.json  0600, gone once read (we)    process.json     the worker's program runs (it)
+    lock              held by those two (they)     ended.json       how that ended (one of them)
+    log-000001.txt …  output (it)                  exit.json        nothing of it is left (it)
+    supervisor.log    their own troubles
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from runai.hub_service.clusters.row import Ending
 
 __all__ = ["Attempt", "Instructions"]
 
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
+SUPERVISOR = Path(__file__).with_name("witness.py")
 STATUS_FD = 3
 
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
@@ -50,6 +51,8 @@ class Instructions:
     """Written by the worker's account before it starts: path and text."""
     log_bytes: int = 10 * 1024 * 1024
     log_files: int = 10
+    most_processes: int = 4096
+    """Of the worker and all that it starts, at once: more is a fork bomb, and all are ended."""
 
 
 class Attempt:
@@ -104,7 +107,7 @@ class Attempt:
     # -- what it tells ---------------------------------------------------------------------------
 
     def holder(self) -> int | None:
-        """Return the PID of the supervisor that lives, if one does."""
+        """Return the PID of the supervisor or its witness, if one of them lives."""
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -126,8 +129,15 @@ class Attempt:
         return None if told is None else Process(told["pid"], told["created"])
 
     def ending(self) -> Ending | None:
-        """Return how the worker ended, if it has."""
-        told = self._read("exit.json")
+        """Return how the worker ended, if it has and nothing of it is left."""
+        return self._ending("exit.json")
+
+    def left_behind(self) -> Ending | None:
+        """Return how the worker's program ended, if it has; what it started may still run."""
+        return self._ending("ended.json")
+
+    def _ending(self, name: str) -> Ending | None:
+        told = self._read(name)
         if told is None:
             return None
         return Ending(told["exit_code"], told=told["told"], text=told["text"])

@@ -7,45 +7,53 @@ the controller; whatever runs outlives both.
 
 import asyncio
 import contextlib
-import shutil
-import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, Self
-from uuid import uuid4
+
+import psutil
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import LogChunk
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import elastic_dir
+from runai.hub_service.clusters.keeping import Keeping
 from runai.hub_service.clusters.local.account import Account, account_of
 from runai.hub_service.clusters.local.attempt import Instructions
 from runai.hub_service.clusters.local.elastic_dir import ElasticDir
+from runai.hub_service.clusters.local.leavings import Leavings
 from runai.hub_service.clusters.local.listening import Listening
 from runai.hub_service.clusters.local.logs import WorkerLog
+from runai.hub_service.clusters.local.processes import is_same, told_now
 from runai.hub_service.clusters.local.progress_files import ProgressFile, ProgressFiles
 from runai.hub_service.clusters.local.store import SqliteStore, sole_owner
-from runai.hub_service.clusters.local.tending import Tending
+from runai.hub_service.clusters.local.tending import THIS_MACHINE, Machine, Tending
 from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.recorded import RecordedCluster
 from runai.hub_service.clusters.records import (
     SOURCE_PLACEHOLDER,
+    Allocation,
+    Process,
     WorkerRecord,
     WorkloadId,
     WorkloadRecord,
     WorkloadSpec,
 )
 from runai.hub_service.clusters.row import ACTIVE, Row
-from runai.hub_service.errors import NotFound
+from runai.hub_service.clusters.shelf import Shelf
+from runai.hub_service.errors import NotFound, Unavailable
+from runai.hub_service.later_ports import later_port
 from runai.hub_service.limits.sharing import Sharing
 
 __all__ = ["LocalCluster"]
 
 OWN_DIR = ".local/share/runai"
 """Where a user with an account of their own keeps what jobs write, relative to their home."""
+
+CHECKPOINTS = "checkpoints"
 
 FOLLOW_EVERY_S = 0.2
 """How often a followed log is looked at while its workload runs."""
@@ -65,7 +73,9 @@ class LocalCluster(RecordedCluster):
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
+        keeping: Keeping | None = None,
         clock: Callable[[], float] = time.time,
+        machine: Machine = THIS_MACHINE,
     ) -> None:
         """Use `open` instead: it makes sure that nobody else does this on the same directory."""
         super().__init__(
@@ -74,18 +84,21 @@ class LocalCluster(RecordedCluster):
             api_url=api_url,
             sharing=sharing,
             elastic=elastic,
+            keeping=keeping,
             clock=clock,
         )
         self._data_dir = data_dir
-        self._rows = {
-            name: _on_this_machine(row, node_name, len(devices)) for name, row in self._rows.items()
-        }
+        self._rows = Shelf(
+            [_on_this_machine(row, node_name, len(devices)) for row in self._rows.values()],
+            self._keeping,
+        )
         self._system_users = system_users
-        self._tending = Tending(data_dir / "jobs", self, clock)
+        self._machine = machine
+        self._sqlite = store
+        self._tending = Tending(data_dir / "jobs", self, clock, machine)
         self._listening = Listening(self)
         self._progress = ProgressFiles()
-        self._to_remove: asyncio.Queue[tuple[Path, Account | None]] = asyncio.Queue()
-        """Directories, and as whom to remove what lies in a user's own home."""
+        self._leavings = Leavings(data_dir / "jobs")
         self._timetable_changed = asyncio.Event()
 
     @classmethod
@@ -100,6 +113,7 @@ class LocalCluster(RecordedCluster):
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
+        keeping: Keeping | None = None,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory, waiting for another service that has it open.
@@ -119,6 +133,7 @@ class LocalCluster(RecordedCluster):
                     api_url=api_url,
                     sharing=sharing,
                     elastic=elastic,
+                    keeping=keeping,
                     clock=clock,
                 )
                 try:
@@ -132,14 +147,16 @@ class LocalCluster(RecordedCluster):
         """Own the background work until cancelled; adopts what runs first."""
         for row in list(self._rows.values()):
             self.act(row)
-        for path in self._trash.glob("*"):
-            self._to_remove.put_nowait((path, None))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_time())
-            tasks.create_task(self._remove_trash())
+            tasks.create_task(self._leavings.run())
             tasks.create_task(self._listening.run())
             await self._tending.run()
         raise AssertionError
+
+    def trouble(self) -> str:
+        """Say why nothing could be stored when it was last tried; "" where it could."""
+        return self._sqlite.trouble()
 
     def let_go(self) -> None:
         """Stop watching; every worker goes on."""
@@ -155,21 +172,21 @@ class LocalCluster(RecordedCluster):
             self._tending.soon(row.id)
         self._timetable_changed.set()
 
-    def forget(self, row: Row) -> None:
-        """Put a workload's directory aside, so that its name is free at once."""
+    def forget(self, row: Row, *, aged: bool = False) -> None:
+        """Put a workload's directory aside; of one that is `aged` the checkpoints stay."""
         self._listening.drop(row.id)
         self._timetable_changed.set()
-        path = self._job_dir(row.spec)
-        if path.exists():
-            self._trash.mkdir(mode=0o700, parents=True, exist_ok=True)
-            aside = self._trash / uuid4().hex
-            path.rename(aside)
-            self._to_remove.put_nowait((aside, None))
+        if aged:
+            self._leavings.keep(
+                self._job_dir(row.spec) / CHECKPOINTS, f"{row.id}-{int(row.record.submitted)}"
+            )
+        self._leavings.remove(self._job_dir(row.spec))
         own = _own_dir(row)
         with contextlib.suppress(NotFound):  # the account may be gone
             account = self._account(row.spec)
             if account.uid is not None and own.is_relative_to(account.home):
-                self._to_remove.put_nowait((own, account))
+                at_home = self._leavings.clear_at_home if aged else self._leavings.remove_at_home
+                at_home(own, account)
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return where the checkpoints and the logs of a workload are to be kept.
@@ -182,14 +199,26 @@ class LocalCluster(RecordedCluster):
             account = self._account(spec)
             if account.uid is not None:
                 own = account.home / OWN_DIR / spec.project / f"{spec.name}-{int(now)}"
-        return str(own / "checkpoints"), str(job)
+        return str(own / CHECKPOINTS), str(job)
 
     def free_port(self) -> int:
         """Return a port that nobody listens on now."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-            return port
+        return later_port()
+
+    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+        """Tell which process is the session that somebody else started."""
+        process, known = self._machine.lasting(process), self._row(workload).record.workers[0]
+        if known.process is not None and is_same(known.process, process):
+            process = known.process
+        return await super().attach(workload, process)
+
+    async def allocations(self, node: str) -> Sequence[Allocation]:
+        """Return the workers that run or stop, their processes' starts as the clock is now."""
+        booted = psutil.boot_time()
+        return [
+            replace(one, process=told_now(one.process, booted)) if one.process is not None else one
+            for one in await super().allocations(node)
+        ]
 
     async def logs(
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
@@ -222,18 +251,19 @@ class LocalCluster(RecordedCluster):
 
     async def progress(self) -> Mapping[WorkloadId, Progress]:
         """Return what jobs have reported of themselves last; read where it may have changed."""
+        begun = list(self._rows.begun())
         files = [
             ProgressFile(
                 row.id,
                 Path(row.record.checkpoint_dir),
                 lambda spec=row.spec: self._account(spec).uid,  # type: ignore[misc]
-                phase=(row.record.submitted, row.record.attempts, bool(row.active)),
-                goes_on=bool(row.active),
+                phase=phase,
             )
-            for row in self._rows.values()
-            if row.spec.kind == "job"
+            for row in begun
+            if (phase := _phase(row))[-1] or not self._progress.rests(row.id, phase)
         ]
-        return await asyncio.to_thread(self._progress.look, files)
+        names = {row.id for row in begun}
+        return await asyncio.to_thread(self._progress.look, files, names) if begun else {}
 
     async def _more_output(self, workload: WorkloadId, seen: WorkloadRecord) -> None:
         """Return when there may be more: while it runs soon, else when it changes."""
@@ -288,33 +318,22 @@ class LocalCluster(RecordedCluster):
     async def _keep_time(self) -> NoReturn:
         while True:
             self._timetable_changed.clear()
-            when = self.report_time()
+            try:
+                when = self.report_time()
+            except Unavailable as away:
+                when = self._clock() + away.retry_after
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if when is None else max(0, when - self._clock())):
                     await self._timetable_changed.wait()
-
-    async def _remove_trash(self) -> NoReturn:
-        while True:
-            path, account = await self._to_remove.get()
-            if account is None:
-                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-                continue
-            # As the user: at their home a name may be a link to anything.
-            removal = await asyncio.create_subprocess_exec(
-                *("rm", "-rf", "--", str(path)),
-                cwd="/",
-                user=account.uid,
-                group=account.gid,
-                extra_groups=[],
-            )
-            await removal.wait()
-
-    @property
-    def _trash(self) -> Path:
-        return self._data_dir / "jobs" / ".trash"
+            await asyncio.sleep(0)  # whoever has thousands to forget lets others go on meanwhile
 
     def _job_dir(self, spec: WorkloadSpec) -> Path:
         return self._data_dir / "jobs" / spec.project / spec.name
+
+
+def _phase(row: Row) -> tuple[float, int, bool]:
+    """Return what is otherwise whenever a job was started or has ended; last, whether it runs."""
+    return row.record.submitted, row.record.attempts, bool(row.active)
 
 
 def _own_dir(row: Row) -> Path:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
-from runai.hub_service.elastic_messages import MessageError, Status, Target
+from runai.hub_service.elastic_messages import Status, Target
 
 __all__ = ["ElasticDir"]
 
@@ -51,7 +51,7 @@ class ElasticDir:
         found: dict[str, Status] = {}
         with self._open(self.path / "status") as folder:
             for worker in workers if folder is not None else ():
-                with contextlib.suppress(OSError, MessageError, ValueError):
+                with contextlib.suppress(OSError, RecursionError, ValueError):
                     told = json.loads(_read(_file_of(worker), folder))
                     if isinstance(told, dict):
                         found[worker] = Status.from_json(told, worker)

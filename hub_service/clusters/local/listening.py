@@ -15,7 +15,7 @@ from runai.hub_service.clusters.local.elastic_dir import ElasticDir
 from runai.hub_service.clusters.records import Process, WorkloadId
 from runai.hub_service.clusters.row import Row
 from runai.hub_service.elastic_messages import Status, WorkerPhase
-from runai.hub_service.errors import NotFound
+from runai.hub_service.errors import NotFound, Unavailable
 
 __all__ = ["Listening"]
 
@@ -103,8 +103,12 @@ class Listening:
             return
         self.tell(row)
         if statuses != self._heard.get(workload):
+            before = self._heard.get(workload, {})
             self._heard[workload] = statuses
-            self._rows.report_statuses(workload, statuses)
+            try:
+                self._rows.report_statuses(workload, statuses)
+            except Unavailable:  # it cannot be stored now: the next look tells it again
+                self._heard[workload] = before
 
     def _wake(self, row: Row) -> None:
         heard = self._heard.get(row.id, {})

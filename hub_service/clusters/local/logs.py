@@ -4,11 +4,13 @@ Knows the order of the files and where a line ends. Knows nothing of waiting: `c
 while somebody follows.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.lines import cut
 
 __all__ = ["WorkerLog"]
 
@@ -35,31 +37,33 @@ class WorkerLog:
         """Begin with the last so many lines."""
         missing = lines
         for attempt, number, path in reversed(list(self._files())):
-            content = _content(path)
-            found = content.splitlines(keepends=True)
             self._place = (attempt, number)
-            if len(found) >= missing:
-                self._offset = len(content) - sum(len(line) for line in found[-missing:] if missing)
+            self._offset, found = _last_lines(path, missing)
+            missing -= found
+            if not missing:
                 return
-            self._offset = 0
-            missing -= len(found)
 
     def next_chunk(self) -> LogChunk | None:
         """Return whole lines that were not read yet; None if there are none now."""
+        is_there = False
         for attempt, number, path in self._files():
             if (attempt, number) < self._place:
                 continue
             if (attempt, number) > self._place:
-                if attempt > self._place[0] and (rest := self.rest()) is not None:
+                # A line may go on in the next file; not where one has gone in between.
+                goes_on = is_there and (attempt, number - 1) == self._place
+                if not goes_on and (rest := self.rest()) is not None:
                     return rest
                 self._place, self._offset = (attempt, number), 0
+            is_there = True
             while block := _block(path, self._offset):
                 self._offset += len(block)
                 self._line += block
-                end = self._line.rfind(b"\n") + 1
-                if end:
-                    lines, self._line = self._line[:end], self._line[end:]
+                lines, self._line = cut(self._line)
+                if lines:
                     return LogChunk(self._worker, attempt, lines)
+            if block is None and (rest := self.rest()) is not None:
+                return rest
         return None
 
     def rest(self) -> LogChunk | None:
@@ -84,17 +88,39 @@ def _numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in matches if match)
 
 
-def _content(path: Path) -> bytes:
+def _last_lines(path: Path, wanted: int) -> tuple[int, int]:
+    """Find where the last so many lines begin; give that and how many there are, at most so many.
+
+    Reads blocks from the end: a file may be one line, or millions.
+    """
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            end = at = file.seek(0, os.SEEK_END)
+            found = -1  # what ends the last line begins none
+            while at > 0:
+                begin = max(0, at - BLOCK_BYTES)
+                file.seek(begin)
+                block = file.read(at - begin)
+                if at == end and not block.endswith(b"\n"):
+                    found += 1
+                place = len(block)
+                while (place := block.rfind(b"\n", 0, place)) >= 0:
+                    found += 1
+                    if found == wanted:
+                        return begin + place + 1, wanted
+                at = begin
+            if end:
+                found += 1  # the first line, before which there is nothing
+            return (0, max(0, found)) if wanted else (end, 0)
     except FileNotFoundError:  # the oldest file goes when there are too many
-        return b""
+        return 0, 0
 
 
-def _block(path: Path, offset: int) -> bytes:
+def _block(path: Path, offset: int) -> bytes | None:
+    """Read on; None where the file has gone: the oldest does when there are too many."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
             return file.read(BLOCK_BYTES)
     except FileNotFoundError:
-        return b""
+        return None

@@ -7,15 +7,19 @@ alone may by now be somebody else. Where the kernel has no pidfd it looks twice 
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 
 from runai.hub_service.clusters.records import Process
 
-__all__ = ["Watch", "end_tree", "kill_leftovers"]
+__all__ = ["Watch", "end_tree", "is_same", "kill_leftovers", "lasting", "told_now"]
 
 SAME_START_S = 2.0
 """Starts of one process may be told this much apart: the boot time moves with the clock."""
@@ -23,14 +27,72 @@ SAME_START_S = 2.0
 LOOK_EVERY_S = 0.5
 GONE_WITHIN_S = 5.0
 
+LOOKS_AT_STARTING = 10
+LOOK_AT_STARTING_EVERY_S = 0.01
+"""Ten looks, a hundredth of a second apart: who has no environment then was started without."""
+
+
+def lasting(process: Process) -> Process:
+    """Return a process with the name that outlives any change of the clock, if it lives."""
+    try:
+        found = psutil.Process(process.pid)
+        if not _close(found.create_time(), process.created):
+            return process
+        return replace(process, ticks=_ticks(process.pid), boot=_boot())
+    except (psutil.Error, OSError, ValueError):
+        return process
+
+
+def told_now(process: Process, booted: float | None = None) -> Process:
+    """Return a process with its start as the clock tells it now, for those who compare starts.
+
+    `booted` is `psutil.boot_time()`, from who asks for hundreds at once.
+    """
+    if process.ticks is None or process.boot != _boot():
+        return process
+    # As psutil reckons: nothing has to be read, and nothing is said of whether it still lives.
+    since = process.ticks / os.sysconf("SC_CLK_TCK")
+    return replace(process, created=since + (psutil.boot_time() if booted is None else booted))
+
+
+def is_same(one: Process, other: Process) -> bool:
+    """Tell whether two names are of one process, whatever the clock said when each was given."""
+    if one.ticks is not None and other.ticks is not None:
+        return (one.pid, one.ticks, one.boot) == (other.pid, other.ticks, other.boot)
+    return one.pid == other.pid and _close(one.created, other.created)
+
+
+def _lives(process: Process) -> bool:
+    """Tell whether the number is still this process's.
+
+    Raises:
+        psutil.NoSuchProcess: it is nobody's.
+    """
+    found = psutil.Process(process.pid)
+    if process.ticks is None:
+        return _close(found.create_time(), process.created)
+    try:
+        return process.boot == _boot() and _ticks(process.pid) == process.ticks
+    except OSError as gone:
+        raise psutil.NoSuchProcess(process.pid) from gone
+
+
+def _ticks(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+
+
+@functools.cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
 
 class Watch:
     """One process: call back once when it has ended, and signal it until then."""
 
-    def __init__(self, pid: int, created: float | None, on_exit: Callable[[], None]) -> None:
-        """Begin to watch; `created` None trusts the number (we have just started it)."""
+    def __init__(self, pid: int, named: Process | None, on_exit: Callable[[], None]) -> None:
+        """Begin to watch; `named` None trusts the number (we have just started it)."""
         self.pid = pid
-        self._created = created
+        self._named = named
         self._on_exit = on_exit
         self._fd = -1
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
@@ -77,7 +139,7 @@ class Watch:
             process = psutil.Process(self.pid)
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
-            return self._created is None or _same(process.create_time(), self._created)
+            return self._named is None or _lives(self._named)
         except psutil.NoSuchProcess:
             return False
 
@@ -92,7 +154,7 @@ def end_tree(process: Process) -> None:
     """Kill a process, its group and everything below it, at once."""
     try:
         root = psutil.Process(process.pid)
-        if not _same(root.create_time(), process.created):
+        if not _lives(process):
             return
         doomed = [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -103,21 +165,50 @@ def end_tree(process: Process) -> None:
     _kill(doomed)
 
 
-def kill_leftovers(worker: str, since: float) -> None:
+def kill_leftovers(
+    worker: str, checkpoint_dir: str, since: float, named: Process | None = None
+) -> None:
     """Kill what a worker has left whose supervisor was killed; return when it is gone.
 
+    `since` is when it was started by the clock of that time, of which `named`, its process, tells.
     The kernel kills the worker's first process with its supervisor, but not what that has started.
-    Those carry the worker's name in their environment.
+    Those carry in their environment the worker's name, and where its checkpoints stand: the name
+    alone may be that of another installation's worker on this machine.
     """
-    doomed = []
+    if named is not None and named.ticks is not None and named.boot == _boot():
+        booted_then = named.created - named.ticks / os.sysconf("SC_CLK_TCK")
+        since += psutil.boot_time() - booted_then
+    until = time.monotonic() + GONE_WITHIN_S
+    looks_left = LOOKS_AT_STARTING
+    while (left := until - time.monotonic()) > 0:
+        doomed, starting = _carrying(worker, checkpoint_dir, since - SAME_START_S)
+        _kill(doomed)
+        psutil.wait_procs(doomed, timeout=left)
+        if doomed:
+            continue  # what was killed may have started another since it was looked for
+        if not starting or not looks_left:
+            return
+        looks_left -= 1
+        time.sleep(LOOK_AT_STARTING_EVERY_S)
+
+
+def _carrying(worker: str, checkpoint_dir: str, since: float) -> tuple[list[psutil.Process], bool]:
+    """Return the processes that carry a worker's names, and whether one is yet to have any.
+
+    Between a program's beginning and its stack there is an instant without an environment.
+    """
+    carrying, starting = [], False
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.create_time() < since - SAME_START_S:
+            if process.create_time() < since:
                 continue
-            if process.environ().get("RUNAI_WORKER") == worker:
-                doomed.append(process)
-    _kill(doomed)
-    psutil.wait_procs(doomed, timeout=GONE_WITHIN_S)
+            environment = process.environ()
+            names = environment.get("RUNAI_WORKER"), environment.get("RUNAI_CHECKPOINT_DIR")
+            if names == (worker, checkpoint_dir):
+                carrying.append(process)
+            elif not environment and process.exe():  # the kernel's own threads run no file
+                starting = True
+    return carrying, starting
 
 
 def _kill(doomed: Sequence[psutil.Process]) -> None:
@@ -126,5 +217,5 @@ def _kill(doomed: Sequence[psutil.Process]) -> None:
             process.kill()
 
 
-def _same(one: float, other: float) -> bool:
+def _close(one: float, other: float) -> bool:
     return abs(one - other) <= SAME_START_S

@@ -7,7 +7,7 @@ What is in one is `progress`'s. Called by `cluster`, off the event loop.
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,6 @@ class ProgressFile:
     """Whose it must be; None: ours. NotFound: there is no account any more."""
     phase: object
     """Unlike before whenever the job was started or has ended."""
-    goes_on: bool
-    """Whether it may report now."""
 
 
 class ProgressFiles:
@@ -41,20 +39,24 @@ class ProgressFiles:
         """Begin without having read anything."""
         self._read: dict[WorkloadId, tuple[object, object, Progress | None]] = {}
 
-    def look(self, files: Iterable[ProgressFile]) -> Mapping[WorkloadId, Progress]:
-        """Return what jobs reported last; those that reported nothing are left out.
+    def rests(self, workload: WorkloadId, phase: object) -> bool:
+        """Tell whether a job that does not run was looked at: nobody writes to its file."""
+        before = self._read.get(workload)
+        return before is not None and before[0] == phase
 
-        The file of a job that does not run is looked at once: nobody writes to it.
+    def look(
+        self, files: Iterable[ProgressFile], begun: Collection[WorkloadId]
+    ) -> Mapping[WorkloadId, Progress]:
+        """Return what jobs reported last, these and those that rest; not who reported nothing.
+
+        `begun` are all of which anything is to be remembered.
         """
-        seen: dict[WorkloadId, tuple[object, object, Progress | None]] = {}
         for file in files:
-            before = self._read.get(file.workload)
-            if before is not None and before[0] == file.phase and not file.goes_on:
-                seen[file.workload] = before
-            else:
-                seen[file.workload] = (file.phase, *_look(file, before))
-        self._read = seen
-        return {workload: found[2] for workload, found in seen.items() if found[2] is not None}
+            self._read[file.workload] = (file.phase, *_look(file, self._read.get(file.workload)))
+        known = list(self._read.items())
+        if len(known) > len(begun):
+            self._read = {workload: found for workload, found in known if workload in begun}
+        return {w: found[2] for w, found in known if found[2] is not None and w in begun}
 
 
 def _look(

@@ -8,6 +8,8 @@ synchronous=FULL). Schema changes are alembic's (`migrations`), run only when th
 import asyncio
 import fcntl
 import os
+import shutil
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +30,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import OperationalError
 
 from runai.hub_service.clusters.records import (
     HistoryEvent,
@@ -37,6 +40,9 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
 )
 from runai.hub_service.clusters.row import Row
+from runai.hub_service.clusters.scaling import with_scale
+from runai.hub_service.database_files import check, newer
+from runai.hub_service.errors import Unavailable
 
 __all__ = ["LATEST", "SqliteStore", "metadata", "sole_owner"]
 
@@ -44,6 +50,9 @@ LATEST = "0001"
 """The newest revision in `migrations/versions`."""
 
 WAIT_FOR_LOCK_S = 0.2
+TRY_AGAIN_S = 2.0
+LEAST_ROOM_BYTES = 2**20
+"""With less, what fits once is no sign that the next fits."""
 
 metadata = MetaData()
 
@@ -73,6 +82,11 @@ projects = Table(
     Column("spec", Text, nullable=False),
 )
 
+_SAVE_ROW = insert(workloads)  # put together once: it takes longer than to carry it out
+_SAVE_ROW = _SAVE_ROW.on_conflict_do_update(
+    index_elements=["id"], set_={"row": _SAVE_ROW.excluded.row}
+)
+
 _ROW = TypeAdapter(Row)
 _SPEC = TypeAdapter(WorkloadSpec)
 _PROJECT = TypeAdapter(ProjectSpec)
@@ -98,9 +112,17 @@ class SqliteStore:
     """Rows and projects in one SQLite file, written by one process."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, making it or bringing it up to date; only its owner may read it."""
+        """Open the file, making it or bringing it up to date; only its owner may read it.
+
+        Raises:
+            Unavailable: it is broken, may not be written, or was written by a newer version.
+        """
+        check(path)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._engine = create_engine(f"sqlite:///{path}")
+        self._path = path
+        self._trouble = ""
+        self._tried = 0.0
+        self._engine = create_engine(f"sqlite:///{path}", hide_parameters=True)
         event.listen(self._engine, "connect", _durable)
         self._connection = self._engine.connect()
         if _revision(self._connection) != LATEST:
@@ -146,32 +168,72 @@ class SqliteStore:
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
     ) -> None:
-        """Write it all in one transaction; durable on return."""
-        with self._connection.begin():
-            self._save_rows(rows)
-            self._save_projects(projects)
-            for workload in gone:
-                self._connection.execute(workloads.delete().where(workloads.c.id == workload))
-                self._connection.execute(history.delete().where(history.c.workload == workload))
-            for name in gone_projects:
-                table = metadata.tables["projects"]
-                self._connection.execute(table.delete().where(table.c.name == name))
-            if events:
-                self._connection.execute(
-                    history.insert(),
-                    [
-                        {"workload": w, "at": line.at, "kind": line.kind, "text": line.text}
-                        for w, line in events
-                    ],
-                )
+        """Write it all in one transaction; durable on return.
+
+        Raises:
+            Unavailable: nothing was written; the disk is full, or may not be written.
+        """
+        try:
+            with self._connection.begin():
+                self._save_rows(rows)
+                self._save_projects(projects)
+                self._save_history(events)
+                for workload in gone:
+                    self._connection.execute(workloads.delete().where(workloads.c.id == workload))
+                    self._connection.execute(history.delete().where(history.c.workload == workload))
+                for name in gone_projects:
+                    table = metadata.tables["projects"]
+                    self._connection.execute(table.delete().where(table.c.name == name))
+            self._succeeded()
+        except OperationalError as failed:
+            self._trouble = str(failed.orig)
+            raise Unavailable(
+                f"Nothing can be stored now: {failed.orig} ({self._path.name}).",
+                hint="What runs goes on. An admin makes room, or makes the file writable again.",
+                code="not_stored",
+                retry_after=TRY_AGAIN_S,
+            ) from failed
+
+    def trouble(self) -> str:
+        """Say why the last write failed; "" where it did not, or would not any more.
+
+        Tries, and not oftener than others are told to come again: where nobody is let in while this
+        is so, and nothing happens, there would be no other write to find out by.
+        """
+        if self._trouble and time.monotonic() >= self._tried + TRY_AGAIN_S:
+            self._tried = time.monotonic()
+            try:
+                with self._connection.begin():
+                    self._connection.exec_driver_sql(
+                        "UPDATE alembic_version SET version_num = version_num"
+                    )
+                self._succeeded()
+            except OperationalError as failed:
+                self._trouble = str(failed.orig)
+        return self._trouble
+
+    def _succeeded(self) -> None:
+        """Take what was wrong for over; not while the disk is full to those who store more.
+
+        What a large write that failed has left of the log has room for small ones.
+        """
+        if self._trouble and shutil.disk_usage(self._path.parent).free >= LEAST_ROOM_BYTES:
+            self._trouble = ""
+
+    def _save_history(self, events: Sequence[tuple[WorkloadId, HistoryEvent]]) -> None:
+        if events:
+            self._connection.execute(
+                history.insert(),
+                [
+                    {"workload": w, "at": line.at, "kind": line.kind, "text": line.text}
+                    for w, line in events
+                ],
+            )
 
     def _save_rows(self, rows: Sequence[Row]) -> None:
         if rows:
-            upsert = insert(workloads)
             self._connection.execute(
-                upsert.on_conflict_do_update(
-                    index_elements=["id"], set_={"row": upsert.excluded.row}
-                ),
+                _SAVE_ROW,
                 [
                     {
                         "id": row.id,
@@ -203,11 +265,17 @@ class SqliteStore:
         # Imported here: nine starts of ten have nothing to change, and alembic takes its time.
         from alembic import command  # noqa: PLC0415
         from alembic.config import Config  # noqa: PLC0415
+        from alembic.util import CommandError  # noqa: PLC0415
 
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         config.attributes["connection"] = self._connection
-        command.upgrade(config, "head")
+        try:
+            command.upgrade(config, "head")
+        except CommandError as unknown:
+            revision = _revision(self._connection)
+            self.close()
+            raise newer(self._path, str(revision)) from unknown
         self._connection.commit()
 
 
@@ -231,4 +299,5 @@ def _durable(connection: object, _record: object) -> None:
 def _read_row(spec: str, row: str) -> Row:
     # The two columns are one value; joining the texts spares parsing the row twice.
     assert row.startswith('{"record":{')
-    return _ROW.validate_json(row.replace('{"record":{', f'{{"record":{{"spec":{spec},', 1))
+    joined = row.replace('{"record":{', f'{{"record":{{"spec":{spec},', 1)
+    return with_scale(_ROW.validate_json(joined))

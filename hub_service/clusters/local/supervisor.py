@@ -1,10 +1,10 @@
 """Keep one worker of one attempt: start it, log its output, stop it, say how it ended.
 
-A program of its own (`python -I -S supervisor.py DIRECTORY STATUS_FD`), standard library only,
-started by `launching` and detached from it: it outlives the service. Everything it is told is in
-DIRECTORY, and so is everything it tells (`attempt.py` names the files). The lock it holds there
-makes a second start harmless. Its only input later is SIGTERM: stop the worker. If it is killed,
-the worker dies with it.
+Half of a program of its own (`witness.py`, its parent, is the other), standard library only,
+detached from the service, which it outlives. Everything it is told is in its DIRECTORY, and so is
+everything it tells (`attempt.py` names the files). The lock it holds there makes a second start
+harmless. Its only input later is SIGTERM: stop the worker. If it is killed, the worker dies with
+it; one that had ended before has ended all the same.
 """
 
 import contextlib
@@ -14,9 +14,11 @@ import json
 import os
 import select
 import signal
-import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runai.hub_service.clusters.local.notes import Notes
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -25,20 +27,29 @@ LEFTOVERS_GRACE_S = 1.0
 HOPELESS_AFTER_S = 20.0
 """Processes that survive SIGKILL so long (stuck in a driver) are left to the kernel."""
 
+OURS = 0
+"""Our byte of the lock file."""
+COUNT_EVERY_S = 1.0
+STOP_ROUNDS = 50
+
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
-def write_whole(path: str, content: dict[str, Any]) -> None:
-    """Write a file that is there with all its content, or not at all."""
-    temporary = f"{path}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123  pathlib costs memory
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)  # noqa: PTH104
-    folder = os.open(os.path.dirname(path), os.O_RDONLY)  # noqa: PTH120
-    os.fsync(folder)
-    os.close(folder)
+def take_lock(directory: str, byte: int) -> bool:
+    """Take a byte of the lock file for as long as this process lives; tell whether it was free."""
+    fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Of this kind another process can ask who holds it, without taking it (attempt.py).
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+    except OSError:
+        return False
+    return True  # the descriptor stays open: the kernel frees the lock when this process ends
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of whatever those below us leave behind; tell whether the kernel can."""
+    adopted: int = _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return adopted == 0
 
 
 def created(pid: int) -> float:
@@ -81,17 +92,24 @@ class Log:
     def _append(self, piece: bytes) -> None:
         self._size += len(piece)
         with contextlib.suppress(OSError):
+            if self._fd < 0:
+                self._open()
             while piece:
                 piece = piece[os.write(self._fd, piece) :]
 
     def _next_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+            self._fd = -1
         self._number += 1
         self._size = 0
-        self._fd = os.open(self._path(self._number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with contextlib.suppress(OSError):
             os.unlink(self._path(self._number - self._most_files))  # noqa: PTH108
+        with contextlib.suppress(OSError):
+            self._open()
+
+    def _open(self) -> None:
+        self._fd = os.open(self._path(self._number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _path(self, number: int) -> str:
         return f"{self._directory}/log-{number:06d}.txt"
@@ -100,9 +118,10 @@ class Log:
 class Supervisor:
     """The worker's only parent: whatever it starts ends up as its child (subreaper)."""
 
-    def __init__(self, directory: str, status_fd: int) -> None:
+    def __init__(self, directory: str, status_fd: int, notes: "Notes") -> None:
         """Be ready for signals before anything else can happen."""
         self.directory = directory
+        self.notes = notes
         self.status_fd = status_fd
         os.set_inheritable(status_fd, False)  # the worker would keep it open
         os.chdir("/")
@@ -119,48 +138,41 @@ class Supervisor:
         self.killed = False
         self.deadline: float | None = None
         self.alone = False
+        self.most = 0
+        self.tasks_seen = 0
+        self.verdict = ""
+        """Why we have ended it ourselves."""
 
     def run(self) -> None:
         """Live as long as the worker and everything that it started."""
-        if not self._take_lock() or self._exists("supervisor.json") or self._exists("exit.json"):
+        if not take_lock(self.directory, OURS) or self._exists("supervisor.json"):
             return
         with open(f"{self.directory}/spec.json", encoding="utf-8") as file:  # noqa: PTH123
             spec: dict[str, Any] = json.load(file)
         environment = self._take_environment()
-        write_whole(
-            f"{self.directory}/supervisor.json",
-            {"pid": os.getpid(), "created": created(os.getpid())},
-        )
+        me = {"pid": os.getpid(), "created": created(os.getpid())}
+        self.notes.tell("supervisor.json", me)
+        self.notes.until_written()  # whoever comes after us must see it before anything runs
         log = Log(self.directory, spec["log_bytes"], spec["log_files"])
         text = ""
-        if _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        if not adopt_orphans():
             text = "the kernel cannot adopt orphaned processes (PR_SET_CHILD_SUBREAPER)"
         else:
             text = self._start_and_watch(spec, environment, log)
-        write_whole(
-            f"{self.directory}/exit.json",
-            {
-                "exit_code": 127 if text else self.exit_code,
-                "told": self.told,
-                "killed": self.killed,
-                "ended": time.time(),
-                "text": text,
-            },
-        )
+        ending = {
+            "exit_code": 127 if text else self.exit_code,
+            "told": self.told,
+            "killed": self.killed,
+            "ended": time.time(),
+            "text": text or self.verdict,
+        }
+        self.notes.tell("exit.json", ending)
+        self.notes.until_written()
 
     # -- starting --------------------------------------------------------------------------------
 
     def _exists(self, name: str) -> bool:
         return os.path.exists(f"{self.directory}/{name}")  # noqa: PTH110
-
-    def _take_lock(self) -> bool:
-        fd = os.open(f"{self.directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            # Of this kind another process can ask who holds it, without taking it (attempt.py).
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True  # the descriptor stays open: the kernel frees the lock when this process ends
 
     def _take_environment(self) -> dict[str, str]:
         path = f"{self.directory}/environment.json"
@@ -186,9 +198,12 @@ class Supervisor:
         if text:
             log.write(text + b"\n")
         else:
-            write_whole(f"{self.directory}/process.json", {"pid": self.worker, "created": began})
+            self.notes.tell("process.json", {"pid": self.worker, "created": began})
         os.close(self.status_fd)  # tells the service to look
+        self.most, self.tasks_seen = spec["most_processes"], tasks_of_machine()
         self._watch(output, log, spec["grace_seconds"])
+        if self.verdict:
+            log.write(f"runai: it {self.verdict}\n".encode())
         return text.decode(errors="replace")
 
     # -- watching --------------------------------------------------------------------------------
@@ -200,12 +215,18 @@ class Supervisor:
         poll.register(self.wake_read, select.POLLIN)
         hopeless: float | None = None
         while not self.alone:
-            wait = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-            for fd, _ in poll.poll(None if wait is None else wait * 1000 + 1):
+            wait = COUNT_EVERY_S
+            if self.deadline is not None:
+                wait = min(wait, max(0.0, self.deadline - time.monotonic()))
+            for fd, _ in poll.poll(wait * 1000 + 1):
                 if fd == self.wake_read:
                     self._on_signals(os.read(fd, 512), grace_s)
                 elif not carry(output, log):
                     poll.unregister(output)
+            self._contain()
+            self.notes.again()
+            if self.exit_code is not None:
+                self._reap()  # it may have waited for its note
             if self.deadline is not None and time.monotonic() >= self.deadline:
                 self.killed = self.killed or self.exit_code is None
                 hopeless = hopeless or time.monotonic() + HOPELESS_AFTER_S
@@ -214,6 +235,28 @@ class Supervisor:
                 if time.monotonic() > hopeless:
                     break
         carry(output, log)
+
+    def _contain(self) -> None:
+        """End a worker that has too many processes, before they are too many for its neighbours."""
+        # Cheap first: those of the whole machine, of which ours cannot be more.
+        tasks = tasks_of_machine()
+        if self.verdict or tasks - self.tasks_seen < self.most // 2:
+            self.tasks_seen = min(self.tasks_seen, tasks)
+            return
+        self.tasks_seen = tasks
+        doomed = descendants(os.getpid())
+        if len(doomed) <= self.most:
+            return
+        self.verdict = f"had more than {self.most} processes at once, so all of them were ended"
+        # Stopped before they are killed: who is killed alone is replaced by its neighbour.
+        for _ in range(STOP_ROUNDS):
+            before = set(doomed)
+            kill_all(doomed, signal.SIGSTOP)
+            doomed = descendants(os.getpid())
+            if before.issuperset(doomed):
+                break
+        kill_all(doomed, signal.SIGKILL)
+        self.deadline = time.monotonic()  # and again until nobody is left
 
     def _on_signals(self, numbers: bytes, grace_s: float) -> None:
         if signal.SIGTERM in numbers and not self.told and self.exit_code is None:
@@ -226,15 +269,30 @@ class Supervisor:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 self.alone = True
                 return
-            if pid == 0:
+            if ended is None:
                 return
-            if pid == self.worker:
-                self.exit_code = os.waitstatus_to_exitcode(status)
-                self._end_leftovers()
+            if ended.si_pid == self.worker:
+                if self.exit_code is None:
+                    by_itself = ended.si_code == os.CLD_EXITED
+                    self.exit_code = ended.si_status if by_itself else -ended.si_status
+                    self._note_the_workers_end()
+                    self._end_leftovers()
+                if not self.notes.again():
+                    return
+            os.waitpid(ended.si_pid, 0)
+
+    def _note_the_workers_end(self) -> None:
+        """Write it down before it is reaped: until then the witness would see it, were we killed.
+
+        And before what it left behind is ended, which may take its grace; on a full disk that
+        comes first, and the worker is not reaped before there is room.
+        """
+        note = {"exit_code": self.exit_code, "told": self.told, "text": self.verdict}
+        self.notes.tell("ended.json", note)
 
     def _end_leftovers(self) -> None:
         """Tell what the worker has left behind; if it was told to stop, they keep its grace."""
@@ -279,7 +337,7 @@ def become_worker(
             with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(text)
         os.chdir(spec["workdir"])
-        os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606
+        os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
     except OSError as wrong:
         # Of a program that is not on the PATH, exec names the last place where it looked.
         place = os.fsdecode(wrong.filename or spec["command"][0])
@@ -300,6 +358,12 @@ def carry(output: int, log: Log) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def tasks_of_machine() -> int:
+    """Return how many processes and threads there are on the whole machine."""
+    with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
+        return int(file.read().split()[3].partition(b"/")[2])
 
 
 def descendants(root: int) -> list[int]:
@@ -332,7 +396,3 @@ def kill_all(pids: list[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, number)
-
-
-if __name__ == "__main__":
-    Supervisor(sys.argv[1], int(sys.argv[2])).run()

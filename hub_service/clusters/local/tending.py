@@ -6,6 +6,8 @@ Knows attempts and processes; leaves rows and rules to `cluster`, which owns it.
 """
 
 import asyncio
+import errno
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -14,15 +16,40 @@ from pathlib import Path
 from typing import Protocol
 
 from runai.hub_service.clusters.local.attempt import Attempt, Instructions
-from runai.hub_service.clusters.local.processes import Watch, end_tree, kill_leftovers
+from runai.hub_service.clusters.local.processes import (
+    Watch,
+    end_tree,
+    kill_leftovers,
+    lasting,
+)
 from runai.hub_service.clusters.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row
-from runai.hub_service.errors import NotFound
+from runai.hub_service.errors import NotFound, Unavailable
 
-__all__ = ["Rows", "Tending"]
+__all__ = ["THIS_MACHINE", "Machine", "Rows", "Tending"]
+
+LOG = logging.getLogger("runai.tending")
 
 LOOK_AGAIN_S = 0.05
 """While a supervisor that an earlier service started is just coming up (milliseconds)."""
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""Why a start is made later, and is no failure of the job."""
+ROOM_AGAIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where processes are started, watched and ended; tests have one of their own time."""
+
+    attempt: Callable[[Path], Attempt] = Attempt
+    watch: Callable[[int, Process | None, Callable[[], None]], Watch] = Watch
+    lasting: Callable[[Process], Process] = lasting
+    end_tree: Callable[[Process], None] = end_tree
+    kill_leftovers: Callable[[str, str, float, Process | None], None] = kill_leftovers
+
+
+THIS_MACHINE = Machine()
 
 
 class Rows(Protocol):
@@ -69,8 +96,15 @@ class _Keeper:
 class Tending:
     """The processes of all active workers."""
 
-    def __init__(self, jobs_dir: Path, rows: Rows, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        jobs_dir: Path,
+        rows: Rows,
+        clock: Callable[[], float],
+        machine: Machine = THIS_MACHINE,
+    ) -> None:
         """Begin without holding anything."""
+        self._machine = machine
         self._jobs_dir = jobs_dir
         self._rows = rows
         self._clock = clock
@@ -86,12 +120,21 @@ class Tending:
     async def run(self) -> None:
         """Tend to what is due, one workload after the other, until cancelled."""
         while True:
-            await self._tend(await self._due.get())
+            workload = await self._due.get()
+            try:
+                await self._tend(workload)
+            except Unavailable as away:
+                self._later(workload, away)
 
     def let_go(self) -> None:
         """Stop watching; every worker goes on."""
         for key in list(self._keepers):
             self._drop(key)
+
+    def _later(self, workload: WorkloadId, away: Unavailable) -> None:
+        """Have it tended to again: what is so cannot be stored now, and is still so then."""
+        LOG.warning("%s is not tended to: %s", workload, away.message)
+        asyncio.get_running_loop().call_later(away.retry_after, self.soon, workload)
 
     async def _tend(self, workload: WorkloadId) -> None:
         row = self._rows.row(workload)
@@ -131,8 +174,14 @@ class Tending:
             else:
                 self._supervisor_ended(key)
         elif attempt.begun() or worker.state == "running" or key in self._launched:
-            await asyncio.to_thread(kill_leftovers, worker.name, worker.started or 0.0)
-            self._over(key, Ending(None, lost=True))
+            await asyncio.to_thread(
+                self._machine.kill_leftovers,
+                worker.name,
+                row.record.checkpoint_dir,
+                worker.started or 0.0,
+                worker.process,
+            )
+            self._over(key, attempt.left_behind() or Ending(None, lost=True))
         elif worker.state == "stopping":
             self._over(key, Ending(None, told=True))  # it was never started
         else:
@@ -147,6 +196,8 @@ class Tending:
             return
         except OSError as failed:
             text = f"cannot start a supervisor: {failed.strerror}: {failed.filename}"
+            if failed.errno in NO_ROOM:
+                raise Unavailable(text, retry_after=ROOM_AGAIN_S) from failed
             self._over(key, Ending(None, text=text))
             return
         self._launched.add(key)
@@ -157,7 +208,10 @@ class Tending:
     def _is_up(self, key: _Key) -> None:
         """Go on: a supervisor has closed its status pipe, its worker runs or could not start."""
         self._close_status(self._keepers[key])
-        self._follow(key)
+        try:
+            self._follow(key)
+        except Unavailable as away:
+            self._later(key.workload, away)
 
     def _follow(self, key: _Key) -> None:
         """Note that the worker runs, and pass on that it is to stop, once somebody listens."""
@@ -168,7 +222,8 @@ class Tending:
         process = worker.process or attempt.process()
         if process is not None and worker.process is None:
             attempt.forget_environment()
-            self._rows.report_running(key.workload, key.index, process)
+            named = self._machine.lasting(process)
+            self._rows.report_running(key.workload, key.index, named)
         if worker.state == "stopping" and not keeper.told and attempt.begun():
             keeper.told = True
             keeper.watch.send(signal.SIGTERM)
@@ -177,7 +232,9 @@ class Tending:
             keeper.timers = [loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)]
 
     def _watch(self, key: _Key, pid: int) -> None:
-        self._keepers[key] = _Keeper(Watch(pid, None, lambda: self._supervisor_ended(key)))
+        self._keepers[key] = _Keeper(
+            self._machine.watch(pid, None, lambda: self._supervisor_ended(key))
+        )
 
     def _supervisor_ended(self, key: _Key) -> None:
         self._drop(key)
@@ -206,7 +263,7 @@ class Tending:
 
     def _attempt(self, key: _Key) -> Attempt:
         job = self._jobs_dir / key.workload  # project/name, both DNS labels
-        return Attempt(job / f"attempt-{key.attempt}" / f"worker-{key.index}")
+        return self._machine.attempt(job / f"attempt-{key.attempt}" / f"worker-{key.index}")
 
     # -- sessions that somebody else starts ------------------------------------------------------
 
@@ -215,7 +272,7 @@ class Tending:
         if process is None:
             return
         if key not in self._keepers:
-            watch = Watch(process.pid, process.created, lambda: self._over(key, Ending(None)))
+            watch = self._machine.watch(process.pid, process, lambda: self._session_ended(key))
             self._keepers[key] = _Keeper(watch)
         keeper = self._keepers[key]
         if worker.state == "stopping" and not keeper.told:
@@ -224,4 +281,10 @@ class Tending:
             since = row.stopping_since if row.stopping_since is not None else self._clock()
             left = max(0.0, since + row.spec.grace_seconds - self._clock())
             loop = asyncio.get_running_loop()
-            keeper.timers.append(loop.call_later(left, end_tree, process))
+            keeper.timers.append(loop.call_later(left, self._machine.end_tree, process))
+
+    def _session_ended(self, key: _Key) -> None:
+        try:
+            self._over(key, Ending(None))
+        except Unavailable as away:
+            self._later(key.workload, away)

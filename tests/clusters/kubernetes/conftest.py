@@ -3,6 +3,7 @@
 lab       a namespace that is gone after the test
 rights    kubeconfig of the chart's service account: what the scheduler runs with
 plugin    the device plugin of a node `gpu-0` with two devices, in a project `vision` that has both
+witness   somebody who fails the test when a device is given twice at any moment of it
 until     wait for something while the device plugin does its work
 """
 
@@ -17,6 +18,7 @@ import pytest
 from control_plane.device_plugin import DevicePlugin
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
+from control_plane.witness import Witness
 
 
 @pytest.fixture
@@ -24,6 +26,12 @@ def lab(plane: ControlPlane) -> Iterator[ClusterLab]:
     made = ClusterLab(plane)
     yield made
     made.remove()
+
+
+@pytest.fixture
+def witness(plane: ControlPlane) -> Iterator[Witness]:
+    with Witness(plane) as watching:
+        yield watching
 
 
 @pytest.fixture

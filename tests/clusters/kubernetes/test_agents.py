@@ -53,7 +53,7 @@ def agent(url: str, place: Path, shown: str, socket: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(90)
 
 
 def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp_path):
@@ -87,7 +87,7 @@ def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp
 def test_an_agent_reports_about_its_own_node_alone(service, lab):
     url = f"http://{service.address}/services/runai/"
     report = AgentReport(node="gpu-0", at=0, age=0, interval=1, devices=[], samples=[])
-    with agent_token(lab.plane, "gpu-1") as token, Client(url, token, patience_s=60) as agent:
+    with agent_token(lab.plane, "gpu-1") as token, Client(url, token, patience_s=120) as agent:
         agent.report(report.model_copy(update={"node": "gpu-1"}))
         with pytest.raises(Forbidden, match="gpu-1"):
             agent.report(report)
@@ -101,7 +101,7 @@ def test_tokens_that_are_not_for_us_are_nobodys(service, lab, wrong):
     report = AgentReport(node="gpu-0", at=0, age=0, interval=1, devices=[], samples=[])
     with (
         agent_token(lab.plane, "gpu-0", **wrong) as token,
-        Client(url, token, patience_s=60) as client,
+        Client(url, token, patience_s=120) as client,
         pytest.raises(Unauthenticated),
     ):
         client.report(report)

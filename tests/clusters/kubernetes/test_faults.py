@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import pytest
 
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 
 @pytest.fixture
@@ -37,6 +40,30 @@ def test_a_throttled_request_is_made_again_when_the_server_says(ready, rights, e
         eventually(lambda: bound(ready) == {"notebook"}, what="it is bound")
 
     assert scheduler.refused == []
+
+
+def test_a_priority_level_that_takes_nothing_holds_bindings_up_and_loses_none(
+    ready, rights, eventually
+):
+    """The API server's own throttling, tightened to nothing: its 429s are real."""
+    numbers = itertools.count()
+    with Scheduler(rights) as scheduler:
+        eventually(lambda: scheduler.cycles, what="it watches")
+        with _no_bindings(ready.plane):
+
+            def is_throttled() -> bool:
+                # It takes a moment until the API server acts by it.
+                ready.namespace.create(pod(f"n-{next(numbers)}", 0, project="vision"))
+                return any("oo many requests" in text.lower() for text in scheduler.refused)
+
+            eventually(is_throttled, within=60, what="a binding is refused")
+            waiting = len(ready.namespace.pods()) - len(bound(ready))
+            assert waiting > 0
+        eventually(
+            lambda: len(bound(ready)) == len(ready.namespace.pods()),
+            within=60,
+            what="all are bound",
+        )
 
 
 def test_a_binding_whose_answer_was_lost_is_not_made_twice(ready, rights, eventually):
@@ -88,8 +115,11 @@ def test_what_happened_while_the_server_was_away_is_seen(ready, rights, eventual
         ready.namespace.create(pod("meanwhile", project="vision"))
         ready.namespace.delete("before")
         ready.plane.restart("kube-apiserver")
+        lists = scheduler.cluster._pods.lists
         server.is_down = False
         eventually(lambda: "meanwhile" in bound(ready), what="the second is bound")
+        # It has begun anew after what we saw last: its 410 is real.
+        eventually(lambda: scheduler.cluster._pods.lists > lists, what="the list is read again")
 
     assert scheduler.failed is None
 
@@ -117,6 +147,34 @@ def test_a_scheduler_that_is_killed_goes_on_where_it_was(ready, rights, eventual
         )
 
     assert len(waits) == 1
+
+
+@contextlib.contextmanager
+def _no_bindings(plane):
+    """Have the API server take no bindings of the scheduler's account."""
+    path = "/apis/flowcontrol.apiserver.k8s.io/v1"
+    nothing = {"nominalConcurrencyShares": 0, "limitResponse": {"type": "Reject"}}
+    level = {"type": "Limited", "limited": nothing}
+    account = {"name": "runai-scheduler", "namespace": "runai"}
+    rule = {
+        "subjects": [{"kind": "ServiceAccount", "serviceAccount": account}],
+        "resourceRules": [
+            {"verbs": ["create"], "apiGroups": [""], "resources": ["pods/binding"]}
+            | {"namespaces": ["*"]}
+        ],
+    }
+    schema = {"priorityLevelConfiguration": {"name": "nothing"}, "matchingPrecedence": 2}
+    made = {
+        "prioritylevelconfigurations": level,
+        "flowschemas": {**schema, "rules": [rule]},
+    }
+    for kind, spec in made.items():
+        plane.request("POST", f"{path}/{kind}", {"metadata": {"name": "nothing"}, "spec": spec})
+    try:
+        yield
+    finally:
+        for kind in reversed(made):
+            plane.request("DELETE", f"{path}/{kind}/nothing")
 
 
 def _sentence(found) -> str:

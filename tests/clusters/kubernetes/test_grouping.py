@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from clusters.kubernetes.worlds import a_job, a_pod
-from runai.hub_service.clusters.kubernetes.grouping import Group, groups
+from clusters.kubernetes.worlds import a_job, a_pod, an_elastic
+from runai.hub_service.clusters.kubernetes.grouping import Group, Grouping
 
 
 def grouped(*pods, jobs=(), namespaces=None, awaited=()) -> list[Group]:
-    return groups(pods, {job.uid: job for job in jobs}, namespaces or {}, "default", awaited)
+    return Grouping().groups(
+        pods, {job.uid: job for job in jobs}, namespaces or {}, "default", awaited
+    )
 
 
 def names(found: list[Group]) -> dict[str, list[str]]:
@@ -183,3 +185,13 @@ def test_a_pod_has_the_name_of_the_worker_that_it_is():
     (runs,) = grouped(a_pod("train-x7k2p", of=let_go), jobs=[let_go])
 
     assert [(p.called, p.place) for p in runs.pods] == [(p.called, p.place) for p in waits.pods]
+
+
+def test_surplus_pods_of_a_job_that_was_made_smaller_start_no_more():
+    elastic = a_job("e", workers=2, spec=an_elastic("e", workers=2))
+    up = [a_pod(f"e-{i}", of=elastic, node="gpu-0") for i in (0, 2)]
+
+    found = grouped(*up, *(a_pod(f"e-{i}", of=elastic) for i in (1, 3)), jobs=[elastic])
+
+    assert [pod.name for pod in found[0].pods if pod.node] == ["e-0", "e-2"]
+    assert "e-3" not in names(found)["vision/e"]

@@ -9,6 +9,7 @@ import pytest
 from control_plane.kubelet import Kubelet
 from kubernetes_lab import kubernetes_lab
 from labs import plan, start, stop
+from runai.hub_service.clusters.lines import LONGEST_LINE_BYTES
 from waiting import eventually_async
 
 pytestmark = pytest.mark.kubernetes
@@ -82,7 +83,35 @@ async def test_who_follows_reads_on_over_a_pause_until_the_end(lab, kubelet):
     kubelet.close(second)
     await lab.end(spec, 0)
     await lab.until(spec.id, "succeeded")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await following
 
     assert lines == [(1, b"epoch 1\n"), (1, b"epoch 2\n"), (2, b"epoch 3\n")]
+
+
+async def test_a_line_of_megabytes_is_told_in_pieces(lab, kubelet):
+    """The client's own reader of lines would refuse it, and with it all that comes after."""
+    await lab.started(lab.job())
+    kubelet.write(pod_of(lab), "x" * 5_000_000, "the end")
+
+    async def whole() -> bool:
+        return b"".join(lines for _, _, lines in await read(lab)).endswith(b"the end\n")
+
+    await eventually_async(whole)
+    pieces = [lines for _, _, lines in await read(lab)]
+    assert b"".join(pieces).replace(b"\n", b"") == b"x" * 5_000_000 + b"the end"
+    assert max(map(len, pieces)) <= 2 * LONGEST_LINE_BYTES
+
+
+async def test_who_follows_and_reads_nothing_has_the_kubelet_wait(lab, kubelet):
+    spec = lab.job()
+    await lab.started(spec)
+    kubelet.write(pod_of(lab), *(f"{n:>100000}" for n in range(200)))
+    following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True)
+    told = (await anext(following)).lines
+
+    # Twenty megabytes are there; of those that nobody has taken a bounded part is kept.
+    while not told.endswith(b"199\n"):
+        told = (await anext(following)).lines
+    kubelet.close(pod_of(lab))
+    await following.aclose()

@@ -67,6 +67,43 @@ def test_an_ordinary_job_that_was_paused_ten_times_still_completes(lab, rights, 
     assert len(json.loads(work.job("long")["metadata"]["annotations"]["runai/pauses"])) == 10
 
 
+def test_jobs_whose_pods_were_paused_one_by_one_ten_times_still_complete(lab, rights, eventually):
+    """Nothing of it is counted, whatever their `restartPolicy`; no pod waits for a back-off."""
+    lab.node("gpu-0", gpus=4)
+    lab.project("bob", quota=3)
+    lab.project("patty")
+    work = lab.namespace
+    names = ("never", "on-failure")
+    for name, policy in zip(names, ("Never", "OnFailure"), strict=True):
+        plain = job(name, workers=2, project="patty")
+        del plain["spec"]["podFailurePolicy"], plain["spec"]["podReplacementPolicy"]
+        plain["spec"]["template"]["spec"]["restartPolicy"] = policy
+        work.create(plain)  # backoffLimit is 0: a single failure would end it
+
+    with Scheduler(rights):
+        for turn in range(10):
+            eventually(lambda: all(len(bound(work, n)) == 2 for n in names), what=f"turn {turn}")
+            owner = f"bob-{turn}"
+            work.create(pod(owner, 3, project="bob"))
+            eventually(lambda owner=owner: work.node_of(owner), what=f"{owner} has his GPUs")
+            work.delete(owner)
+        eventually(lambda: all(len(bound(work, n)) == 2 for n in names), what="they run again")
+        for name in (*bound(work, names[0]), *bound(work, names[1])):
+            work.finish(name)
+        ended = {
+            name: eventually(
+                lambda name=name: s if (s := work.job(name)["status"]).get("succeeded") == 2 else 0,
+                what=f"{name} is complete",
+            )
+            for name in names
+        }
+
+    assert {name: status.get("failed", 0) for name, status in ended.items()} == dict.fromkeys(
+        names, 0
+    )
+    assert {work.job(name)["spec"]["backoffLimit"] for name in names} == {0}
+
+
 def test_a_paused_job_has_no_pods_and_says_why_it_waits(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from runai.hub_service.clusters.kubernetes.jobs import read_job
+from runai.hub_service.clusters.kubernetes.fractions import Part
+from runai.hub_service.clusters.kubernetes.jobs import MIN_WORKERS, read_job
 from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest, surroundings
 from runai.hub_service.clusters.records import WorkloadSpec
 from runai.hub_service.errors import InvalidRequest
@@ -74,8 +75,9 @@ def kept(job):
         SPEC,
         replace(SPEC, workers=3, min_workers=3, array_index=4, expected_runtime=60, image="a/b:1"),
         replace(SPEC, gpus=MilliGpu(0), env={}, source="", node_type="a100", grace_seconds=5),
+        replace(SPEC, gpu_types=("NVIDIA-A100", "NVIDIA-H100")),
     ],
-    ids=["one worker", "gang", "without GPUs"],
+    ids=["one worker", "gang", "without GPUs", "types of GPUs"],
 )
 def test_what_was_submitted_is_read_from_its_job(spec):
     read = kept(manifest(spec, PLAIN))
@@ -132,6 +134,17 @@ def test_parts_of_gpus_are_asked_for_by_annotations(asks, notes):
     assert read_job({**made, "metadata": {**made["metadata"], **MADE}}).template.unsupported == ""
 
 
+def test_an_elastic_job_of_one_process_asks_the_scheduler_for_its_devices_not_the_kubelet():
+    spec = replace(SPEC, elastic=True, gpus_max=MilliGpu(8000))
+    made = manifest(spec, PLAIN)
+
+    assert pod_of(made)["containers"][0]["resources"] == {}
+    template = kept(made).template
+    assert template.part == Part(milli=1000, devices=2, most=8)
+    assert (template.unsupported, template.is_blind) == ("", "")
+    assert (template.gpus, template.milli_gpus()) == (0, 2000)
+
+
 def test_nobody_names_devices_himself():
     spec = replace(SPEC, env={"NVIDIA_VISIBLE_DEVICES": "all"})
 
@@ -141,13 +154,45 @@ def test_nobody_names_devices_himself():
 @pytest.mark.parametrize(
     ("spec", "around", "text"),
     [
-        (replace(SPEC, elastic=True), PLAIN, "Elastic jobs"),
+        (replace(SPEC, elastic=True, workers=2), PLAIN, "would not find the service"),
         (replace(SPEC, kind="session"), PLAIN, "JupyterHub starts sessions"),
         (SPEC, Surroundings(), "which image"),
         (replace(SPEC, source="#" * 200_000), PLAIN, "is too long"),
     ],
-    ids=["elastic", "session", "no image", "too long"],
+    ids=["no address", "session", "no image", "too long"],
 )
 def test_what_cannot_be_had_is_refused(spec, around, text):
     with pytest.raises(InvalidRequest, match=text):
         manifest(spec, around)
+
+
+@pytest.mark.parametrize(
+    ("completions", "notes", "most_and_least"),
+    [
+        (4, {}, (4, 2)),
+        (6, {}, (6, 2)),
+        (6, {MIN_WORKERS: "3"}, (6, 3)),
+        (2, {MIN_WORKERS: "3"}, (2, 2)),
+        (1, {}, (2, 2)),
+        (6, {MIN_WORKERS: "many"}, (6, 2)),
+        (6, {MIN_WORKERS: "0"}, (6, 2)),
+    ],
+    ids=[
+        "as submitted",
+        "more",
+        "more, and more at least",
+        "fewer than it needed",
+        "one is no elastic job of several",
+        "no number",
+        "none at all",
+    ],
+)
+def test_an_elastic_job_has_as_many_workers_as_its_job_says_now(completions, notes, most_and_least):
+    spec = replace(SPEC, elastic=True, workers=4, min_workers=2, gpus=MilliGpu(1000))
+    made = manifest(spec, PLAIN, api_url="http://hub")
+    made["metadata"]["annotations"] |= notes
+    made["spec"] |= {"completions": completions, "parallelism": completions}
+
+    found = kept(made).spec
+    assert found is not None
+    assert (found.workers, found.min_workers) == most_and_least

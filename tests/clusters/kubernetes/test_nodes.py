@@ -7,7 +7,7 @@ import pytest
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"

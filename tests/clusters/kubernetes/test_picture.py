@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from clusters.kubernetes.worlds import a_job, a_machine, a_pod
-from runai.hub_service.clusters.kubernetes.grouping import groups
-from runai.hub_service.clusters.kubernetes.picture import Promise, World, snapshot
+from runai.hub_service.clusters.kubernetes.grouping import Grouping
+from runai.hub_service.clusters.kubernetes.picture import Drawing, Promise, World
 from runai.hub_service.clusters.kubernetes.placement import Taint
 from runai.hub_service.clusters.kubernetes.slots import Slots
 from runai.hub_service.scheduler.cycle import decide
@@ -23,12 +23,12 @@ def drawn(*pods, machines=None, jobs=(), slots=None, **fields) -> Snapshot:
     world = World(
         machines=machines or [a_machine("gpu-0")],
         pods=pods,
-        groups=groups(pods, {job.uid: job for job in jobs}, {}, "default"),
+        groups=Grouping().groups(pods, {job.uid: job for job in jobs}, {}, "default"),
         projects=[VISION],
         devices=(slots or Slots()).held(pods),
         **fields,
     )
-    return snapshot(1000.0, world)
+    return Drawing().snapshot(1000.0, world)
 
 
 def started(of: Snapshot) -> list[str]:

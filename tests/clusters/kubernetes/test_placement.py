@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from runai.hub_service.clusters.kubernetes.placement import may_go, read_demands, read_taints
+from clusters.kubernetes.worlds import a_machine, a_pod
+from runai.hub_service.clusters.kubernetes.objects import Pod, read_machine
+from runai.hub_service.clusters.kubernetes.placement import (
+    may_go,
+    read_demands,
+    read_taints,
+    wanted,
+)
+from runai.hub_service.clusters.kubernetes.stock import left_on
 
+PRODUCT = "nvidia.com/gpu.product"
 LABELS = {"zone": "a", "cores": "16"}
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 
@@ -20,7 +32,7 @@ def label(operator, *values, key="zone"):
 
 
 def fits(pod, taints=()) -> bool:
-    return may_go(read_demands(pod), "gpu-0", LABELS, read_taints({"taints": list(taints)}))
+    return may_go(read_demands(pod), "gpu-0", LABELS, read_taints({"taints": list(taints)}), {})
 
 
 @pytest.mark.parametrize(
@@ -101,3 +113,71 @@ def test_a_taint_keeps_away_who_does_not_tolerate_it(toleration, expected):
 
 def test_a_taint_that_only_prefers_keeps_nobody_away():
     assert fits({}, [{"key": "slow", "effect": "PreferNoSchedule"}])
+
+
+def product(operator, *values):
+    return label(operator, *values, key=PRODUCT)
+
+
+@pytest.mark.parametrize(
+    ("spec", "types"),
+    [
+        pytest.param({}, (), id="nothing"),
+        pytest.param({"nodeSelector": {PRODUCT: "L4", "zone": "a"}}, ("L4",), id="a selector"),
+        pytest.param(
+            requires({"matchExpressions": [product("In", "T4", "L4")]}), ("L4", "T4"), id="one term"
+        ),
+        pytest.param(
+            requires(
+                {"matchExpressions": [product("In", "T4")]},
+                {"matchExpressions": [label("In", "a"), product("In", "L4")]},
+            ),
+            ("L4", "T4"),
+            id="each of two terms",
+        ),
+        pytest.param(
+            requires(
+                {"matchExpressions": [product("In", "T4")]},
+                {"matchExpressions": [label("In", "a")]},
+            ),
+            (),
+            id="not every term",
+        ),
+        pytest.param(
+            requires({"matchExpressions": [product("NotIn", "T4")]}), (), id="any but one"
+        ),
+    ],
+)
+def test_the_types_of_gpu_that_a_pod_demands(spec, types):
+    assert wanted(read_demands(spec), PRODUCT) == types
+
+
+CARDS = "example.com/card"
+
+
+def asking(name: str, cards: int, **fields: Any) -> Pod:
+    wanted = {"requests": {CARDS: str(cards)}, "limits": {CARDS: str(cards), "cpu": "1"}}
+    spec = {"containers": [{"name": "main", "resources": wanted}]}
+    return replace(a_pod(name), demands=read_demands(spec), **fields)
+
+
+@pytest.mark.parametrize(
+    ("running", "may"),
+    [
+        pytest.param({}, True, id="nobody-has-any"),
+        pytest.param({"node": "gpu-0"}, False, id="somebody-has-them"),
+        pytest.param({"node": "gpu-1"}, True, id="somebody-has-those-of-another-node"),
+        pytest.param({"node": "gpu-0", "is_finished": True}, True, id="somebody-had-them"),
+        pytest.param(
+            {"node": "gpu-0", "scheduler": "default-scheduler"}, False, id="another-schedulers"
+        ),
+    ],
+)
+def test_what_else_a_pod_asks_for_must_be_left_on_its_node(running: Any, may: bool):
+    stock = read_machine(
+        {"metadata": {"name": "gpu-0"}, "status": {"allocatable": {CARDS: "3", "pods": "9"}}}
+    ).stock
+    (left,) = left_on([a_machine("gpu-0", stock=stock)], [asking("other", 2, **running)])
+
+    wants = asking("wants", 2).demands
+    assert may_go(wants, left.name, left.labels, left.taints, left.stock) is may

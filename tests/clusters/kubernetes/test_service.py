@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,18 @@ from runai.hub_service.errors import Unavailable
 pytestmark = pytest.mark.kubernetes
 
 TOKEN = "the-hubs-token"
+STARTS_S = 120
+"""A machine that does other things imports for half a minute, and a Lease may have to run out."""
 PROJECTS = "projects: {vision: {quota: 1, members: [ana]}}"
 PODS = "/api/v1/namespaces/runai/pods"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
+
+SILENT = """
+clusters: [{name: silent, cluster: {server: "http://127.0.0.1:%d"}}]
+contexts: [{name: silent, context: {cluster: silent, user: nobody}}]
+current-context: silent
+users: [{name: nobody, user: {token: none}}]
+"""
 
 
 class Service:
@@ -51,7 +61,7 @@ class Service:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         self.address = f"127.0.0.1:{port}"
         url = f"http://{self.address}/services/runai/"
-        self.client = Client(url, TOKEN, patience_s=60)
+        self.client = Client(url, TOKEN, patience_s=120)
         self.impatient = Client(url, TOKEN, patience_s=0)
 
     def end(self) -> None:
@@ -62,7 +72,7 @@ class Service:
 
     def stop(self, number: int) -> int:
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(90)
 
 
 @pytest.fixture
@@ -71,9 +81,9 @@ def begin(lab, rights, free_port, tmp_path):
     lab.node("gpu-0", gpus=1)
     begun: list[Service] = []
 
-    def another(**settings: str) -> Service:
+    def another(*, port: int = 0, **settings: str) -> Service:
         place = tmp_path / str(len(begun))
-        begun.append(Service(place, rights, lab.namespace.name, free_port(), **settings))
+        begun.append(Service(place, rights, lab.namespace.name, port or free_port(), **settings))
         return begun[-1]
 
     yield another
@@ -109,7 +119,7 @@ def test_the_next_service_goes_on_where_the_first_was(begin, eventually, number)
     first.client.submit(job("one"))
     eventually(lambda: first.client.workload("vision/one").state == "running")
     second = begin()
-    eventually(lambda: "waits until it leads" in second.log.read_text())
+    eventually(lambda: "waits until it leads" in second.log.read_text(), within=STARTS_S)
     with pytest.raises(Unavailable):  # whoever does not lead is not there
         second.impatient.overview()
 
@@ -117,6 +127,30 @@ def test_the_next_service_goes_on_where_the_first_was(begin, eventually, number)
 
     assert ended == (0 if number == signal.SIGTERM else -signal.SIGKILL)
     assert second.client.workload("vision/one").state == "running"
+
+
+def test_told_to_end_before_it_serves_it_ends_at_once_and_lets_the_next_one_lead(
+    begin, eventually, free_port
+):
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):  # it waits for its port
+        first = begin(port=port)
+        eventually(lambda: " leads" in first.log.read_text(), within=STARTS_S, what="it leads")
+
+        assert first.stop(signal.SIGTERM) == 0
+
+    second = begin()
+    eventually(lambda: "listening at" in second.log.read_text(), within=STARTS_S)
+
+
+def test_told_to_end_while_its_api_server_says_nothing_it_ends_at_once(begin, tmp_path, eventually):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        rights = tmp_path / "silent.yaml"
+        rights.write_text(SILENT % silent.getsockname()[1])
+        service = begin(KUBECONFIG=str(rights))
+        eventually(lambda: "waits until it leads" in service.log.read_text(), within=STARTS_S)
+
+        assert service.stop(signal.SIGTERM) == 0
 
 
 def test_the_pod_that_leads_is_the_one_that_requests_go_to(begin, lab, eventually, free_port):
@@ -131,13 +165,15 @@ def test_the_pod_that_leads_is_the_one_that_requests_go_to(begin, lab, eventuall
         return [each["metadata"]["name"] for each in found]
 
     first = begin(RUNAI_POD="service-0")
-    eventually(lambda: first.client.overview() and leaders() == ["service-0", "service-1"])
+    eventually(
+        lambda: first.client.overview() and leaders() == ["service-0", "service-1"], within=STARTS_S
+    )
     begin(RUNAI_POD="service-1", RUNAI_ALIVE_PORT=str(port))
     # Whatever its last container left: it waits, is alive, and gets no requests.
-    eventually(lambda: leaders() == ["service-0"])
-    assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+    eventually(lambda: leaders() == ["service-0"], within=STARTS_S)
+    assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code == 200
 
     first.stop(signal.SIGTERM)
-    eventually(lambda: leaders() == ["service-1"])
+    eventually(lambda: leaders() == ["service-1"], within=STARTS_S)
     for name in ("service-0", "service-1"):
         lab.forget(f"{PODS}/{name}?gracePeriodSeconds=0")

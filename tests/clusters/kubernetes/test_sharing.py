@@ -100,7 +100,38 @@ def test_a_pod_may_have_parts_of_several_devices(ready, rights, plugin, until):
         until(lambda: visible(work), what="it is bound")
 
     assert sorted(visible(work)["both"].split(",")) == ["GPU-a", "GPU-b"]
+    memory = {name: text for name, text in notes(work.pod("both")).items() if "mib" in name}
+    assert memory == {
+        "runai/gpu-memory-limit-mib": "6400",
+        "runai/gpu-memory-limits-mib": "6400,6400",
+        "runai/gpu-devices-mib": "16000,16000",
+        "runai/gpu-context-mib": "500",
+    }
     assert json.loads(notes(work.pod("both"))["runai/devices"]) == {"GPU-a": 400, "GPU-b": 400}
+
+
+def test_one_elastic_pod_of_plain_yaml_gives_a_device_back_to_its_owner(
+    ready, rights, plugin, until
+):
+    ready.project("patty", quota=0)
+    work = ready.namespace
+    asks = {"gpu-fraction": "1", "gpu-fraction-num-devices": "2", "runai/max-gpus": "2"}
+    work.create(job("elastic", 0, project="patty", annotations=asks))
+
+    def seen() -> list[str]:
+        return sorted(",".join(visible(work).values()).split(","))
+
+    with Scheduler(rights) as scheduler:
+        until(lambda: seen() == ["GPU-a", "GPU-b"], what="it has both devices")
+        work.create(pod("owner", 1, project="vision"))
+        until(lambda: work.node_of("owner"), what="the owner has his device")
+        until(lambda: seen() in (["GPU-a"], ["GPU-b"]), what="it goes on with the other")
+
+    found = work.job("elastic")["metadata"]["annotations"]
+    assert "runai/pauses" not in found, "being resized is no pause"
+    assert len(json.loads(found["runai/starts"])) == 1
+    assert len(plugin.reservations()) == 1
+    assert scheduler.refused == []
 
 
 def test_a_gang_of_parts_is_bound_together(ready, rights, plugin, until):
@@ -205,3 +236,19 @@ def test_nobody_writes_what_a_pod_was_given_but_its_binding(ready, rights, plugi
     with pytest.raises(ApiRefused, match="that a bound pod asked for cannot be changed"):
         work.annotate("one", {"gpu-fraction": "0.1"})
     work.annotate("one", {"theirs": "may change"})
+
+
+def test_a_pod_that_has_ended_has_its_part_no_longer_and_is_still_to_be_seen(
+    ready, rights, plugin, until
+):
+    work = ready.namespace
+    work.create(half("one"))
+
+    with Scheduler(rights) as scheduler:
+        until(lambda: len(visible(work)) == 1, what="it is bound")
+        work.finish("one")
+        until(lambda: not plugin.reservations(), what="the reservation is gone")
+        (drawn,) = scheduler.call(scheduler.cluster.workloads())
+
+    assert notes(work.pod("one"))["runai/devices"]
+    assert (drawn.state.value, drawn.workers[0].devices) == ("ended", ())

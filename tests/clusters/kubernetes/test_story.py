@@ -46,9 +46,11 @@ def test_bob_lends_to_patty_and_gets_back_what_is_his(lab, rights, eventually):
             lambda: text if "Waiting" in (text := _described(lab, held)) else None,
             what="it says why",
         )
+        eventually(
+            lambda: any("bob" in sentence for sentence in _preempted(lab)), what="its pod says who"
+        )
 
     assert "patty holds 1 of its fair share of 1 GPU" in described
-    assert any("bob" in sentence for sentence in _preempted(lab))
     bound = [p for p in work.pods() if "nodeName" in p["spec"]]
     assert len(bound) == 2
     assert len([p for p in bound if p["metadata"]["uid"] in before]) == 1

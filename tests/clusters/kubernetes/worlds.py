@@ -10,8 +10,10 @@ from typing import Any
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Machine, Owner, Pod
 from runai.hub_service.clusters.kubernetes.placement import Demands
+from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
-__all__ = ["a_job", "a_machine", "a_pod"]
+__all__ = ["a_job", "a_machine", "a_pod", "an_elastic"]
 
 
 def a_pod(name: str, *, of: Job | None = None, **fields: Any) -> Pod:
@@ -51,6 +53,14 @@ def a_job(name: str, workers: int = 1, **fields: Any) -> Job:
         name, uid=known["uid"], created=known["created"], kind="train", priority=50
     )
     return Job(name=name, **(known | fields))
+
+
+def an_elastic(name: str, workers: int, **fields: Any) -> WorkloadSpec:
+    """Return what was submitted as an elastic job of several workers, or of one."""
+    known: dict[str, Any] = {"command": ("train",), "gpus": WHOLE_GPU, "min_workers": 1}
+    return WorkloadSpec(
+        "vision", name, "ana", "job", workers=workers, elastic=True, **(known | fields)
+    )
 
 
 def a_machine(name: str, gpus: int = 2, **fields: Any) -> Machine:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 import runai.reporter
+from ports import free_port
 from runai.reporter import ReportType, report_promethues
 from waiting import eventually
 
@@ -224,8 +224,7 @@ def real_gateway(tmp_path, monkeypatch):
     program = shutil.which("prometheus-pushgateway") or shutil.which("pushgateway")
     if program is None:
         pytest.skip("no push gateway (Debian: apt install prometheus-pushgateway)")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with subprocess.Popen(
         [program, f"--web.listen-address={address}"], stderr=subprocess.DEVNULL
     ) as process:
@@ -240,7 +239,7 @@ def real_gateway(tmp_path, monkeypatch):
 
 def _answers(url):
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(url).is_success
+        return httpx.get(url, timeout=60).is_success
     return False
 
 
@@ -248,7 +247,7 @@ def test_the_push_gateway_of_prometheus_takes_it(real_gateway):
     with runai.reporter.Reporter() as reporter:
         reporter.reportMetric("loss", 0.5)
         reporter.reportParameter("optimizer_name", 'a "quoted" one')
-    shown = httpx.get(f"{real_gateway}/metrics").text
+    shown = httpx.get(f"{real_gateway}/metrics", timeout=60).text
 
     assert (
         'reporter_push_gateway_metric_loss{instance="",job="reporter_pod_info",metric_name="loss",'

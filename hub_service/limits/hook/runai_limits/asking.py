@@ -43,7 +43,7 @@ def _ask(environ: Mapping[str, str], what: str, answer: dict[str, Any]) -> None:
         return
     headers = {"Authorization": f"Bearer {token}"}
     address = f"{url.rstrip('/')}/api/v1/workloads/{workload}{what}"
-    request = Request(address, headers=headers)  # noqa: S310
+    request = Request(address, headers=headers)  # noqa: S310  http or https: see above
     # The service is near; a proxy for the world outside would not know it.
     opener = build_opener(ProxyHandler({}))
     try:

@@ -1,0 +1,147 @@
+"""One worker of an elastic job in its pod: `python -m runai.elastic.pod -- python train.py`.
+
+Runs the worker's program, writes what the service says into the job's directory, tells the service
+what the program writes there, and ends the pod as the service wants it: many workers may finish,
+one of them completes the Job. Knows processes and messages; what they mean is the program's and the
+service's. The first process of the container, made so by the cluster; never called by people.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from runai.elastic.membership import LEAVE_EXIT_CODE
+from runai.hub_service.elastic_messages import ElasticFiles, MessageError, Status
+from runai.hub_service.errors import NotFound, RunaiError
+from runai.hub_service.worker_client import WorkerClient
+
+__all__ = ["Relay", "main"]
+
+_LOOK_EVERY_S = 0.1
+_TELL_AGAIN_S = 5.0
+"""So often a status is told that has not changed: a service that was restarted knows nothing."""
+_PAUSE_S = 1.0
+_MISUSE = 64
+
+
+class Relay:
+    """Passes messages between the directory of a worker and the service, until it is stopped."""
+
+    def __init__(
+        self, files: ElasticFiles, worker: str, connect: Callable[[], WorkerClient]
+    ) -> None:
+        """Name directory and worker; each of its two threads connects by itself."""
+        self._files = files
+        self._worker = worker
+        self._connect = connect
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Begin to pass messages on, both ways."""
+        for work in (self._hear, self._tell):
+            threading.Thread(target=work, daemon=True).start()
+
+    def stop(self) -> None:
+        """Pass nothing on any more; the threads end with the process."""
+        self._stopped.set()
+
+    def _hear(self) -> None:
+        client, seen = self._connect(), 0
+        while not self._stopped.is_set():
+            try:
+                target = client.target(seen)
+            except NotFound:
+                return  # the job is deleted, and the pod with it
+            except (RunaiError, OSError) as error:
+                _say(f"the service cannot be asked who trains: {error}")
+                self._stopped.wait(_PAUSE_S)
+                continue
+            if target is not None and target.gen > seen:
+                self._files.write_target(target)
+                seen = target.gen
+
+    def _tell(self) -> None:
+        client = self._connect()
+        told: Status | None = None
+        at = float("-inf")
+        while not self._stopped.wait(_LOOK_EVERY_S):
+            try:
+                status = self._files.status(self._worker)
+            except (MessageError, OSError):
+                continue
+            if status is None or (status == told and time.monotonic() < at + _TELL_AGAIN_S):
+                continue
+            try:
+                client.tell(status)
+            except NotFound:
+                return
+            except (RunaiError, OSError) as error:
+                _say(f"the service cannot be told how it goes: {error}")
+                self._stopped.wait(_PAUSE_S)
+                continue
+            told, at = status, time.monotonic()
+
+
+def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
+    """Run a worker's program; return how the pod is to end."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = words[1:] if words[:1] == ["--"] else words
+    missing = [name for name in _NEEDED if not environ.get(name)]
+    if missing or not command:
+        _say(f"only a platform starts this ({', '.join(missing) or 'no program'} is missing)")
+        return _MISUSE
+
+    def connect() -> WorkerClient:
+        return WorkerClient(environ["RUNAI_API_URL"], Path(environ["RUNAI_WORKER_TOKEN_FILE"]))
+
+    files = ElasticFiles(Path(environ["RUNAI_ELASTIC_DIR"]))
+    relay = Relay(files, environ["RUNAI_WORKER"], connect)
+    try:
+        process = subprocess.Popen(command)  # noqa: S603  what the user asked for
+    except OSError as error:
+        _say(f"{command[0]} cannot be started: {error}")
+        return _ending(connect(), 127)
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    relay.start()
+    code = process.wait()
+    relay.stop()
+    return _ending(connect(), code if code >= 0 else 128 - code)
+
+
+_NEEDED = ("RUNAI_API_URL", "RUNAI_ELASTIC_DIR", "RUNAI_WORKER", "RUNAI_WORKER_TOKEN_FILE")
+
+
+def _ending(client: WorkerClient, code: int) -> int:
+    """Ask how to end; who left leaves at once. While nobody answers the pod keeps its place."""
+    told_to_stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told_to_stop.set())
+    while code != LEAVE_EXIT_CODE and not told_to_stop.is_set():
+        try:
+            return client.end(code)
+        except NotFound:
+            return code
+        except (RunaiError, OSError) as error:
+            _say(f"the service cannot be asked how to end: {error}")
+            told_to_stop.wait(_PAUSE_S)
+    return code
+
+
+def _say(line: str) -> None:
+    print(f"runai.elastic: {line}", file=sys.stderr, flush=True)  # noqa: T201  its output
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""How much people may ask at once: what the operator sets, and `api.fair_use` keeps."""
+
+from dataclasses import dataclass
+
+__all__ = ["Allowance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What the operator allows; 0: as much as anybody likes."""
+
+    calls_per_s: int = 0
+    """Of one person, on average."""
+    open_at_once: int = 0
+    """Calls and streams of one person that are under way."""
+    submissions_at_once: int = 0
+    """Of all persons together: more would wait longer than their clients do."""
+    time_percent: int = 0
+    """Of the time in which the service can answer anybody, one person's part; 0 or 100: all."""

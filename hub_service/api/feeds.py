@@ -1,0 +1,115 @@
+"""Overviews for streams, drawn once for all streams of the same person.
+
+Somebody's notebooks, pages and terminals show the same: one drawing and one text serve them all,
+as long as anybody reads. Knows actors and text; what is in it is `views`'. Kept by `platform`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.turns import Turns
+from runai.hub_service.api.views import Viewer
+from runai.hub_service.api.world import World
+from runai.hub_service.broadcast import Broadcast
+
+__all__ = ["Feeds"]
+
+AT_MOST_EVERY_S = 0.5
+LOOK_EVERY_S = 2.0
+"""Utilization changes without any event; so does what no cycle is needed for."""
+
+
+class _Feed:
+    """What one person is shown, and how many look."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor = actor
+        self.readers = 0
+        self.text = b""
+        """The last event; "" before the first."""
+        self.news = b""
+        self.told = Broadcast()
+        self.drawing: asyncio.Task[None] | None = None
+
+    def ended(self, _drawing: object) -> None:
+        """Let those who read learn of what ended the drawing as they do of news."""
+        self.told.announce()
+
+
+class Feeds:
+    """The overviews of everybody who looks on."""
+
+    def __init__(
+        self, world: Callable[[], Awaitable[World]], changes: Broadcast, turns: Turns
+    ) -> None:
+        """Draw what `world` gives after `changes`, in turns with others."""
+        self._world = world
+        self._changes = changes
+        self._turns = turns
+        self._feeds: dict[Actor, _Feed] = {}
+        self.drawn = 0
+        """How many overviews were drawn, ever."""
+
+    async def follow(self, actor: Callable[[], Actor]) -> AsyncIterator[bytes]:
+        """Yield an overview at once and whenever it differs, as events.
+
+        `actor` says who reads now: what they may see can change while they read.
+        """
+        seen = b""
+        while True:
+            who = replace(actor(), xsrf="")
+            feed = self._feeds.setdefault(who, _Feed(who))
+            feed.readers += 1
+            try:
+                if feed.drawing is None or feed.drawing.done():
+                    feed.drawing = asyncio.ensure_future(self._keep_drawing(feed))
+                    feed.drawing.add_done_callback(feed.ended)
+                while replace(actor(), xsrf="") == who:
+                    version = feed.told.version
+                    if feed.text not in {b"", seen}:
+                        seen = feed.text
+                        yield seen
+                        continue  # it may have been drawn anew while this was sent
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_EVERY_S):
+                            await feed.told.after(version)
+                    if feed.drawing.done():
+                        feed.drawing.result()
+            finally:
+                feed.readers -= 1
+                if not feed.readers:
+                    self._end(feed)
+
+    def _end(self, feed: _Feed) -> None:
+        if feed.drawing is not None:
+            feed.drawing.cancel()
+        if self._feeds.get(feed.actor) is feed:
+            del self._feeds[feed.actor]
+
+    async def _keep_drawing(self, feed: _Feed) -> None:
+        while True:
+            version = self._changes.version
+            world = await self._world()
+            if feed.text:
+                async with self._turns.turn():
+                    self._draw(feed, world)
+            else:
+                self._draw(feed, world)  # who has just come does not wait for a turn
+            await asyncio.sleep(AT_MOST_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):
+                    await self._changes.after(version)
+
+    def _draw(self, feed: _Feed, world: World) -> None:
+        shown = Viewer(world, feed.actor).overview()
+        self.drawn += 1
+        # The time alone is no news.
+        news = shown.model_dump_json(exclude={"at"}).encode()
+        if news != feed.news:
+            feed.news = news
+            at = shown.model_dump_json(include={"at"}).encode()
+            feed.text = b"event: overview\ndata: " + at[:-1] + b"," + news[1:] + b"\n\n"
+            feed.told.announce()

@@ -1,0 +1,177 @@
+"""The workloads of a world by project and by state, added up once for everybody who looks at it.
+
+Pure. Thousands wait where tens run: an overview lists the first of each queue and counts the rest.
+Made by `world`, read by `views`.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import is_
+
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadState
+
+__all__ = ["RECENT", "WAITING", "LastQueues", "ProjectSums", "Queues", "place", "sums_of"]
+
+RECENT = 100
+"""Finished workloads in an overview; `workloads` lists all."""
+
+WAITING = frozenset({WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING})
+
+_LAST = 1 << 62
+
+
+@dataclass(frozen=True)
+class Queues:
+    """Who is there and does not wait, and who waits, in the order of the queue."""
+
+    present: Sequence[WorkloadRecord]
+    """All but those that wait, and those that finished long ago; oldest first."""
+    holding: Sequence[WorkloadRecord]
+    """Those that hold devices; oldest first."""
+    of_project: Mapping[str, Sequence[WorkloadRecord]]
+    of_user: Mapping[str, Sequence[WorkloadRecord]]
+
+    @classmethod
+    def of(cls, workloads: Sequence[WorkloadRecord]) -> "Queues":
+        """Put them in order."""
+        return LastQueues().of(workloads)
+
+
+class LastQueues:
+    """The queues of those records that were asked about last: many look between two changes.
+
+    Thousands wait and a few change: what has not changed stays where it is.
+    """
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._records: Sequence[WorkloadRecord] = ()
+        # Places in that list.
+        self._others: set[int] = set()
+        self._holding: set[int] = set()
+        self._projects: defaultdict[str, set[int]] = defaultdict(set)
+        self._users: defaultdict[str, set[int]] = defaultdict(set)
+        self._queues = Queues((), (), {}, {})
+
+    def of(self, records: Sequence[WorkloadRecord]) -> Queues:
+        """Put them in order."""
+        if records is not self._records:
+            if len(records) < len(self._records):
+                self._begin()  # whoever came after what is gone is elsewhere now
+            self._follow(records)
+        return self._queues
+
+    def _follow(self, records: Sequence[WorkloadRecord]) -> None:
+        before, self._records, last = self._records, records, self._queues
+        changed = [n for n, same in enumerate(map(is_, before, records)) if not same]
+        changed += range(len(before), len(records))
+        projects: set[str] = set()
+        users: set[str] = set()
+        for n in changed:
+            if n < len(before) and before[n].state in WAITING:
+                spec = before[n].spec
+                self._projects[spec.project].discard(n)
+                self._users[spec.user].discard(n)
+                projects.add(spec.project)
+                users.add(spec.user)
+            record = records[n]
+            if record.state in WAITING:
+                spec = record.spec
+                self._others.discard(n)
+                self._projects[spec.project].add(n)
+                self._users[spec.user].add(n)
+                projects.add(spec.project)
+                users.add(spec.user)
+            else:
+                self._others.add(n)
+            if record.holds_devices:
+                self._holding.add(n)
+            else:
+                self._holding.discard(n)
+        holding = [records[n] for n in sorted(self._holding)]
+        self._queues = Queues(
+            self._present(),
+            holding,
+            self._in_order(last.of_project, self._projects, projects),
+            self._in_order(last.of_user, self._users, users),
+        )
+
+    def _in_order(
+        self,
+        before: Mapping[str, Sequence[WorkloadRecord]],
+        places: dict[str, set[int]],
+        touched: Iterable[str],
+    ) -> Mapping[str, Sequence[WorkloadRecord]]:
+        after = dict(before)
+        for name in touched:
+            queue = [self._records[n] for n in sorted(places[name])]
+            if queue:
+                queue.sort(key=place)
+                after[name] = queue
+            else:
+                after.pop(name, None)
+                del places[name]
+        return after
+
+    def _present(self) -> list[WorkloadRecord]:
+        there = [self._records[n] for n in sorted(self._others)]
+        long_ago = sum(record.state.finished for record in there) - RECENT
+        present = []
+        for record in there:
+            if record.state.finished and long_ago > 0:
+                long_ago -= 1
+            else:
+                present.append(record)
+        return present
+
+
+def place(record: WorkloadRecord) -> int:
+    """Return a record's place in its queue; who has none yet comes last."""
+    return _LAST if record.position is None else record.position
+
+
+@dataclass
+class ProjectSums:
+    """What a project's workloads come to, those of its children included; milli-GPU."""
+
+    allocated: int = 0
+    building: int = 0
+    waiting: int = 0
+    measured: list[float] = field(default_factory=list)
+    """GPUs kept busy, of each that was measured."""
+
+
+def sums_of(
+    queues: Queues,
+    projects: Mapping[str, ProjectSpec],
+    busy: Callable[[WorkloadRecord], float | None],
+) -> Mapping[str, ProjectSums]:
+    """Add up each project."""
+    found = {name: ProjectSums() for name in projects}
+
+    def add(project: str, own: ProjectSums) -> None:
+        name: str | None = project
+        while name is not None and name in found:
+            _add(found[name], own)
+            name = projects[name].parent
+
+    for project, queue in queues.of_project.items():
+        add(project, ProjectSums(waiting=len(queue)))
+    for record in queues.holding:
+        allocated = record.allocated
+        own = ProjectSums(allocated, 0 if record.spec.preemptible else allocated)
+        if (now := busy(record)) is not None:
+            own.measured.append(now)
+        add(record.spec.project, own)
+    return found
+
+
+def _add(sums: ProjectSums, more: ProjectSums) -> None:
+    sums.allocated += more.allocated
+    sums.building += more.building
+    sums.waiting += more.waiting
+    sums.measured += more.measured

@@ -1,0 +1,185 @@
+"""A part of the event loop's time for each who asks, and a few places for what is costly to do.
+
+One loop serves everybody, one step after the other: whoever has more calls under way than others
+takes more of it, and a step of a large call is as long as twenty small ones. Kept by `fair_use`,
+fed by `metering`.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+
+__all__ = ["Places", "Share", "Shares", "away"]
+
+FULL_S = 0.3
+"""What somebody who was quiet may take at once: a page of the largest installation."""
+MOST_OWED_S = 1.0
+"""A single call that took longer is forgiven the rest."""
+USUAL_S = 0.01
+"""What a call takes as long as nothing is known of its caller."""
+LATELY_S = 3.0
+"""What was taken longer ago counts for less and less."""
+ASKS_S = 2.0
+"""Whoever has taken nothing for so long asks for nothing now."""
+MORE = 1.5
+"""Than others take on average: more than that is a flood."""
+LOOK_EVERY_S = 0.1
+SOONEST_S = 0.001
+
+
+class Shares:
+    """Everybody's part of the time: what others take on average, for who would take more.
+
+    Nobody is held to less than `least`, and nobody who takes no more than others: so time is not
+    left unused while somebody waits for it who is alone.
+    """
+
+    def __init__(self, least: float, clock: Callable[[], float]) -> None:
+        """Give everybody at least such a part of the time, by a clock in seconds."""
+        self._least, self._clock = least, clock
+        self._asking: set[Share] = set()
+        self._sum = 0.0
+        self._looked = -math.inf
+
+    def new(self) -> "Share":
+        """Return the share of somebody who has just come."""
+        return Share(self._part, self._note, self._clock)
+
+    def _note(self, share: "Share") -> None:
+        self._asking.add(share)
+
+    def _part(self, share: "Share") -> float:
+        now = self._clock()
+        if now - self._looked >= LOOK_EVERY_S:
+            self._looked = now
+            self._asking = {one for one in self._asking if one.asks(now)}
+            self._sum = sum(one.rate(now) for one in self._asking)
+        others = len(self._asking - {share})
+        rate = share.rate(now)
+        if not others or rate <= self._least:
+            return 1.0
+        average = max(0.0, self._sum - rate) / others
+        return 1.0 if rate <= MORE * average else max(self._least, average)
+
+
+class Share:
+    """Somebody's part of the time, which fills up again while time passes.
+
+    Who has used it up waits, first come, first served. What a call takes is known afterwards: until
+    then as much is set aside for it as its caller's calls take.
+    """
+
+    def __init__(
+        self,
+        part: "Callable[[Share], float]",
+        took: "Callable[[Share], None]",
+        clock: Callable[[], float],
+    ) -> None:
+        """Ask `part` how large it is now, and tell `took` when something is taken of it."""
+        self._part, self._took, self._clock = part, took, clock
+        self._left, self._at = FULL_S, clock()
+        self._lately, self._lately_at = 0.0, self._at
+        self._usual = USUAL_S
+        self._waiting = 0
+        self._in_turn = asyncio.Lock()
+
+    def asks(self, now: float) -> bool:
+        """Tell whether there is anything to do for its owner, or was just now."""
+        return self._waiting > 0 or now - self._lately_at < ASKS_S
+
+    def rate(self, now: float) -> float:
+        """Return the part of the time that was taken lately."""
+        return self._lately * math.exp((self._lately_at - now) / LATELY_S) / LATELY_S
+
+    def wait_s(self) -> float:
+        """Return how long one more would wait, as things are; 0: it would not."""
+        part = self._part(self)
+        return max(0.0, self._waiting * self._usual - self._filled(part)) / part
+
+    async def enter(self) -> float:
+        """Return when there is something left; the seconds that are set aside."""
+        self._waiting += 1
+        try:
+            async with self._in_turn:
+                while (left := self._filled(part := self._part(self))) <= 0:  # noqa: ASYNC110
+                    # Time fills it, and others may come or go meanwhile.
+                    await asyncio.sleep(min(LOOK_EVERY_S, max(SOONEST_S, -left / part)))
+        finally:
+            self._waiting -= 1
+        self._left -= self._usual
+        return self._usual
+
+    def spend(self, seconds: float) -> None:
+        """Note that a step has taken so long."""
+        now = self._clock()
+        self._left = max(-MOST_OWED_S, self._left - seconds)
+        self._lately = self.rate(now) * LATELY_S + seconds
+        self._lately_at = now
+        self._took(self)
+
+    def leave(self, aside: float, spent: float) -> None:
+        """Note what a call took in the end."""
+        self._left += aside
+        self._usual += (spent - self._usual) / 8
+
+    def _filled(self, part: float) -> float:
+        now = self._clock()
+        self._left = min(FULL_S, self._left + (now - self._at) * part)
+        self._at = now
+        return self._left
+
+
+class Places:
+    """How many calls of a kind are worked on at once; the others have not begun, or wait."""
+
+    def __init__(self, many: int) -> None:
+        """Offer so many places."""
+        self._free = asyncio.Semaphore(many)
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncGenerator[None]:
+        """Hold a place within this block, but while `away`."""
+        place = _Place(self._free)
+        token = _place.set(place)
+        try:
+            await place.take()
+            yield
+        finally:
+            _place.reset(token)
+            place.give()
+
+
+class _Place:
+    """A call's own."""
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free = free
+        self._held = False
+
+    async def take(self) -> None:
+        await self._free.acquire()
+        self._held = True
+
+    def give(self) -> None:
+        if self._held:
+            self._held = False
+            self._free.release()
+
+
+_place: ContextVar[_Place | None] = ContextVar("place", default=None)
+
+
+@asynccontextmanager
+async def away() -> AsyncGenerator[None]:
+    """Give one's place to others within this block, in which one only waits."""
+    place = _place.get()
+    if place is None:
+        yield
+        return
+    place.give()
+    try:
+        yield
+    finally:
+        await place.take()

@@ -1,0 +1,62 @@
+"""Give every request its id, return it, and write a line for what changed something or failed.
+
+An ASGI layer round the whole application. Of a request it logs method, path, status and time:
+queries and headers may hold secrets.
+"""
+
+import logging
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runai.hub_service import request_ids
+
+__all__ = ["REQUEST", "Tracing"]
+
+LOG = logging.getLogger("runai.requests")
+
+_SILENT = ("GET", "HEAD", "OPTIONS")
+FAILED = 500
+REQUEST = "runai.request"
+"""The scope's entry of the id."""
+
+
+class Tracing:
+    """The layer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request under its id."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = request_ids.or_new(Headers(scope=scope).get(request_ids.HEADER))
+        scope[REQUEST] = request  # for whoever answers when we have given up
+        token = request_ids.current.set(request)
+        began, status = time.perf_counter(), FAILED
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[request_ids.HEADER] = request
+            await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        finally:
+            self._write(scope, status, time.perf_counter() - began)
+            request_ids.current.reset(token)
+
+    def _write(self, scope: Scope, status: int, seconds: float) -> None:
+        samples = scope["path"].endswith("/samples")  # of the agents, once a second each
+        level = logging.DEBUG if scope["method"] in _SILENT or samples else logging.INFO
+        if status >= FAILED:
+            level = logging.WARNING
+        # Quoted: a path is anybody's text.
+        LOG.log(
+            level, "%s %r %d in %.0f ms", scope["method"], scope["path"], status, 1000 * seconds
+        )

@@ -1,0 +1,61 @@
+"""`runai backup` and `runai restore`: the databases and secrets of a platform on this machine."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from runai.embedded.backups import back_up
+from runai.embedded.backups import restore as put_back
+from runai.embedded.directory import DataDirectory
+from runai.embedded.up import DEFAULT_DATA_DIR
+from runai.hub_service.cli.at_work import at_work
+from runai.hub_service.cli.reporting import Command
+
+__all__ = ["backup", "restore"]
+
+_DATA_DIR: Final = click.option(
+    "--data-dir",
+    envvar="RUNAI_DATA_DIR",
+    default=str(DEFAULT_DATA_DIR),
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="The directory that `runai up --data-dir` names (`make up`: .data).",
+)
+
+
+@click.command(cls=Command)
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+@_DATA_DIR
+def backup(folder: Path | None, data_dir: str) -> None:
+    """Copy the platform's databases and secrets, while it runs.
+
+    Into a new folder below FOLDER (default: `backups` in the data directory), which is
+    printed. A ledger on PostgreSQL is not in it: pg_dump copies that.
+    """
+    with at_work("Copying") as tell:
+        made = back_up(_directory(data_dir), folder, tell)
+    click.echo(made)
+
+
+@click.command(cls=Command)
+@click.argument("backup", metavar="BACKUP", type=click.Path(path_type=Path))
+@_DATA_DIR
+@click.option("--stop-unknown", is_flag=True, help="End workers that the backup does not know.")
+def restore(backup: Path, data_dir: str, stop_unknown: bool) -> None:
+    """Put a backup back while the platform is stopped.
+
+    What is there goes aside into the data directory; nothing is deleted.
+    """
+    with at_work("Putting back") as tell:
+        done = put_back(
+            _directory(data_dir), backup.absolute(), stop_unknown=stop_unknown, tell=tell
+        )
+    for worker in done.stopped:
+        click.echo(f"stopped: {worker}")
+    click.echo(f"restored: {', '.join(done.databases)}")
+    click.echo(f"what was there before: {done.aside}")
+
+
+def _directory(data_dir: str) -> DataDirectory:
+    return DataDirectory(Path(data_dir).expanduser().absolute())

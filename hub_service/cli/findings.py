@@ -1,0 +1,14 @@
+"""What `runai doctor` answers with: one finding for each question."""
+
+from typing import Literal, NamedTuple
+
+__all__ = ["Finding"]
+
+
+class Finding(NamedTuple):
+    """The answer to one question."""
+
+    verdict: Literal["ok", "note", "failure"]
+    subject: str
+    text: str
+    mend: str = ""

@@ -1,0 +1,111 @@
+"""What can be wrong with a platform on this machine itself: its programs, files, and kernel.
+
+One function for each question, as in `examination`, whose findings these are. Nothing is changed by
+looking. Called by `examination`.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from runai.hub_service.cli.findings import Finding
+from runai.hub_service.limits import cgroups
+
+__all__ = ["check_command", "check_groups", "check_hub_version", "check_mps", "check_storage"]
+
+LEAST_FREE_BYTES: Final = 1024**3
+FEW_FREE_BYTES: Final = 5 * 1024**3
+HUB_FROM: Final = (5, 4)
+HUB_BELOW: Final = (7,)
+MPS_PROGRAM: Final = "nvidia-cuda-mps-control"
+
+
+def check_command() -> Finding:
+    """Is the `runai` that a shell finds ours? Others have a command of that name, too."""
+    subject = "command"
+    ours = Path(sys.executable).parent / "runai"
+    first = shutil.which("runai")
+    if first is None:
+        text = f"no `runai` is on the PATH; ours is {ours}"
+        return Finding("note", subject, text, f'export PATH="{ours.parent}:$PATH"')
+    if ours.exists() and not Path(first).samefile(ours):
+        text = f"a shell runs {first}, which is not this installation's ({ours})"
+        mend = f'export PATH="{ours.parent}:$PATH"; another program of the name goes elsewhere'
+        return Finding("failure", subject, text, mend)
+    return Finding("ok", subject, f"`runai` is {first}")
+
+
+def check_hub_version() -> Iterator[Finding]:
+    """Is there a JupyterHub that we know, where there is one?"""
+    subject = "JupyterHub"
+    try:
+        found = version("jupyterhub")
+    except PackageNotFoundError:
+        yield Finding("note", subject, "not installed here: only the client is")
+        return
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+    if not HUB_FROM <= numbers < HUB_BELOW:
+        mend = "pip install 'jupyterhub>=5.4,<7'"
+        yield Finding("failure", subject, f"version {found} is not supported", mend)
+        return
+    missing = [name for name in ("jupyterlab", "jupyterhub", "uvicorn") if find_spec(name) is None]
+    if missing:
+        mend = "pip install 'jupyter-runai[hub]'"
+        yield Finding("failure", subject, f"{' and '.join(missing)} is not installed", mend)
+        return
+    yield Finding("ok", subject, f"version {found}")
+
+
+def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
+    """Are the databases sound, known to this version, and is there room for them to grow?"""
+    # Loads SQLite alone; only where a platform runs.
+    from runai.hub_service import database_files  # noqa: PLC0415
+
+    subject = "databases"
+    found = [root / name for name in databases if (root / name).exists()]
+    bad = {path: wrong for path in found if (wrong := database_files.trouble(path))}
+    for path, wrong in bad.items():
+        mend = "Stop the platform, then: runai restore BACKUP"
+        if "may not" in wrong:
+            mend = f"chown or chmod it back: ls -l {path}"
+        yield Finding("failure", subject, f"{path} {wrong}", mend)
+    if found and not bad:
+        yield Finding("ok", subject, f"{', '.join(path.name for path in found)}: sound")
+    free = shutil.disk_usage(root).free
+    text = f"{free / 1024**3:.1f} GiB are free for {root}"
+    if free < LEAST_FREE_BYTES:
+        yield Finding("failure", "disk", text, "Make room: what cannot be stored is refused.")
+    elif free < FEW_FREE_BYTES:
+        yield Finding("note", "disk", text, "Logs and checkpoints are what grows.")
+    else:
+        yield Finding("ok", "disk", text)
+
+
+def check_groups(proc: Path = Path("/proc")) -> Finding:
+    """May the agent make control groups, with which a driver keeps limits and nothing escapes?"""
+    subject = "control groups"
+    if why := cgroups.why_none(proc):
+        text = (
+            f"{why}: memory limits of shared devices are soft, and jobs' processes are counted by"
+            " their supervisors alone, every second"
+        )
+        mend = "Boot with the unified hierarchy; of a systemd unit set Delegate=yes."
+        return Finding("note", subject, text, mend)
+    return Finding("ok", subject, "version 2, and ours to make")
+
+
+def check_mps() -> Iterator[Finding]:
+    """Where MPS was chosen, is its program there?"""
+    if os.environ.get("RUNAI_GPU_SHARING") != "mps":
+        return
+    if shutil.which(MPS_PROGRAM) is None:
+        text = f"RUNAI_GPU_SHARING is mps, and {MPS_PROGRAM} is not installed"
+        mend = "Install NVIDIA's compute utilities, or choose timeslice."
+        yield Finding("failure", "MPS", text, mend)
+        return
+    yield Finding("ok", "MPS", f"{MPS_PROGRAM} is installed")

@@ -1,0 +1,52 @@
+"""What is refused of workloads that are pods: JupyterHub or a Job starts and stops them.
+
+On one machine a session's process is attached, and its GPUs can be released and regained; a pod has
+its environment and keeps its GPUs from its first moment to its last. Part of `cluster`.
+"""
+
+from typing import Protocol
+
+from runai.hub_service.clusters.records import (
+    Process,
+    WorkerEnvironment,
+    WorkloadId,
+    WorkloadRecord,
+)
+from runai.hub_service.errors import Conflict
+
+__all__ = ["PodSessions"]
+
+
+class _Knows(Protocol):
+    async def workload(self, workload: WorkloadId) -> WorkloadRecord: ...
+
+
+class PodSessions:
+    """The parts of the contract that are for processes of this machine alone."""
+
+    async def attach(self: _Knows, workload: WorkloadId, process: Process) -> WorkloadRecord:
+        """Refuse, always: the session is its pod."""
+        raise await _is_a_pod(self, workload, f"process {process.pid} cannot be attached to it")
+
+    async def release(self: _Knows, workload: WorkloadId, *, why: str) -> WorkloadRecord:
+        """Refuse, always: a pod keeps what it was given."""
+        del why
+        raise await _is_a_pod(self, workload, "it keeps its GPUs until it ends")
+
+    async def regain(self: _Knows, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Refuse, always: nothing was released."""
+        del by
+        raise await _is_a_pod(self, workload, "it has lost none of its GPUs")
+
+    async def environment(self: _Knows, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
+        """Refuse, always: its pod has its environment from its Job."""
+        raise await _is_a_pod(self, workload, f"worker {worker} has its environment by itself")
+
+
+async def _is_a_pod(cluster: _Knows, workload: WorkloadId, text: str) -> Conflict:
+    await cluster.workload(workload)
+    return Conflict(
+        f"{workload} is a pod of Kubernetes: {text}.",
+        hint="JupyterHub or its Job starts and stops it.",
+        code="is_a_pod",
+    )

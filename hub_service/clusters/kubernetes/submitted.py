@@ -1,0 +1,28 @@
+"""What a submission asks first: which names are taken, and whether it is a repeat.
+
+Looks at the workloads as they are drawn. Part of `cluster`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Container, Sequence
+
+from runai.hub_service.clusters.kubernetes.workers import ElasticWorkers
+from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
+
+__all__ = ["Submitted"]
+
+
+class Submitted(ElasticWorkers):
+    """A cluster that knows what was submitted."""
+
+    @abstractmethod
+    async def workloads(self) -> Sequence[WorkloadRecord]:
+        """Return all workloads, oldest first."""
+
+    async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
+        """Return what a user has submitted under a key."""
+        return [r for r in await self.workloads() if (r.spec.user, r.spec.key) == (user, key)]
+
+    async def names(self) -> Container[WorkloadId]:
+        """Return which names are taken."""
+        return {record.id for record in await self.workloads()}

@@ -1,0 +1,80 @@
+"""Be the supervisor's parent, and write down how its worker ended if it is killed before it could.
+
+The program that `attempt` starts (`python -I -S witness.py DIRECTORY STATUS_FD`), standard library
+only. It becomes two processes: the supervisor, which does the work, and this one, which waits for
+it and passes SIGTERM on. What a killed supervisor leaves comes to this one, an ended worker with
+its exit code; so an end stays unseen only where both are killed. If this one alone is killed, the
+supervisor goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runai.hub_service.clusters.local import notes, supervisor
+else:
+    # Isolated Python does not look beside the program; last, so that we shadow no library.
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    import notes
+    import supervisor
+
+OURS = 1
+"""Our byte of the lock file, beside the supervisor's: whoever of the two lives holds the start."""
+LOOK_EVERY_S = 0.01
+
+
+def main(directory: str, status_fd: int) -> None:
+    """Live as long as the supervisor, and until its worker's end is known."""
+    if not supervisor.take_lock(directory, OURS):
+        return
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    supervisor.adopt_orphans()
+    child = os.fork()
+    if child == 0:
+        supervisor.Supervisor(directory, status_fd, notes.Notes(directory)).run()
+        return
+    os.close(status_fd)  # it reads its end when the supervisor has closed it
+    told = False
+
+    def pass_on(_number: int, _frame: object) -> None:
+        nonlocal told
+        told = True
+        os.kill(child, signal.SIGTERM)  # not reaped yet: the number is still its own
+
+    signal.signal(signal.SIGTERM, pass_on)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.waitpid(child, 0)
+    bear_witness(directory, told=told)
+
+
+def bear_witness(directory: str, *, told: bool) -> None:
+    """Write down how the worker ended if the supervisor left it to us."""
+    try:
+        with open(f"{directory}/process.json", "rb") as file:  # noqa: PTH123
+            worker: int = json.load(file)["pid"]
+    except FileNotFoundError:
+        return  # it never ran
+    until = time.monotonic() + supervisor.HOPELESS_AFTER_S
+    try:
+        while (found := os.waitpid(worker, os.WNOHANG))[0] == 0 and time.monotonic() < until:
+            time.sleep(LOOK_EVERY_S)  # the kernel is killing it: milliseconds, but for a driver
+    except ChildProcessError:
+        return  # the supervisor has reaped it, and writes before it does
+    exit_code = os.waitstatus_to_exitcode(found[1])
+    if found[0] == worker and exit_code != -signal.SIGKILL:
+        # By SIGKILL it ended with its supervisor: how it would have gone on nobody knows.
+        note = notes.Notes(directory)
+        note.tell("ended.json", {"exit_code": exit_code, "told": told, "text": ""})
+        note.until_written()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,33 @@
+"""Where the rows of a cluster outlive its process: what `recorded` asks of a store."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from runai.hub_service.clusters.records import HistoryEvent, ProjectRecord, WorkloadId
+from runai.hub_service.clusters.row import Row
+
+__all__ = ["Store"]
+
+
+class Store(Protocol):
+    """Where rows and projects outlive the process; `save` is one transaction, then durable."""
+
+    def rows(self) -> Iterable[Row]:
+        """Return all workloads, oldest first."""
+
+    def projects(self) -> Iterable[ProjectRecord]:
+        """Return all projects, oldest first."""
+
+    def save(
+        self,
+        rows: Sequence[Row] = (),
+        *,
+        gone: Sequence[WorkloadId] = (),
+        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
+        projects: Sequence[ProjectRecord] = (),
+        gone_projects: Sequence[str] = (),
+    ) -> None:
+        """Write these rows, forget those, add to the history; Unavailable where nothing can be."""
+
+    def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
+        """Return what happened to a workload, oldest first."""

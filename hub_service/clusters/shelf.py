@@ -1,0 +1,191 @@
+"""The rows of a cluster, with what is looked up often, so that a change costs what has changed.
+
+Tens of thousands of jobs wait while a few change: who submits, who asks and each cycle must not
+look at all of them. Knows no storage and no rules. Kept by `recorded`.
+"""
+
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence, ValuesView
+
+from runai.hub_service.clusters import lifecycle, picture
+from runai.hub_service.clusters.elastic_state import ElasticRules
+from runai.hub_service.clusters.keeping import Finished, Keeping
+from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, WorkloadSpec
+from runai.hub_service.clusters.row import ACTIVE, Row
+from runai.hub_service.scheduler.model import Wait, Workload
+
+__all__ = ["Shelf"]
+
+FORGOTTEN_AT_ONCE = 5
+"""Each is a write to the disk, for which others wait."""
+
+
+class Shelf(MutableMapping[WorkloadId, Row]):
+    """All rows by their names, oldest first."""
+
+    def __init__(self, rows: Iterable[Row], keeping: Keeping) -> None:
+        """Take over what a store has kept; `keeping` says for how long what is finished stays."""
+        self._rows: dict[WorkloadId, Row] = {}
+        self._records: list[WorkloadRecord] = []
+        self._places: dict[WorkloadId, int] = {}
+        """Of each record in the list of them."""
+        self._told_otherwise: dict[WorkloadId, None] = {}
+        """Whose records are others since that list was made; new ones as they came."""
+        self._holding: dict[WorkloadId, None] = {}
+        self._timed: dict[WorkloadId, None] = {}
+        self._begun: set[WorkloadId] = set()
+        self._by_key: dict[tuple[str, str], list[WorkloadId]] = {}
+        self._drawn: dict[WorkloadId, Workload] = {}
+        self._to_draw: set[WorkloadId] = set()
+        self._sized: set[WorkloadId] = set()
+        """Elastic ones: what is drawn of them depends on the time, too."""
+        self.said: dict[WorkloadId, Wait] = {}
+        """What the last plan said of those that wait, as far as their rows say it: `plans` asks."""
+        self._finished = Finished(keeping)
+        for row in rows:
+            self[row.id] = row
+        # They come as they were submitted, and are forgotten as they ended.
+        self._finished = Finished(keeping)
+        for row in sorted(self._rows.values(), key=lambda row: row.record.finished or 0.0):
+            self._note_end(row)
+
+    # -- the mapping -----------------------------------------------------------------------------
+
+    def __getitem__(self, workload: WorkloadId) -> Row:
+        return self._rows[workload]
+
+    def __contains__(self, workload: object) -> bool:
+        return workload in self._rows
+
+    def __iter__(self) -> Iterator[WorkloadId]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def row(self, workload: WorkloadId) -> Row | None:
+        """Return a row, if there is such a workload; `get` would try and fail first."""
+        return self._rows.get(workload)
+
+    def values(self) -> ValuesView[Row]:
+        """Return all rows, oldest first; as quick as a plain dictionary."""
+        return self._rows.values()
+
+    def __setitem__(self, workload: WorkloadId, row: Row) -> None:
+        known = self._rows.get(workload)
+        self.say(row)
+        self._to_draw.add(workload)
+        _keep(self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers))
+        _keep(self._timed, workload, wanted=lifecycle.next_due(row) is not None)
+        if row.record.elastic is not None:
+            self._sized.add(workload)
+        if row.record.attempts and row.spec.kind == "job":
+            self._begun.add(workload)
+        self._note_end(row)
+        if known is None and row.spec.key:
+            self._by_key.setdefault(_key(row.spec), []).append(workload)
+
+    def __delitem__(self, workload: WorkloadId) -> None:
+        row = self._rows.pop(workload)
+        self._places.clear()  # all that come after it move up
+        self._told_otherwise[workload] = None
+        self._holding.pop(workload, None)
+        self._timed.pop(workload, None)
+        self._drawn.pop(workload, None)
+        self.said.pop(workload, None)
+        self._finished.discard(workload, row.spec.user)
+        for named in (self._to_draw, self._sized, self._begun):
+            named.discard(workload)
+        if row.spec.key:
+            same = self._by_key[_key(row.spec)]
+            same.remove(workload)
+            if not same:
+                del self._by_key[_key(row.spec)]
+
+    def say(self, row: Row) -> None:
+        """Put a row whose place in the queue and reason alone are others."""
+        self._rows[row.id] = row
+        self._told_otherwise[row.id] = None
+        self.said.pop(row.id, None)
+
+    # -- what is looked up -----------------------------------------------------------------------
+
+    def records(self) -> Sequence[WorkloadRecord]:
+        """Return all records, oldest first; the same object until something changes."""
+        if not self._told_otherwise:
+            return self._records
+        if self._places:
+            # Who has the list may keep it: the next is another, and a copy costs next to nothing.
+            self._records = list(self._records)
+            for workload in self._told_otherwise:
+                self._put_record(workload, self._rows[workload].record)
+        else:
+            self._records = [row.record for row in self._rows.values()]
+            self._places = {workload: place for place, workload in enumerate(self._rows)}
+        self._told_otherwise.clear()
+        return self._records
+
+    def _put_record(self, workload: WorkloadId, record: WorkloadRecord) -> None:
+        place = self._places.get(workload)
+        if place is None:
+            self._places[workload] = len(self._records)
+            self._records.append(record)
+        else:
+            self._records[place] = record
+
+    def holding(self) -> Iterator[Row]:
+        """Yield the rows that have processes, or may have."""
+        return (self._rows[workload] for workload in self._holding)
+
+    def timed(self) -> Iterator[Row]:
+        """Yield the rows for which time alone has something in store."""
+        return (self._rows[workload] for workload in list(self._timed))
+
+    def outlived(self, now: float) -> Iterator[WorkloadId]:
+        """Yield finished workloads that are to be forgotten by now; each is to go at once."""
+        for _ in range(FORGOTTEN_AT_ONCE):
+            due = self._finished.next()
+            if due is None or due[0] > now:
+                break
+            yield due[1]
+
+    def next_due(self) -> float | None:
+        """Return when time alone brings something next; None: never."""
+        found = [lifecycle.next_due(row) for row in self.timed()]
+        due = self._finished.next()
+        found += [due[0]] if due is not None else []
+        return min((when for when in found if when is not None), default=None)
+
+    def begun(self) -> Iterator[Row]:
+        """Yield the jobs that were ever started."""
+        return (self._rows[workload] for workload in self._begun)
+
+    def keyed(self, user: str, key: str) -> Sequence[WorkloadRecord]:
+        """Return what a user has submitted under a key; nothing without one."""
+        found = self._by_key.get((user, key), ()) if key else ()
+        return [self._rows[workload].record for workload in found]
+
+    def for_core(self, now: float, rules: ElasticRules) -> tuple[Workload, ...]:
+        """Draw what the core is to see: what has not changed is the same object as before."""
+        for workload in self._to_draw | self._sized:
+            drawn = picture.workload_for_core(self._rows[workload], now, rules)
+            if drawn is None:
+                self._drawn.pop(workload, None)
+            elif drawn != self._drawn.get(workload):
+                self._drawn[workload] = drawn
+        self._to_draw.clear()
+        return tuple(self._drawn.values())
+
+    def _note_end(self, row: Row) -> None:
+        if row.record.state.finished and row.record.finished is not None:
+            self._finished.add(row.id, row.spec.user, row.record.finished)
+
+
+def _key(spec: WorkloadSpec) -> tuple[str, str]:
+    return spec.user, spec.key
+
+
+def _keep(named: dict[WorkloadId, None], workload: WorkloadId, *, wanted: bool) -> None:
+    if wanted:
+        named[workload] = None
+    else:
+        named.pop(workload, None)

@@ -1,0 +1,106 @@
+"""Workloads of the past: whose rows, events and requests belong together, and what they say.
+
+A name may have had several workloads, one after the other; each has a series of its own. Pure:
+knows no database. Used by `store` and `ledger`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from runai.hub_service.ledger.totals import Series, Totals
+
+__all__ = ["Asked", "Past", "merged", "past_of"]
+
+
+class Asked(NamedTuple):
+    """What a workload asked for."""
+
+    submitted: int
+    """Unix seconds, rounded down as a snapshot's are."""
+    text: str
+    """A line of JSON (`runai.hub_service.past_requests`)."""
+    starts: int
+    """How often it was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A workload as the ledger remembers it, whether or not it is still there."""
+
+    workload: str
+    project: str
+    user: str
+    submitted: float
+    """When it was submitted; where that is not known, when it was first heard of, or held."""
+    held_s: float
+    allocated_s: float
+    """GPU-seconds."""
+    is_session: bool
+    """Whether it ended as only sessions do."""
+    asked: str = ""
+    """What it asked for (`Asked.text`); "" where nobody wrote that down."""
+    starts: int = 1
+
+
+def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[Asked]) -> Past:  # noqa: ANN401  a row of a query
+    """Find, among the events of all that ever had a name, those of the one that held this."""
+    opened = row["opened"]
+    start = max(
+        (n + 1 for n, (at, kind) in enumerate(life) if kind == "deleted" and at < opened), default=0
+    )
+    own = life[start:]
+    stop = next((n for n, (_, kind) in enumerate(own) if kind == "deleted"), len(own))
+    first = own[0][0] if own[:stop] else opened
+    asked = _latest_before(opened, requests)
+    return Past(
+        row["workload"],
+        row["project"],
+        row["user"],
+        min(first, opened) if asked is None else asked.submitted,
+        row["held_s"],
+        row["allocated_s"],
+        any(kind == "ended" for _, kind in own[:stop]),
+        "" if asked is None else asked.text,
+        1 if asked is None else asked.starts,
+    )
+
+
+def merged(
+    stored: Mapping[int, Past],
+    recent: Iterable[tuple[Series, Totals]],
+    events: Mapping[str, Sequence[float]],
+    requests: Mapping[str, Iterable[Asked]],
+) -> list[Past]:
+    """Return what is stored with what is newer in memory, oldest first.
+
+    `events` are the times of what happened, and `requests` what was asked, of each workload, as
+    far as that is not written yet.
+    """
+    found = dict(stored)
+    for series, totals in recent:
+        name, known = series.scope.workload, found.get(series.id)
+        asked = _latest_before(series.opened, requests.get(name, ()))
+        submitted = min(next(iter(events.get(name, ())), series.opened), series.opened)
+        text, starts = "", 1
+        if known is not None:
+            submitted, text, starts = known.submitted, known.asked, known.starts
+        if asked is not None and (not text or asked.submitted >= submitted):
+            submitted, text, starts = asked
+        found[series.id] = Past(
+            name,
+            series.scope.project,
+            series.scope.user,
+            submitted,
+            totals.held_s,
+            totals.allocated_s,
+            is_session=known is not None and known.is_session,
+            asked=text,
+            starts=starts,
+        )
+    return sorted(found.values(), key=lambda past: (past.submitted, past.workload))
+
+
+def _latest_before(opened: float, requests: Iterable[Asked]) -> Asked | None:
+    """Return what the one asked that first held something at this time."""
+    return max((one for one in requests if one.submitted <= opened), default=None)

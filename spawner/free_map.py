@@ -1,0 +1,65 @@
+"""The map of the GPUs on the spawn form: how much of each is free now.
+
+Pure: an overview becomes what the template draws. Called by `form`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from runai.hub_service.api.schemas import DeviceView, NodeView
+
+__all__ = ["FreeMap", "FreeNode", "free_map"]
+
+MOST_DEVICES: Final = 64
+"""More are not drawn one by one: the sentence remains."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeNode:
+    """A machine's devices: the part of each that is taken, 0 to 1; None: it is taken out."""
+
+    name: str
+    taken: tuple[float | None, ...]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class FreeMap:
+    """What is free, in a sentence and machine by machine."""
+
+    words: str = ""
+    nodes: Sequence[FreeNode] = ()
+
+
+def free_map(nodes: Sequence[NodeView]) -> FreeMap:
+    """Draw what is free now; nothing where there are no devices."""
+    devices = [device for node in nodes for device in node.devices]
+    if not devices:
+        return FreeMap()
+    whole = sum(_free(device) == 1 for device in devices)
+    words = f"{_number(sum(map(_free, devices)))} of {len(devices)} GPUs free now"
+    words += f", {whole} of them whole" if 0 < whole < len(devices) else ""
+    drawn = [] if len(devices) > MOST_DEVICES else [_node(n) for n in nodes if n.devices]
+    return FreeMap(words, drawn)
+
+
+def _node(node: NodeView) -> FreeNode:
+    free = [f"GPU {device.device}: {_state(device)}" for device in node.devices]
+    return FreeNode(
+        node.name,
+        tuple(1 - _free(device) if device.healthy else None for device in node.devices),
+        f"{node.name}, {'; '.join(free)}",
+    )
+
+
+def _state(device: DeviceView) -> str:
+    return f"{_number(_free(device))} free" if device.healthy else "taken out"
+
+
+def _free(device: DeviceView) -> float:
+    return max(0.0, 1 - device.allocated) if device.healthy else 0.0
+
+
+def _number(amount: float) -> str:
+    return f"{round(amount, 2):g}"

@@ -1,0 +1,72 @@
+"""The table of who may do what (tests/authz.yaml), and what it promises each role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+__all__ = ["ACTORS", "ROWS", "TABLE", "USERS", "asked", "expected", "judged", "name_of"]
+
+TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("authz.yaml").read_text())
+ROWS: list[dict[str, Any]] = TABLE["rows"]
+
+ACTORS = {
+    "owner": "ana",
+    "member": "mia",
+    "reader": "ro",
+    "project admin": "vic",
+    "admin": "root",
+    "outsider": "nel",
+    "hub": "hub",
+    "agent": "agent",
+    "worker": "worker",
+}
+USERS = ("owner", "member", "reader", "project admin", "admin", "outsider")
+
+
+def name_of(row: dict[str, Any]) -> str:
+    said = {**row.get("path", {}), **row.get("query", {}), **row.get("body", {})}
+    return " ".join([row["route"], *(f"{k}={v}" for k, v in said.items() if v)])
+
+
+def let_in(row: dict[str, Any]) -> set[str]:
+    who = {*ACTORS, "service"} if row["who"] == "anybody" else set(row["who"])
+    return who | set(USERS) if "user" in who else who
+
+
+def expected(row: dict[str, Any], role: str) -> str:
+    """Return what becomes of a request of a role: let in, sent to the login, or the status."""
+    if "anybody" in row.get("asked", ()):
+        return "400"
+    if role == "nobody":
+        if row["who"] == "anybody":
+            return "let in"
+        return "sent to the login" if row.get("page") else "401"
+    if role in let_in(row):  # a JupyterHub's service is in no row: it may ask for nothing
+        return "let in"
+    if role in row.get("asked", ()):
+        return "400"
+    return "404" if role in row.get("hidden", ()) else "403"
+
+
+def asked(row: dict[str, Any], **places: str) -> dict[str, Any]:
+    """Return a row as a request; `places` are said instead of what stands in the table."""
+    method, path = row["route"].split()
+    given = {name: places.get(name, value) for name, value in row.get("path", {}).items()}
+    body = row.get("body")
+    if body is not None:
+        body = {name: places.get(name, value) for name, value in body.items()}
+    url = path.format(**given).lstrip("/")
+    return {"method": method, "url": url, "json": body, "params": row.get("query")}
+
+
+def judged(reply: httpx.Response) -> str:
+    if reply.status_code == httpx.codes.FOUND:
+        at_login = "/login" in reply.headers["location"]
+        return "sent to the login" if at_login else "let in"
+    # 409: let in, but the workload is not in the state for it.
+    refused = reply.status_code in {400, 401, 403, 404, 405, 422}
+    return str(reply.status_code) if refused or reply.status_code >= 500 else "let in"

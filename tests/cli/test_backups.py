@@ -1,0 +1,129 @@
+"""`runai backup` copies a platform that runs; `runai restore` puts it back, losing nothing."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from labs import local_lab
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.clusters.records import ProjectSpec
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> DataDirectory:
+    directory = DataDirectory(tmp_path / "data")
+    directory.prepare(system_users=False)
+    return directory
+
+
+@pytest.fixture
+def backup(runai, platform):
+    """Return a function that makes a backup and returns its folder."""
+
+    def make() -> Path:
+        result = runai("backup", "--data-dir", str(platform.root))
+        assert result.exit_code == 0, result.output
+        return Path(result.stdout.strip())
+
+    return make
+
+
+async def test_a_backup_of_a_running_platform_is_whole_and_private(platform, backup, tmp_path):
+    async with local_lab(tmp_path) as lab:
+        await lab.cluster.submit([lab.job()])
+
+        made = backup()
+
+        store = SqliteStore(made / "cluster.sqlite")
+        assert [row.id for row in store.rows()] == ["vision/exp"]
+        store.close()
+    told = json.loads((made / "backup.json").read_text())
+    assert told["databases"] == ["cluster.sqlite"]
+    assert (made / "secrets/hub_token").read_text() == (platform.secrets / "hub_token").read_text()
+    modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in (made, *made.rglob("*.sqlite"))}
+    assert modes == {0}
+
+
+async def test_what_was_deleted_comes_back_and_what_was_there_goes_aside(
+    runai, platform, backup, tmp_path
+):
+    async with local_lab(tmp_path, forget=False) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        await lab.cluster.submit([lab.job()])
+        made = backup()
+        await lab.cluster.delete("vision/exp", by="ana")
+        await lab.cluster.submit([lab.job("later")])
+
+    result = runai("restore", str(made), "--data-dir", str(platform.root))
+
+    assert result.exit_code == 0, result.output
+    store = SqliteStore(platform.root / "cluster.sqlite")
+    assert [row.id for row in store.rows()] == ["vision/exp"]
+    store.close()
+    (aside,) = platform.root.glob("before-restore-*")
+    before = SqliteStore(aside / "cluster.sqlite")
+    assert [row.id for row in before.rows()] == ["vision/later"]
+    before.close()
+    assert (platform.secrets / "hub_token").exists()
+
+
+async def test_workers_that_the_backup_does_not_know_are_not_left_running(
+    runai, platform, backup, tmp_path
+):
+    async with local_lab(tmp_path, forget=False) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        made = backup()
+        spec = lab.job("later", grace_seconds=1)
+        await lab.started(spec)
+
+    refused = runai("restore", str(made), "--data-dir", str(platform.root))
+    assert refused.exit_code == 1
+    assert "Workers run that this backup does not know: vision/later-0." in refused.stderr
+
+    result = runai("restore", str(made), "--data-dir", str(platform.root), "--stop-unknown")
+
+    assert result.exit_code == 0, result.output
+    assert "stopped: vision/later-0" in result.stdout
+    # A later job of that name finds nothing of it.
+    assert not list((platform.root / "jobs").glob("vision/later/attempt-*"))
+
+
+def test_a_platform_that_runs_is_not_restored(runai, platform, backup):
+    SqliteStore(platform.root / "cluster.sqlite").close()
+    made = backup()
+    platform.lock("http://127.0.0.1:8000/")
+
+    result = runai("restore", str(made), "--data-dir", str(platform.root))
+
+    assert result.exit_code == 1
+    assert "A platform runs on" in result.stderr
+
+
+def test_a_broken_backup_is_refused_before_anything_is_touched(runai, platform, backup):
+    SqliteStore(platform.root / "cluster.sqlite").close()
+    made = backup()
+    (made / "cluster.sqlite").write_bytes(b"not a database, though as long as one" * 1000)
+
+    result = runai("restore", str(made), "--data-dir", str(platform.root))
+
+    assert result.exit_code == 1
+    assert "cluster.sqlite is broken" in result.stderr
+    with sqlite3.connect(platform.root / "cluster.sqlite") as connection:
+        assert connection.execute("SELECT count(*) FROM workloads").fetchone() == (0,)
+    connection.close()
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_where_there_is_none_it_is_said(command, runai, tmp_path):
+    arguments = [str(tmp_path)] if command == "restore" else []
+
+    result = runai(command, *arguments, "--data-dir", str(tmp_path / "none"))
+
+    assert result.exit_code == 1
+    assert "no backup of a platform" in result.stderr or "There is no platform" in result.stderr

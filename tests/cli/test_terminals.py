@@ -1,0 +1,218 @@
+"""What is for eyes at a terminal is on terminals alone: colours, and that a command is at work.
+
+Each command runs as a process, once on a real pseudo-terminal and once into a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from waiting import eventually
+
+RUNAI = [sys.executable, "-m", "runai.hub_service.cli"]
+SLEEP = ["--", "sleep", "600"]
+COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
+"""A bar hides the cursor and gives it back."""
+
+
+class Terminal:
+    """A pseudo-terminal and all that was written on it."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = os.openpty()
+        self.screen = b""
+
+    def read(self) -> bool:
+        """Read what comes next; False: nobody holds the other end any more."""
+        try:
+            read = os.read(self.ours, 1 << 16)
+        except OSError:
+            return False
+        self.screen += read
+        return bool(read)
+
+    def until(self, text: bytes) -> None:
+        while text not in self.screen:
+            assert self.read(), f"it ended without {text!r}: {self.screen!r}"
+
+    def rest(self) -> bytes:
+        while self.read():
+            pass
+        return self.screen
+
+
+@contextmanager
+def on_terminal(
+    program: list[str], environment: Mapping[str, str], *, stdout: int | None = None
+) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
+    """Run a program on a terminal; `stdout` elsewhere, if that is given."""
+    terminal = Terminal()
+    # Not the settings of who runs the tests: NO_COLOR, a narrow window.
+    told = {"TERM": "xterm-256color", "COLUMNS": "120", "PATH": os.environ["PATH"], **environment}
+    running = subprocess.Popen(
+        program,
+        stdin=subprocess.PIPE,
+        stdout=terminal.theirs if stdout is None else stdout,
+        stderr=terminal.theirs,
+        env=told,
+    )
+    os.close(terminal.theirs)
+    try:
+        yield terminal, running
+    finally:
+        assert running.stdin is not None
+        running.stdin.close()
+        running.kill()
+        running.wait()
+        os.close(terminal.ours)
+
+
+# -- colours -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["list"], id="list"),
+        pytest.param(["list", "-o", "wide"], id="list wide"),
+        pytest.param(["list", "projects"], id="list projects"),
+        pytest.param(["list", "nodes"], id="list nodes"),
+        pytest.param(["describe", "exp1"], id="describe"),
+        pytest.param(["describe", "node", "localhost"], id="describe node"),
+        pytest.param(["describe", "project", "vision"], id="describe project"),
+        pytest.param(["top", "jobs", "--once"], id="top"),
+        pytest.param(["doctor"], id="doctor"),
+    ],
+)
+def test_colours_are_for_terminals_only_and_the_words_are_the_same(bob, arguments):
+    bob("submit", "exp1", "-g", "1", *SLEEP)
+    eventually(lambda: bob.described("exp1")["state"] == "running")
+    if "node" in arguments:
+        arguments = [*arguments[:-1], bob.described("exp1")["workers"][0]["node"]]
+    environment = {"HOME": os.environ["HOME"], **bob.environment}
+    piped = subprocess.run(
+        [*RUNAI, *arguments],
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        check=False,
+    )
+    with on_terminal([*RUNAI, *arguments], environment) as (terminal, _):
+        seen = terminal.rest()
+
+    assert b"\x1b" not in piped.stdout + piped.stderr
+    assert COLOUR.search(seen)
+    first = piped.stdout.split(maxsplit=1)[0]
+    assert first in COLOUR.sub(b"", seen)
+
+
+def test_json_has_no_colours_on_a_terminal_either(bob):
+    with on_terminal([*RUNAI, "list", "-o", "json"], bob.environment) as (terminal, _):
+        assert b"\x1b" not in terminal.rest()
+
+
+def test_no_color_is_heeded(bob):
+    bob("submit", "exp1", *SLEEP)
+    environment = {**bob.environment, "NO_COLOR": "1"}
+    with on_terminal([*RUNAI, "list"], environment) as (terminal, _):
+        assert not re.search(rb"\x1b\[(3|4|9|10)\d", terminal.rest())
+
+
+# -- at work -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent_hub() -> Iterator[socket.socket]:
+    """Listen as a hub that takes calls and answers none, until it is closed."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def address(of: socket.socket) -> str:
+    return f"http://127.0.0.1:{of.getsockname()[1]}/"
+
+
+SLOW = [
+    pytest.param(["login", "{hub}", "--token", "t"], "Asking", id="login"),
+    pytest.param(["doctor"], "Examining this computer", id="doctor"),
+    pytest.param(["usage"], "Adding up", id="usage"),
+    pytest.param(["schedule", "--live"], "Asking the scheduler", id="schedule"),
+    pytest.param(["simulate", "--history", "7d"], "Asking for the history", id="simulate"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), SLOW)
+def test_what_takes_longer_than_a_second_says_so_on_a_terminal(home, silent_hub, arguments, words):
+    hub = address(silent_hub)
+    program = [*RUNAI, *(each.format(hub=hub) for each in arguments)]
+    environment = {
+        "HOME": str(home),
+        "JUPYTERHUB_API_TOKEN": "t",
+        "RUNAI_API_URL": f"{hub}services/runai/",
+    }
+    with on_terminal(program, environment, stdout=subprocess.DEVNULL) as (terminal, running):
+        terminal.until(words.encode())
+        assert HIDDEN in terminal.screen
+        silent_hub.close()  # who was not answered is refused now
+        running.terminate()
+
+
+def test_the_bar_is_gone_when_the_work_is_done(home, silent_hub):
+    program = [*RUNAI, "login", address(silent_hub), "--token", "t"]
+    with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
+        call, _ = silent_hub.accept()
+        terminal.until(b"Asking")
+        silent_hub.close()
+        call.close()
+        seen = terminal.rest()
+        assert running.wait(60) == 1
+
+    assert seen.rindex(HIDDEN) < seen.rindex(SHOWN)
+    after = seen[seen.rindex(SHOWN) :]
+    assert b"Nothing answers" in after
+    assert b"Asking" not in after
+
+
+FILLED = """
+import sys
+from runai.hub_service.cli.at_work import at_work
+with at_work("Copying") as tell:
+    tell("ledger.sqlite", 30, 100)
+    sys.stdin.readline()  # so long
+print("done", flush=True)
+"""
+
+
+def test_what_is_told_fills_the_bar(home):
+    program = [sys.executable, "-c", FILLED]
+    with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
+        terminal.until(b"Copying: ledger.sqlite")
+        assert running.stdin is not None
+        running.stdin.write(b"\n")
+        running.stdin.flush()
+        terminal.until(b"done")
+
+
+def test_into_a_pipe_goes_nothing_of_it(home: Path, silent_hub):
+    with subprocess.Popen(
+        [*RUNAI, "login", address(silent_hub), "--token", "t"],
+        env={"PATH": os.environ["PATH"], "HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as running:
+        call, _ = silent_hub.accept()
+        silent_hub.close()
+        call.close()
+        said, _ = running.communicate(timeout=60)
+
+    assert b"Nothing answers" in said
+    assert b"\x1b" not in said

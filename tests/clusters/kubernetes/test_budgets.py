@@ -1,0 +1,114 @@
+"""Disruption budgets: whom one keeps is not stopped, somebody else is, and everybody is told.
+
+The budgets are the API server's own: it refuses the eviction (429), as it does to `kubectl drain`.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from clusters.kubernetes.sharing_world import events, sentence
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+TRACKING = "batch.kubernetes.io/job-tracking"
+
+
+def plain(name: str, priority: int = 50):
+    """Return a Job of two pods, each a workload of its own: they are evicted, not suspended."""
+    made = job(name, workers=2, project="patty", annotations={"runai/priority": str(priority)})
+    del made["spec"]["podFailurePolicy"], made["spec"]["podReplacementPolicy"]
+    return made
+
+
+def running(namespace, of: str) -> list[str]:
+    return [
+        str(p["metadata"]["name"])
+        for p in namespace.pods(of)
+        if p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"]
+    ]
+
+
+def budget(lab, eventually, of: str, least: int) -> str:
+    """Have so many pods of a Job kept; return where the budget is."""
+    path = f"/apis/policy/v1/namespaces/{lab.namespace.name}/poddisruptionbudgets"
+    chosen = {"matchLabels": {"batch.kubernetes.io/job-name": of}}
+    spec = {"minAvailable": least, "selector": chosen}
+    lab.plane.request("POST", path, {"metadata": {"name": of}, "spec": spec})
+
+    def counts() -> bool:
+        found = lab.plane.request("GET", f"{path}/{of}").get("status", {})
+        return bool(found.get("currentHealthy") == 2 and found["expectedPods"] == 2)
+
+    eventually(counts, what="the budget knows its pods")
+    return f"{path}/{of}"
+
+
+def are_counted(namespace, of: str) -> bool:
+    """Tell whether the Job's controller is still to count each of its pods."""
+    metadata = [p["metadata"] for p in namespace.pods(of)]
+    return all(TRACKING in m.get("finalizers", ()) for m in metadata) and not any(
+        "runai/leaving" in m["annotations"] for m in metadata
+    )
+
+
+def test_another_is_stopped_for_whom_a_budget_keeps(lab, rights, eventually):
+    lab.node("gpu-0", gpus=4)
+    lab.project("bob", quota=2)
+    lab.project("patty")
+    work = lab.namespace
+    work.create(plain("kept", priority=25))  # it would go first
+    work.create(plain("other"))
+
+    with Scheduler(rights):
+        eventually(
+            lambda: len(running(work, "kept")) == len(running(work, "other")) == 2, what="both run"
+        )
+        before = running(work, "kept")
+        budget(lab, eventually, "kept", least=2)
+        work.create(pod("owner", 2, project="bob"))
+        eventually(lambda: work.node_of("owner"), what="bob has his GPUs")
+        told = eventually(lambda: events(work, "Kept"), what="who was spared is told")
+        eventually(lambda: are_counted(work, "kept"), what="it is counted as before")
+        assert running(work, "kept") == before
+        for name in before:
+            work.finish(name)
+        status = eventually(
+            lambda: s if (s := work.job("kept")["status"]).get("succeeded") == 2 else None,
+            what="it is complete",
+        )
+
+    assert told[0].startswith(f"was to be stopped for bob/{work.name}.owner, but stays: ")
+    assert "The disruption budget kept needs 2 healthy pods and has 2 currently" in told[0]
+    assert status.get("failed", 0) == 0
+
+
+def test_who_waits_for_that_is_told_and_has_his_gpus_when_the_budget_allows_it(
+    lab, rights, eventually
+):
+    lab.node("gpu-0", gpus=2)
+    lab.project("bob", quota=2)
+    lab.project("patty")
+    work = lab.namespace
+    work.create(plain("kept"))
+    ahead = 0.0
+    started = time.time()
+
+    with Scheduler(rights, clock=lambda: started + ahead):
+        eventually(lambda: len(running(work, "kept")) == 2, what="it runs")
+        path = budget(lab, eventually, "kept", least=2)
+        work.create(pod("owner", 2, project="bob"))
+        eventually(
+            lambda: "stays: The disruption budget kept" in sentence(work.pod("owner")),
+            what="bob is told who stays",
+        )
+        assert len(running(work, "kept")) == 2
+        lab.plane.request("DELETE", path)
+        ahead = 3600.0
+        eventually(lambda: work.node_of("owner"), what="bob has his GPUs")
+
+    assert work.job("kept")["status"].get("failed", 0) == 0

@@ -1,0 +1,164 @@
+"""`runai doctor` in the pod of a service: what its cluster lacks, each with how to mend it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chart.rights import Right, whole, without
+from clusters.kubernetes.test_service import LEASE, TOKEN, Service
+from control_plane.lab import ClusterLab
+from control_plane.objects import pod
+from control_plane.plane import ControlPlane
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]  # a process for each look
+
+PODS = "/api/v1/namespaces/runai/pods"
+Found = dict[str, list[dict[str, str]]]
+Doctor = Callable[..., Found]
+
+
+@pytest.fixture
+def doctor(lab: ClusterLab, free_port, tmp_path: Path) -> Doctor:
+    """Run it as in the pod of a service with these rights; findings by subject."""
+
+    def examine(rights: Path, **settings: str) -> Found:
+        environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))},
+            "HOME": str(tmp_path),
+            "KUBECONFIG": str(rights),
+            "RUNAI_CLUSTER": "kubernetes",
+            "RUNAI_DATA_DIR": str(tmp_path / "data"),
+            "RUNAI_HUB_TOKEN": TOKEN,
+            "RUNAI_JOBS_NAMESPACE": lab.namespace.name,
+            "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{free_port()}",
+            **settings,
+        }
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "runai.hub_service.cli", "doctor", "-o", "json"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        found: list[dict[str, str]] = json.loads(done.stdout)
+        assert done.returncode == any(each["verdict"] == "failure" for each in found)
+        by_subject: dict[str, list[dict[str, Any]]] = {}
+        for each in found:
+            by_subject.setdefault(each["subject"], []).append(each)
+        return by_subject
+
+    return examine
+
+
+@pytest.fixture
+def service(lab: ClusterLab, rights: Path, free_port, tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path / "service", rights, lab.namespace.name, free_port())
+    yield made
+    made.end()
+    lab.forget_projects()
+    lab.forget(LEASE)
+
+
+def verdicts(found: Found, *subjects: str) -> list[str]:
+    return [each["verdict"] for subject in subjects for each in found.get(subject, ())]
+
+
+def test_a_service_as_the_chart_installs_it_lacks_nothing(doctor, service, lab, eventually):
+    eventually(lambda: "leads; listening" in service.log.read_text(), within=300)
+
+    found = doctor(
+        whole(lab.plane, lab.namespace.name), JUPYTERHUB_SERVICE_URL=f"http://{service.address}"
+    )
+
+    subjects = ("API server", "rights", "projects", "leader", "service", "token")
+    assert {each: verdicts(found, each) for each in subjects} == {key: ["ok"] for key in subjects}
+    assert found["token"][0]["text"].startswith("you are hub")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "told"),
+    [
+        (
+            Right("ClusterRole runai-scheduler", "pods/binding", "create"),
+            "it may not create pods --subresource=binding, which it needs to start",
+        ),
+        (
+            Right("ClusterRole runai-scheduler", "customresourcedefinitions", "list"),
+            "it may not list customresourcedefinitions.apiextensions.k8s.io/pytorchjobs.kubeflow",
+        ),
+        (
+            Right("ClusterRole runai-jobs", "jobs", "delete"),
+            "it may not delete jobs.batch in {jobs}, which it needs to submit and delete jobs",
+        ),
+        (
+            Right("Role runai-reservations", "pods", "patch"),
+            "it may not patch pods in runai-reservation, which it needs to hold GPUs",
+        ),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Right) else "",
+)
+def test_a_right_that_is_missing_is_named_with_its_use_and_its_role(doctor, lab, lacking, told):
+    (found,) = doctor(without(lab.plane, lab.namespace.name, lacking))["rights"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"].startswith(told.format(jobs=lab.namespace.name))
+    assert found["mend"].startswith(f"{lacking.role} or its binding is not the chart's: helm")
+
+
+def test_a_cluster_without_our_resource_is_told_to_apply_it(doctor, tmp_path):
+    with ControlPlane() as bare:
+        found = doctor(bare.kubeconfig)
+
+    (projects,) = found["projects"]
+    assert projects["verdict"] == "failure"
+    assert projects["mend"].startswith("kubectl apply --server-side -f helm/crds/projects.yaml")
+    assert found["leader"][0]["text"] == "none has ever led"
+
+
+def test_an_api_server_that_is_away_is_a_failure(doctor, lab, rights, free_port, tmp_path):
+    away = tmp_path / "away"
+    away.write_text(
+        rights.read_text().replace(lab.plane.address, f"https://127.0.0.1:{free_port()}")
+    )
+
+    (found,) = doctor(away)["API server"]
+
+    assert found["verdict"] == "failure"
+    assert "network policies" in found["mend"]
+
+
+def test_a_node_with_gpus_and_no_agent_is_named(doctor, lab, rights, eventually):
+    for node in ("gpu-0", "gpu-1"):
+        lab.node(node, gpus=1)
+    agent = pod("agent-of-gpu-0", 0, nodeName="gpu-0", schedulerName="default-scheduler")
+    agent["metadata"]["labels"] = {"app.kubernetes.io/component": "agent"}
+    lab.plane.request("POST", PODS, agent)
+    try:
+
+        def told() -> str:
+            return str(doctor(rights)["agents"][0]["text"])
+
+        eventually(lambda: told().startswith("none runs on gpu-1:"))
+    finally:
+        lab.forget(f"{PODS}/agent-of-gpu-0")
+
+
+def test_who_waits_to_lead_says_who_leads(doctor, lab, rights):
+    lease = {"metadata": {"name": "runai-scheduler"}, "spec": {"holderIdentity": "runai-7-abc"}}
+    lab.plane.request("POST", LEASE.rpartition("/")[0], lease)
+    try:
+        found = doctor(rights)
+    finally:
+        lab.forget(LEASE)
+
+    assert found["leader"][0]["text"] == "runai-7-abc leads; this one waits"
+    assert "service" not in found

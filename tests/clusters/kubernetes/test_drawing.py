@@ -1,0 +1,123 @@
+"""One snapshot after the other: what has not changed is the same object, and nothing else differs.
+
+Pure: pods come, are bound, stop and go as drawn by Hypothesis, without a control plane.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusters.kubernetes.worlds import a_job, a_machine, a_pod
+from runai.hub_service.clusters.kubernetes.grouping import Grouping
+from runai.hub_service.clusters.kubernetes.objects import Pod
+from runai.hub_service.clusters.kubernetes.picture import Drawing, Promise, World
+from runai.hub_service.clusters.kubernetes.placement import Demands, Taint
+from runai.hub_service.clusters.kubernetes.slots import Slots
+from runai.hub_service.scheduler.model import Project, Snapshot
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+GANG = a_job("gang", 2)
+NODES = ("gpu-0", "gpu-1")
+GPUS = 3
+CARDS = "rdma/hca"
+TAINTS = (Taint("closed", "", "NoSchedule"),)
+
+names = st.sampled_from(["a", "b", "c", "d"])
+pods = st.builds(
+    lambda name, node, gpus, cards, bound, deleted, scheduler: a_pod(
+        name,
+        node=node,
+        gpus=gpus,
+        demands=Demands(stock=((CARDS, cards),) if cards else ()),
+        bound=float(bound) if node else None,
+        deleted=900.0 if deleted and node else None,
+        **({"scheduler": scheduler} if scheduler else {}),
+    ),
+    names,
+    st.sampled_from(["", *NODES]),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(0, 5),
+    st.booleans(),
+    st.sampled_from(["", "", "default-scheduler"]),
+)
+workers = st.builds(
+    lambda index, node: a_pod(f"gang-{index}", of=GANG, node=node, bound=1.0 if node else None),
+    st.integers(0, 1),
+    st.sampled_from(["", *NODES]),
+)
+crowds = st.lists(pods | workers, max_size=6, unique_by=lambda pod: pod.uid)
+
+
+def world(there: list[Pod], slots: Slots, **fields: Any) -> World:
+    return World(
+        machines=[a_machine(name, GPUS, stock={CARDS: 2}) for name in NODES],
+        pods=there,
+        groups=Grouping().groups(there, {GANG.uid: GANG}, {}, "default"),
+        projects=[Project(name="vision", quota=MilliGpu(4000))],
+        devices=slots.held(there),
+        **fields,
+    )
+
+
+@given(st.lists(st.tuples(crowds, names, st.sampled_from([None, 950.0])), min_size=1, max_size=5))
+def test_a_drawing_that_is_kept_shows_what_a_new_one_would(
+    course: list[tuple[list[Pod], str, float | None]],
+) -> None:
+    kept, slots = Drawing(), Slots()
+    before = Snapshot()
+    for now, (there, promised, since) in enumerate(course):
+        found = world(
+            there,
+            slots,
+            promises={f"uid-{promised}": Promise("gpu-0", (0,))},
+            broken_since={} if since is None else {"vision/lab.gang": since},
+        )
+        shown = kept.snapshot(now, found)
+
+        assert shown == Drawing().snapshot(now, found)
+        old = {workload.name: workload for workload in before.workloads}
+        for workload in shown.workloads:
+            assert workload is old.get(workload.name) or workload != old.get(workload.name)
+        before = shown
+
+
+def test_other_nodes_are_another_picture() -> None:
+    kept, pod = Drawing(), a_pod("a")
+    anywhere = replace(world([pod], Slots()), machines=[a_machine("gpu-0")])
+    nowhere = replace(anywhere, machines=[replace(anywhere.machines[0], taints=TAINTS)])
+
+    assert kept.snapshot(1, anywhere).workloads[0].workers[0].nodes is None
+    assert kept.snapshot(2, nowhere).workloads[0].workers[0].nodes == ()
+
+
+def test_who_takes_the_last_of_a_stock_changes_the_picture_of_those_who_ask_for_it() -> None:
+    kept, one, two = Drawing(), Demands(stock=((CARDS, 1),)), Demands(stock=((CARDS, 2),))
+    waiting = [a_pod("a"), a_pod("b", demands=one), a_pod("c", demands=two)]
+    before = kept.snapshot(1, world(waiting, Slots())).workloads
+    taker = a_pod("d", demands=one, node="gpu-0", bound=1.0)
+    after = kept.snapshot(2, world([*waiting, taker], Slots())).workloads
+
+    assert [w.workers[0].nodes for w in before] == [None, None, None]
+    assert [w.workers[0].nodes for w in after] == [None, None, ("gpu-1",), None]
+    assert [a is b for a, b in zip(before, after, strict=False)] == [True, True, False]
+
+
+@given(st.lists(st.tuples(crowds, names, st.integers(0, GPUS - 1)), max_size=5))
+def test_no_device_is_counted_twice_whatever_plans_gave(
+    course: list[tuple[list[Pod], str, int]],
+) -> None:
+    slots = Slots()
+    for there, name, device in course:
+        held = slots.held(there)
+        places = [(pod.node, number) for pod in there for number in held.get(pod.uid, ())]
+
+        assert all(count == 1 for count in Counter(places).values())
+        assert all(len(held.get(pod.uid, ())) == (pod.gpus if pod.node else 0) for pod in there)
+        assert slots.held(list(there)) == held
+        slots.hold(f"uid-{name}", "gpu-0", (device,))

@@ -1,0 +1,153 @@
+"""An elastic training in pods, grown, shrunk for an owner, paused, its service killed: all real.
+
+Its workers train with `runai.elastic.torch` as processes of the node's kubelet, hear and tell over
+the service's API with their pods' tokens, and the core decides. Nothing is timed: the training may
+make as many updates as the test allows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allowed_training import AllowedTraining
+from clusters.kubernetes.test_service import LEASE, Service
+from control_plane.lab import allow_jobs
+from control_plane.objects import pod
+from control_plane.processes import NODE, ProcessKubelet
+from runai.elastic.checkpoint import latest
+from runai.hub_service.api.schemas import ScaleRequest, SubmitRequest
+from waiting import eventually
+
+pytestmark = [
+    pytest.mark.kubernetes,
+    pytest.mark.slow,
+    pytest.mark.torch,
+    pytest.mark.timeout(600),
+]
+
+PATIENCE_S = 200
+PROJECTS = "projects: {vision: {quota: 1, members: [ana]}, nlp: {quota: 2, members: [pat]}}"
+HOME = "/home/jovyan"
+
+
+class Story:
+    """A node of three GPUs, a service, and a job of ana's that trains as far as it is allowed."""
+
+    def __init__(self, lab, rights: Path, kubelet: ProcessKubelet, port: int, place: Path) -> None:
+        self.lab, self.kubelet, self.place = lab, kubelet, place
+        self._rights, self._port = rights, port
+        self.job = AllowedTraining("vision/e", place / "training", lambda: self.service.client)
+        self.services = 0
+        self.serve()
+
+    def serve(self) -> None:
+        """Start the service, or another one at the same address."""
+        projects = self.place / "projects.yaml"
+        projects.write_text(PROJECTS)
+        self.services += 1
+        self.service = Service(
+            self.place / f"service-{self.services}",
+            self._rights,
+            self.lab.namespace.name,
+            self._port,
+            RUNAI_API_URL=f"http://127.0.0.1:{self._port}/services/runai/",
+            RUNAI_ELASTIC_GROW_EVERY="0",
+            RUNAI_ELASTIC_PAYS_FROM="off",
+            RUNAI_PROJECTS=str(projects),
+        )
+
+    def notebook(self) -> None:
+        """Start ana's notebook; her jobs keep their checkpoints in its home."""
+        self.lab.namespace.claim("home")
+        server = pod("jupyter", 0, annotations={"hub.jupyter.org/username": "ana"})
+        home = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}
+        server["spec"] |= {"nodeName": NODE, "volumes": [home]}
+        mount = {"name": "home", "mountPath": HOME}
+        server["spec"]["containers"][0]["volumeMounts"] = [mount]
+        self.lab.namespace.create(server)
+        states = {"running", "ended"}
+        eventually(lambda: any(w.state in states for w in self.service.client.workloads()))
+
+    def submit(self) -> None:
+        tests = str(Path(__file__).parents[2])
+        program = self.job.command(sys.executable, str(self.job.directory))
+        self.service.client.submit(
+            SubmitRequest(
+                name="e",
+                project="vision",
+                owner="ana",
+                command=program,
+                workers=3,
+                elastic=True,
+                env={"OMP_NUM_THREADS": "1", "PYTHONPATH": tests},
+            )
+        )
+
+    def takes(self, name: str, gpus: int) -> None:
+        """Let a job of pat's take GPUs."""
+        command = ["sleep", "1000000"]
+        request = SubmitRequest(name=name, project="nlp", owner="pat", command=command, gpus=gpus)
+        self.service.client.submit(request)
+
+    def runs(self, name: str) -> None:
+        client = self.service.client
+        eventually(lambda: client.workload(f"nlp/{name}").state == "running", within=PATIENCE_S)
+
+    def has_saved(self) -> bool:
+        checkpoints = Path(self.job.job().checkpoint_dir).relative_to(HOME)
+        return latest(self.kubelet.volume("home") / checkpoints) is not None
+
+
+@pytest.fixture
+def story(lab, rights, free_port, tmp_path) -> Iterator[Story]:
+    allow_jobs(lab.plane, lab.namespace.name)
+    (tmp_path / "node").mkdir()
+    with ProcessKubelet(lab.plane, tmp_path / "node", gpus=3) as kubelet:
+        lab.node(NODE, gpus=3, status=kubelet.status)
+        told = Story(lab, rights, kubelet, free_port(), tmp_path)
+        yield told
+        told.service.end()
+        lab.forget_projects()
+        lab.forget(LEASE)
+
+
+def test_it_grows_is_scaled_shrinks_for_an_owner_outlives_its_service_pauses_and_loses_nothing(
+    story,
+):
+    story.notebook()
+    story.takes("other", 2)
+    story.runs("other")
+    story.submit()
+    story.job.trains_on(1)
+
+    story.service.client.delete("nlp/other")
+    story.job.trains_on(3)
+
+    story.service.client.scale("vision/e", ScaleRequest(workers=2))
+    story.job.trains_on(2)
+    story.service.client.scale("vision/e", ScaleRequest(workers=3))
+    story.job.trains_on(3)
+
+    story.takes("owner", 1)
+    story.job.trains_on(2)
+    story.runs("owner")
+    assert not story.has_saved(), "nobody waited for one"
+
+    story.service.end()  # kill -9
+    story.serve()
+    story.job.trains_on(2)
+
+    story.service.client.suspend("vision/e")
+    story.job.until("suspended")
+    assert story.has_saved()
+    story.service.client.resume("vision/e")
+    story.job.trains_on(2)
+    done = story.job.to_the_end()
+
+    assert (done.failures, done.pauses, done.exit_code) == (0, 0, 0)
+    assert story.job.has_lost_nothing()
+    assert story.job.sizes() == {1, 2, 3}

@@ -1,0 +1,75 @@
+"""Events are news: they wait for deeds, but not for ever.
+
+Pure: an API that answers when it is told to stands for a busy one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+from clusters.kubernetes.worlds import a_pod
+from runai.hub_service.clusters.kubernetes.api import Api
+from runai.hub_service.clusters.kubernetes.event_queue import TOLD_AT_ONCE, EventQueue
+
+
+class Slow:
+    """Answers one call each time it is let."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._turns = asyncio.Semaphore(0)
+
+    async def create(self, _path: str, body: Mapping[str, Any]) -> None:
+        self.asked.append(body["message"])
+        await self._turns.acquire()
+
+    async def answer(self, calls: int = 1) -> None:
+        for _ in range(calls):
+            self._turns.release()
+        await settled()
+
+
+async def settled() -> None:
+    """Let everybody act who can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def story() -> None:
+    api = Slow()
+    queue = EventQueue(cast("Api", api))
+    running = asyncio.create_task(queue.run())
+    with queue.stepping_back():
+        for number in range(10):
+            queue.tell(a_pod("one"), "Scheduled", str(number))
+        await settled()
+        assert len(api.asked) == 1, "the others leave the API server to what is urgent"
+        await api.answer()
+        assert len(api.asked) == 2, "but news gets through, however long it lasts"
+    await settled()
+    assert len(api.asked) == 1 + TOLD_AT_ONCE
+    await api.answer(10)
+    assert sorted(api.asked) == [str(number) for number in range(10)], "none is lost, or told twice"
+    running.cancel()
+
+
+async def of_one_that_leaves() -> None:
+    api = Slow()
+    queue = EventQueue(cast("Api", api))
+    for number in range(TOLD_AT_ONCE):
+        queue.tell(a_pod("one"), "Scheduled", str(number))
+    queue.tell(a_pod("two"), "Preempted", "for bob", leaves=True)
+    running = asyncio.create_task(queue.run())
+    await settled()
+    assert api.asked == ["for bob", *map(str, range(TOLD_AT_ONCE - 1))], "then the oldest first"
+    running.cancel()
+
+
+def test_who_leaves_is_told_why_before_others_are_told_anything():
+    asyncio.run(of_one_that_leaves())
+
+
+def test_events_step_back_while_a_plan_is_carried_out():
+    asyncio.run(story())

@@ -1,0 +1,87 @@
+"""Evictions that fail between their two requests: the end is the same, and nothing is a failure.
+
+A pod's end is taken from its Job's count, then it is evicted. Whatever happens in between, it is
+gone and made again, or stays and is counted.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from clusters.kubernetes.test_budgets import are_counted, plain, running
+from control_plane.faults import FaultyServer
+from control_plane.objects import pod
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+REQUESTS = {"left out": ("PATCH", "/status"), "evicted": ("POST", "/eviction")}
+
+
+@pytest.fixture
+def work(lab):
+    lab.node("gpu-0", gpus=2)
+    lab.project("bob", quota=2)
+    lab.project("patty")
+    lab.namespace.create(plain("long"))
+    return lab.namespace
+
+
+def completes(work, eventually):
+    return eventually(
+        lambda: s if (s := work.job("long")["status"]).get("succeeded") == 2 else None,
+        what="it is complete",
+    )
+
+
+def goes_on(work, before: list[str], eventually):
+    """Tell how the Job has come out when bob has been there, and gone."""
+    eventually(lambda: work.node_of("owner"), what="bob has his GPUs")
+    work.delete("owner")
+    eventually(lambda: len(running(work, "long")) == 2, what="it runs again")
+    assert set(running(work, "long")).isdisjoint(before)
+    eventually(lambda: are_counted(work, "long"), what="its pods are counted")
+    for name in running(work, "long"):
+        work.finish(name)
+    return completes(work, eventually)
+
+
+@pytest.mark.parametrize("fate", ["409", "500", "lost", "killed before", "killed after"])
+@pytest.mark.parametrize("step", REQUESTS)
+def test_an_eviction_that_fails_changes_nothing_in_the_end(work, rights, eventually, step, fate):
+    method, part = REQUESTS[step]
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
+        eventually(lambda: len(running(work, "long")) == 2, what="it runs")
+        before = running(work, "long")
+        part = f"{before[0]}{part}"
+        if fate.startswith("killed"):
+            server.die_at(method, part, after=fate == "killed after")
+        elif fate == "lost":
+            server.lose_answer(method, part)
+        else:
+            server.refuse(method, part, status=int(fate))
+        work.create(pod("owner", 2, project="bob"))
+        if not fate.startswith("killed"):
+            assert goes_on(work, before, eventually).get("failed", 0) == 0
+            assert server.are_over
+            return
+        eventually(lambda: server.is_down, what="the first one dies")
+    with Scheduler(rights):
+        assert goes_on(work, before, eventually).get("failed", 0) == 0
+
+
+def test_who_ends_well_between_the_two_is_counted_by_the_next_scheduler(work, rights, eventually):
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
+        eventually(lambda: len(running(work, "long")) == 2, what="it runs")
+        server.die_at("POST", "/eviction")
+        work.create(pod("owner", 2, project="bob"))
+        eventually(lambda: server.is_down, what="the first one dies")
+    assert not are_counted(work, "long")
+    for name in running(work, "long"):
+        work.finish(name)
+    eventually(lambda: not running(work, "long"), what="both have ended")
+
+    with Scheduler(rights):
+        status = completes(work, eventually)
+
+    assert status.get("failed", 0) == 0

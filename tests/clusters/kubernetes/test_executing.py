@@ -1,0 +1,110 @@
+"""Programs in pods: how they ended, and why some never begin. Those that run are in tests/nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.objects import pod
+from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.base import Ended
+from runai.hub_service.clusters.kubernetes.executing import PodPrograms, _container, _ended
+from runai.hub_service.errors import Conflict, RunaiError, Unavailable
+
+
+def status(**details) -> dict[str, object]:
+    return {"status": "Failure", "message": "it said so", **details}
+
+
+@pytest.mark.parametrize(
+    ("told", "ended"),
+    [
+        pytest.param({"status": "Success"}, Ended(0), id="well"),
+        pytest.param(
+            status(details={"causes": [{"reason": "ExitCode", "message": "3"}]}),
+            Ended(3),
+            id="with an exit code",
+        ),
+        pytest.param(status(), Ended(127, "it said so"), id="it never began"),
+        pytest.param(
+            status(details={"causes": [{"reason": "ExitCode", "message": "?"}]}),
+            Ended(127, "it said so"),
+            id="nobody knows how",
+        ),
+    ],
+)
+def test_how_it_ended(told, ended):
+    assert _ended(told) == ended
+
+
+@pytest.mark.parametrize(
+    ("names", "annotated", "chosen"),
+    [
+        pytest.param(["main"], "", "main", id="the only one"),
+        pytest.param(["sidecar", "notebook"], "", "notebook", id="the notebook"),
+        pytest.param(["a", "b"], "b", "b", id="the one that the pod names"),
+        pytest.param(["a", "b"], "c", "a", id="not one that it has not"),
+    ],
+)
+def test_the_container_is(names, annotated, chosen):
+    notes = {"kubectl.kubernetes.io/default-container": annotated} if annotated else {}
+    found = {
+        "metadata": {"annotations": notes},
+        "spec": {"containers": [{"name": name} for name in names]},
+    }
+
+    assert _container(found) == chosen
+
+
+async def refused(programs: PodPrograms, workload: str, command: list[str]) -> RunaiError:
+    with pytest.raises(RunaiError) as wrong:
+        await programs.execute(workload, 0, command, b"")
+    return wrong.value
+
+
+@pytest.fixture
+def running(lab, eventually):
+    """Return a function that starts a scheduler and has a pod run, which plays nothing."""
+
+    def begin(scheduler: Scheduler) -> str:
+        lab.node("gpu-0", gpus=1)
+        lab.project("vision", quota=1)
+        lab.namespace.create(pod("notebook", project="vision"))
+        workload = f"vision/{lab.namespace.name}.notebook"
+
+        def up() -> bool:
+            known = scheduler.call(scheduler.cluster.workloads())
+            return [(str(one.id), str(one.state)) for one in known] == [(workload, "running")]
+
+        eventually(up, what="it runs")
+        return workload
+
+    return begin
+
+
+def programs_of(scheduler: Scheduler) -> PodPrograms:
+    return PodPrograms(scheduler.cluster._api, scheduler.cluster.pods_of)
+
+
+@pytest.mark.kubernetes
+def test_a_chart_that_does_not_allow_it_is_named(running, rights):
+    with Scheduler(rights) as scheduler:
+        workload = running(scheduler)
+
+        wrong = scheduler.call(refused(programs_of(scheduler), workload, ["true"]))
+
+    assert isinstance(wrong, Conflict)
+    assert wrong.code == "exec_not_allowed"
+    assert "jobs.exec" in wrong.hint
+
+
+@pytest.mark.kubernetes
+def test_a_node_that_runs_nothing_is_a_sentence(running, plane):
+    with Scheduler(plane.kubeconfig) as scheduler:  # who may do everything
+        workload = running(scheduler)
+
+        wrong = scheduler.call(refused(programs_of(scheduler), workload, ["true"]))
+        too_long = scheduler.call(refused(programs_of(scheduler), workload, ["x" * 40_000]))
+
+    assert isinstance(wrong, Unavailable)
+    assert wrong.message.startswith(f"The node of {workload} runs no program for us now: ")
+    assert too_long.code == "too_large"

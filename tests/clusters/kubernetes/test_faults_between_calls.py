@@ -1,0 +1,182 @@
+"""Each call that parts of GPUs need fails once, in each way there is; the end is the same.
+
+    call   the six by which a device is reserved, known, shared, taken back and given up
+    fate   refused (409, 429, 500), carried out without an answer, late, or the scheduler's last one
+
+`plugin.look()` checks at each look that no device carries more than it has.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from clusters.kubernetes.sharing_world import half, sentence, visible
+from control_plane.device_plugin import DevicePlugin
+from control_plane.faults import FaultyServer
+from control_plane.lab import ClusterLab
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+RESERVATIONS = "/namespaces/runai-reservation/pods"
+
+
+@dataclass
+class Story:
+    """What leads to the call, and how it ends; `ready` has two devices and a project for both."""
+
+    lab: ClusterLab
+    plugin: DevicePlugin
+
+    @property
+    def seen(self) -> dict[str, str]:
+        return visible(self.lab.namespace)
+
+    def begin(self) -> bool:
+        """Make what must be there before; tell whether it is."""
+        return True
+
+    def go_on(self) -> None:
+        """Make what the call follows from."""
+        for name in ("one", "two"):
+            self.lab.namespace.create(half(name))
+
+    def is_over(self) -> bool:
+        return (
+            {"one", "two"} <= self.seen.keys()
+            and self.seen["one"] == self.seen["two"]
+            and len(self.plugin.reservations()) == len(set(self.seen.values()))
+        )
+
+
+class Shared(Story):
+    """Two halves share a device."""
+
+
+class ToldByAgent(Story):
+    """The same, where the node's agent says which device it is."""
+
+    def begin(self) -> bool:
+        self.plugin.annotates = False
+        return True
+
+
+class GivenBack(Story):
+    """Whoever shared a device is gone: it is anybody's."""
+
+    def begin(self) -> bool:
+        if not self.lab.namespace.pods():
+            self.lab.namespace.create(half("one"))
+        return "one" in self.seen
+
+    def go_on(self) -> None:
+        self.lab.namespace.delete("one")
+        self.lab.namespace.create(pod("both", 2, project="vision"))
+
+    def is_over(self) -> bool:
+        return bool(self.lab.namespace.node_of("both")) and not self.plugin.reservations()
+
+
+class TakenBack(Story):
+    """Two pods of another project share a device, and an owner comes for it."""
+
+    def begin(self) -> bool:
+        if not self.lab.namespace.pods():
+            self.lab.project("patty")
+            asks = {"gpu-fraction": "0.5"}
+            lent = job("lent", 0, workers=2, project="patty", annotations=asks)
+            self.lab.namespace.create(lent)
+        return len(self.seen) == 2
+
+    def go_on(self) -> None:
+        self.lab.namespace.create(pod("both", 2, project="vision"))
+
+    def is_over(self) -> bool:
+        failed = self.lab.namespace.job("lent")["status"].get("failed", 0)
+        assert failed == 0, "a pause is no failure"
+        return bool(self.lab.namespace.node_of("both")) and not self.plugin.reservations()
+
+
+CALLS: dict[str, tuple[str, str, type[Story]]] = {
+    "making the reservation": ("POST", RESERVATIONS, Shared),
+    "binding the reservation": ("POST", f"{RESERVATIONS}/gpu-res", Shared),
+    "writing down its device": ("PATCH", f"{RESERVATIONS}/gpu-res", ToldByAgent),
+    "binding who shares": ("POST", "/pods/one/binding", Shared),
+    "evicting who shares": ("POST", "/eviction", TakenBack),
+    "deleting the reservation": ("DELETE", f"{RESERVATIONS}/gpu-res", GivenBack),
+}
+FATES = ["409", "429", "500", "lost", "late", "killed before", "killed after"]
+
+
+class Play:
+    """One story with the scheduler behind a server that misbehaves, and with the next one."""
+
+    def __init__(self, story: Story, rights: Any, until: Any) -> None:
+        self.story, self.rights, self.until = story, rights, until
+        self.server = FaultyServer(rights)
+
+    def wait(self, scheduler: Scheduler, condition: Any, what: str) -> None:
+        """Wait while agents tell what they see, where nobody else does."""
+
+        def holds() -> bool:
+            if not self.story.plugin.annotates:
+                self.story.plugin.tell(scheduler)
+            return bool(condition())
+
+        self.until(holds, what=what)
+
+    def run(self, method: str, part: str, fate: str) -> None:
+        with ExitStack() as first:
+            first.enter_context(self.server)
+            scheduler = first.enter_context(Scheduler(self.server.kubeconfig))
+            self.wait(scheduler, self.story.begin, "it begins")
+            self.server.requests.clear()
+            go_on = self.arm(method, part, fate)
+            self.story.go_on()
+            if fate == "late":
+                self.wait(scheduler, lambda: self.asked(method, part), "the call is on its way")
+                # Made in the same second as the others, perhaps: then names decide who is first.
+                self.story.lab.namespace.create(half("who-came-later"))
+                go_on()
+            if not fate.startswith("killed"):
+                self.wait(scheduler, lambda: self.server.are_over and self.story.is_over(), fate)
+                if fate == "late":
+                    self.wait(scheduler, self.meanwhile, "who came meanwhile knows his place")
+                return
+            self.wait(scheduler, lambda: self.server.is_down, "the first one dies")
+        with Scheduler(self.rights) as second:
+            self.wait(second, self.story.is_over, "the next one goes on")
+
+    def meanwhile(self) -> bool:
+        """Tell whether whoever came while the call was late has a device, or is told why not."""
+        found = self.story.lab.namespace.pod("who-came-later")
+        return "who-came-later" in self.story.seen or bool(sentence(found))
+
+    def arm(self, method: str, part: str, fate: str) -> Any:
+        if fate == "late":
+            return self.server.hold(method, part)
+        if fate == "lost":
+            return self.server.lose_answer(method, part)
+        if fate.startswith("killed"):
+            return self.server.die_at(method, part, after=fate == "killed after")
+        return self.server.refuse(method, part, status=int(fate))
+
+    def asked(self, method: str, part: str) -> bool:
+        return any(m == method and part in path for m, path in list(self.server.requests))
+
+
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_fails_changes_nothing_in_the_end(ready, rights, plugin, until, call, fate):
+    method, part, kind = CALLS[call]
+    story = kind(ready, plugin)
+
+    Play(story, rights, until).run(method, part, fate)
+
+    if fate != "late":
+        assert len(plugin.names) == 1, "nothing was made twice"

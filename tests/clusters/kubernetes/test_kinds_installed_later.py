@@ -1,0 +1,45 @@
+"""Kinds of others: a cluster that has none is no fault; installed later, they are seen at once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jobs
+from control_plane.objects import job
+from control_plane.scheduling import Scheduler
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.kubeflow, pytest.mark.timeout(400)]
+
+
+def test_pytorch_jobs_are_seen_when_there_is_such_a_kind_and_not_asked_for_before(
+    lab, rights, eventually, caplog
+):
+    caplog.set_level(logging.WARNING)
+    lab.node("gpu-0", gpus=2)
+    lab.project("vision", quota=2)
+    work = lab.namespace
+
+    def names() -> list[str]:
+        return sorted(record.id for record in scheduler.call(scheduler.cluster.workloads()))
+
+    with Scheduler(rights) as scheduler:
+        work.create(job("plain", project="vision"))
+        eventually(lambda: any("nodeName" in p["spec"] for p in work.pods()), what="others run")
+        assert scheduler.cluster._jobs._pytorch.lists == 0
+        assert not caplog.records
+        plain, train = f"vision/{work.name}.plain", f"vision/{work.name}.train"
+        for turn in range(2):
+            with kind_of_pytorch_jobs(lab.plane):
+                one = pytorch_job("train", workers=1, labels={"runai/project": "vision"})
+                lab.plane.request("POST", pytorch_jobs(work.name), one)
+                eventually(
+                    lambda: names() == [plain, train], within=90, what=f"it is seen, turn {turn}"
+                )
+            eventually(lambda: names() == [plain], what=f"it is forgotten, turn {turn}")
+        work.create(job("after", project="vision"))
+        eventually(
+            lambda: len([p for p in work.pods() if "nodeName" in p["spec"]]) == 2,
+            what="others run as before",
+        )

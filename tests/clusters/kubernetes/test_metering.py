@@ -1,0 +1,81 @@
+"""What the agents of nodes are told of who has which devices: they measure whose work it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.objects import pod
+from kubernetes_lab import kubernetes_lab
+from labs import NODE, plan
+from runai.hub_service.api.reports import AgentReport
+from runai.hub_service.errors import Conflict
+from runai.hub_service.idle.watch import IdleWatch
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.scheduler.model import DeviceShare, Start
+from runai.hub_service.scheduler.quantity import MilliGpu
+from waiting import eventually_async
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture
+async def lab(plane):
+    async with kubernetes_lab(plane) as made:
+        yield made
+
+
+async def test_an_agent_is_told_whose_pods_have_its_devices(lab):
+    spec = lab.job(workers=2)
+    await lab.started(spec)
+    made = lab.around.namespace.pods("vision-exp")
+
+    found = await lab.cluster.allocations(NODE)
+
+    assert {(a.workload, a.worker, a.user, a.cgroup) for a in found} == {
+        (spec.id, f"{spec.id}-{index}", "ana", one["metadata"]["uid"])
+        for index, one in enumerate(made)
+    }
+    assert sorted(share.device for a in found for share in a.shares) == [0, 1]
+    assert list(await lab.cluster.allocations("elsewhere")) == []
+
+
+async def test_who_has_no_devices_and_who_has_ended_is_not_told_of(lab):
+    server = pod("cpu-only", 0, annotations={"hub.jupyter.org/username": "ana"})
+    server["spec"]["nodeName"] = NODE
+    lab.around.namespace.create(server)
+    spec = lab.job()
+    await lab.started(spec)
+
+    await lab.end(spec, 0)
+    await lab.until(spec.id, "succeeded")
+
+    async def nobody() -> bool:
+        return not await lab.cluster.allocations(NODE)
+
+    await eventually_async(nobody)
+
+
+async def test_a_pod_is_not_asked_to_go_on_without_its_gpus(lab, tmp_path):
+    notes = {"hub.jupyter.org/username": "ana"}
+    lab.around.namespace.create(pod("jupyter", project="vision", annotations=notes))
+    session = f"vision/{lab.around.namespace.name}.jupyter"
+
+    async def queued() -> bool:
+        return session in {record.id for record in await lab.cluster.workloads()}
+
+    await eventually_async(queued)
+    await lab.cluster.apply(plan(start_of(session, lab.around.namespace.name)))
+    record = await lab.until(session, "running")
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    idle = IdleWatch(lab.cluster, ledger, releases=False)
+    await idle.observe(AgentReport(node=NODE, at=0, interval=1, devices=[], samples=[]))
+
+    with pytest.raises(Conflict, match="no running session with GPUs"):
+        await idle.release(record, by="ana")
+    ledger.close()
+
+
+def start_of(session: str, namespace: str) -> Start:
+    worker = f"{namespace}/jupyter"
+    devices = (DeviceShare(0, MilliGpu(1000)),)
+    return Start(workload=session, worker=worker, node=NODE, devices=devices)

@@ -1,0 +1,57 @@
+"""A role that is older than the service: it goes on without what it may not see, and says so."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from chart.rights import Right, grant, without
+from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jobs
+from control_plane.objects import job
+from control_plane.scheduling import Scheduler
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.kubeflow, pytest.mark.timeout(400)]
+
+ROLE = "ClusterRole runai-scheduler"
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [Right(ROLE, "customresourcedefinitions", "list"), Right(ROLE, "pytorchjobs", "list")],
+    ids=str,
+)
+def test_others_run_it_is_said_once_and_a_right_that_is_given_later_is_used(
+    lab, eventually, caplog, lacking
+):
+    caplog.set_level(logging.WARNING, "runai.kubernetes")
+    lab.node("gpu-0", gpus=1)
+    lab.project("vision", quota=2)
+    work = lab.namespace
+    account = without(lab.plane, work.name, lacking)
+
+    def said() -> list[str]:
+        return [r.message for r in caplog.records if "PyTorchJobs are not scheduled" in r.message]
+
+    def names() -> list[str]:
+        return sorted(record.id for record in scheduler.call(scheduler.cluster.workloads()))
+
+    with kind_of_pytorch_jobs(lab.plane), Scheduler(account) as scheduler:
+        one = pytorch_job("train", workers=1, labels={"runai/project": "vision"})
+        lab.plane.request("POST", pytorch_jobs(work.name), one)
+        for name in ("first", "second"):
+            work.create(job(name, project="vision"))
+            eventually(lambda name=name: bound(work, name), what=f"{name} runs")
+            work.finish(work.pods(name)[0]["metadata"]["name"])
+        assert len(said()) == 1
+        assert "runai doctor" in said()[0]
+
+        grant(lab.plane, account, lacking)
+
+        train = f"vision/{work.name}.train"
+        eventually(lambda: train in names(), within=90, what="it is seen by now")
+    assert len(said()) == 1
+
+
+def bound(work, name: str) -> bool:
+    return any("nodeName" in pod["spec"] for pod in work.pods(name))

@@ -1,0 +1,115 @@
+"""Projects that may use some types of nodes, and jobs that ask for one: where each is bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from control_plane.lab import allow_jobs
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+
+pytestmark = pytest.mark.kubernetes
+
+SPEC = WorkloadSpec(
+    "vision", "exp", "ana", "job", command=("train",), gpus=WHOLE_GPU, image="example/train"
+)
+
+
+@pytest.fixture
+def two(lab):
+    """Return a lab with a node for each type; the first in the alphabet is `a100`'s."""
+    for name, product in (("a100", "NVIDIA-A100-SXM4-80GB"), ("t4", "Tesla-T4")):
+        labels = {"runai/node-type": name, "nvidia.com/gpu.product": product}
+        lab.node(f"node-{name}", gpus=2, labels=labels)
+    return lab
+
+
+@pytest.mark.parametrize(
+    ("types", "session", "training"),
+    [
+        pytest.param({"build": ["t4"], "train": ["a100"]}, "t4", "a100", id="one for each"),
+        pytest.param({"build": ["a100"], "train": ["t4"]}, "a100", "t4", id="the other way round"),
+    ],
+)
+def test_sessions_and_trainings_go_where_their_project_may(
+    two, rights, eventually, types, session, training
+):
+    two.project("vision", quota=4, nodeTypes=types)
+    work = two.namespace
+    for name in "01":
+        work.create(pod(f"notebook-{name}", project="vision"))
+        work.create(job(f"train-{name}", project="vision"))
+
+    with Scheduler(rights):
+        eventually(lambda: len(_nodes(work)) == 4, what="all are bound")
+
+    for name in "01":
+        assert work.node_of(f"notebook-{name}") == f"node-{session}"
+        (made,) = work.pods(f"train-{name}")
+        assert made["spec"]["nodeName"] == f"node-{training}"
+
+
+def test_what_its_project_may_not_use_stays_free(two, rights, eventually):
+    two.project("vision", quota=4, nodeTypes={"train": ["t4"]})
+    work = two.namespace
+    for name in "012":
+        work.create(job(f"train-{name}", project="vision"))
+
+    with Scheduler(rights):
+        eventually(lambda: len(_nodes(work)) == 2, what="two are bound")
+        eventually(lambda: _sentences(work), what="the third says why it waits")
+        # Of a type that its project is not limited to, there is room.
+        work.create(pod("notebook", project="vision"))
+        eventually(lambda: work.node_of("notebook"), what="the notebook is bound")
+
+    assert work.node_of("notebook") == "node-a100"
+    trainings = [p["spec"].get("nodeName") for n in "012" for p in work.pods(f"train-{n}")]
+    assert sorted(filter(None, trainings)) == ["node-t4", "node-t4"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "node"),
+    [
+        pytest.param({"node_type": "t4"}, "node-t4", id="a type of node: t4"),
+        pytest.param({"node_type": "a100"}, "node-a100", id="a type of node: a100"),
+        pytest.param({"gpu_types": ("Tesla-T4",)}, "node-t4", id="a type of GPU: Tesla-T4"),
+    ],
+)
+def test_a_submitted_job_goes_where_it_asks_to(two, rights, eventually, asked, node):
+    two.project("vision", quota=4)
+    work = two.namespace
+    allow_jobs(two.plane, work.name)
+    submitted = [replace(SPEC, name=name, **asked) for name in ("exp", "again")]
+
+    with Scheduler(rights, namespace=work.name) as scheduler:
+        scheduler.call(scheduler.cluster.submit(submitted))
+        eventually(lambda: len(_nodes(work)) == 2, what="both are bound")
+
+    assert _nodes(work) == [node, node]
+
+
+def test_a_type_that_its_project_may_not_use_is_waited_for(two, rights, eventually):
+    two.project("vision", quota=4, nodeTypes={"train": ["a100"]})
+    work = two.namespace
+    held = job("train", project="vision")
+    held["spec"]["template"]["spec"]["nodeSelector"] = {"runai/node-type": "t4"}
+    work.create(held)
+
+    with Scheduler(rights):
+        eventually(lambda: _sentences(work), what="it says why it waits")
+
+    assert _nodes(work) == []
+
+
+def _nodes(namespace: Any) -> list[str]:
+    return sorted(p["spec"]["nodeName"] for p in namespace.pods() if "nodeName" in p["spec"])
+
+
+def _sentences(namespace: Any) -> list[str]:
+    conditions = (c for p in namespace.pods() for c in p["status"].get("conditions", []))
+    return [c["message"] for c in conditions if c["type"] == "PodScheduled" and "message" in c]

@@ -1,0 +1,90 @@
+"""What the chart's PriorityClasses make of a pod: who is stopped for an owner, and who is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from control_plane.objects import job, pod
+from control_plane.plane import ControlPlane
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+MERGE = "application/merge-patch+json"
+
+
+def of_class(name: str, made: dict[str, Any]) -> dict[str, Any]:
+    """Give a Job's pods a class of the chart; no label says anything of their kind."""
+    made["spec"]["template"]["spec"]["priorityClassName"] = name
+    return made
+
+
+def set_quota(plane: ControlPlane, project: str, quota: int) -> None:
+    path = f"/apis/jupyter-runai.dev/v1alpha1/projects/{project}"
+    plane.request("PATCH", path, {"spec": {"quota": quota}}, content_type=MERGE)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("train", 50), ("build", 100), ("inference", 125)],
+    ids=["train", "build", "inference"],
+)
+def test_the_chart_has_a_class_of(lab, name, number):
+    made = lab.namespace.create(pod("waits", priorityClassName=name))
+
+    # By the API server itself; kube-scheduler would evict nobody for it.
+    assert (made["spec"]["priority"], made["spec"]["preemptionPolicy"]) == (number, "Never")
+
+
+@pytest.mark.parametrize("kept", ["build", "inference"])
+def test_an_owner_gets_the_gpu_of_a_training_and_of_no_other_class(lab, rights, eventually, kept):
+    lab.node("gpu-0", gpus=2)
+    lab.project("bob", quota=0)
+    lab.project("patty", quota=2)
+    work = lab.namespace
+    for name in (kept, "train"):
+        work.create(of_class(name, job(name, project="patty")))
+
+    with Scheduler(rights):
+        eventually(lambda: len(_bound(work)) == 2, what="both run")
+        (before,) = _bound(work, kept)
+        # Now both are more than patty is due, and bob is due all of it.
+        set_quota(lab.plane, "patty", 0)
+        set_quota(lab.plane, "bob", 2)
+        for name in ("bob-0", "bob-1"):
+            work.create(pod(name, project="bob"))
+        eventually(lambda: work.job("train")["spec"].get("suspend"), what="the training is held")
+        one = eventually(lambda: _bound(work) & {"bob-0", "bob-1"}, what="bob has its GPU")
+        (other,) = {"bob-0", "bob-1"} - one
+        eventually(lambda: _sentence(work.pod(other)), what="bob's other one says why it waits")
+
+    assert _bound(work) == {before} | one
+    assert not work.job(kept)["spec"].get("suspend")
+
+
+def test_a_session_takes_the_place_of_a_training_of_its_own_project(lab, rights, eventually):
+    lab.node("gpu-0", gpus=1)
+    lab.project("vision", quota=1)
+    work = lab.namespace
+    work.create(of_class("train", job("train", project="vision")))
+
+    with Scheduler(rights):
+        eventually(lambda: _bound(work, "train"), what="the training runs")
+        work.create(pod("notebook", project="vision", priorityClassName="build"))
+        eventually(lambda: work.node_of("notebook"), what="the notebook has the GPU")
+        work.create(pod("server", project="vision", priorityClassName="inference"))
+        eventually(lambda: _sentence(work.pod("server")), what="a higher class waits for it")
+
+    assert _bound(work) == {"notebook"}
+    assert work.job("train")["spec"]["suspend"]
+
+
+def _bound(namespace: Any, job: str = "") -> set[str]:
+    return {p["metadata"]["name"] for p in namespace.pods(job) if "nodeName" in p["spec"]}
+
+
+def _sentence(found: dict[str, Any]) -> str:
+    conditions = found["status"].get("conditions", [])
+    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")

@@ -1,0 +1,184 @@
+"""What a PyTorchJob is to the scheduler: its workers, whose they are, and which pod is which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusters.kubernetes.worlds import a_pod
+from control_plane.kubeflow import pytorch_job
+from runai.hub_service.clusters.kubernetes.grouping import Grouping
+from runai.hub_service.clusters.kubernetes.jobs import Job, held, let_go, resumed, suspended
+from runai.hub_service.clusters.kubernetes.objects import HELD, PYTORCH_JOB, Owner, Pod
+from runai.hub_service.clusters.kubernetes.pytorch import adopted, read_pytorch_job
+
+
+def read(made: dict[str, Any], **more: Any) -> Job:
+    made["metadata"] |= {
+        "uid": "uid-job",
+        "namespace": "lab",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        **more.pop("metadata", {}),
+    }
+    return read_pytorch_job({**made, **more})
+
+
+def made_by(job: Job, role: str, number: int, **fields: Any) -> Pod:
+    owner = Owner(PYTORCH_JOB, job.name, job.uid)
+    name = f"{job.name}-{role}-{number}"
+    return a_pod(name, owner=owner, role=role, index=number, project="", **fields)
+
+
+@pytest.mark.parametrize(
+    ("how", "workers"),
+    [
+        pytest.param({"workers": 2}, ["t-master-0", "t-worker-0", "t-worker-1"], id="a master"),
+        pytest.param(
+            {"workers": 2, "master_gpus": None}, ["t-worker-0", "t-worker-1"], id="no master"
+        ),
+    ],
+)
+def test_its_workers_are(how, workers):
+    job = read(pytorch_job("t", **how))
+
+    assert [job.worker(i).name for i in range(job.completions)] == workers
+    assert job.minimum == len(workers)
+    assert job.is_whole
+
+
+@pytest.mark.parametrize(
+    ("how", "least"),
+    [
+        pytest.param({"master_gpus": None}, 1, id="elastic"),
+        pytest.param({"master_gpus": None, "restarts": "ExitCode"}, 1, id="restarted by exit code"),
+        pytest.param({}, 4, id="with a master its size is told to each pod"),
+        pytest.param({"master_gpus": None, "restarts": "Never"}, 3, id="never restarted"),
+        pytest.param({"master_gpus": None, "least": 3}, 3, id="all are needed"),
+        pytest.param({"master_gpus": None, "least": 5}, 3, id="more than there are"),
+        pytest.param({"master_gpus": None, "least": None}, 3, id="a policy without a minimum"),
+    ],
+)
+def test_with_an_elastic_policy_it_needs_no_more_than_its_minimum(how, least):
+    policy = {"minReplicas": how.pop("least", 1), "maxReplicas": 4}
+    made = pytorch_job("t", workers=3, labels={"elastic": "true"}, **how)
+    made["spec"]["elasticPolicy"] = policy
+    job = read(made)
+
+    assert job.minimum == least
+    is_elastic = least < job.completions
+    assert ["elasticPolicy" in pod.remark for pod in job.templates] == (
+        [not is_elastic] * job.completions
+    )
+
+
+def test_who_asks_for_most_stands_for_all_but_each_asks_for_its_own():
+    job = read(pytorch_job("t", workers=1, master_gpus=0))
+
+    assert job.template.gpus == 1
+    assert [job.worker(i).gpus for i in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_template", "project"),
+    [
+        pytest.param({"project": "a"}, {}, "a", id="the job's label"),
+        pytest.param({"project": "a"}, {"project": "b"}, "b", id="its template's wins"),
+        pytest.param({}, {"runai/project": "b"}, "b", id="its template's alone"),
+    ],
+)
+def test_whose_it_is_says(of_job, of_template, project):
+    job = read(pytorch_job("t", workers=1, labels=of_template), metadata={"labels": of_job})
+
+    (group,) = Grouping().groups(
+        adopted([made_by(job, "master", 0), made_by(job, "worker", 0)], {job.uid: job}),
+        {job.uid: job},
+        {},
+        "default",
+    )
+
+    assert (group.project, group.minimum, len(group.pods)) == (project, 2, 2)
+
+
+def test_an_amount_may_be_a_number():
+    made = pytorch_job("t", workers=1)
+    for role in made["spec"]["pytorchReplicaSpecs"].values():
+        limits = {"nvidia.com/gpu": 2, "cpu": 3}  # a kind of others keeps it as it was written
+        role["template"]["spec"]["containers"][0]["resources"] = {"limits": limits}
+
+    job = read(made)
+
+    assert (job.template.gpus, job.template.cpu_milli) == (2, 3000)
+
+
+def test_pods_are_numbered_as_ranks_are():
+    with_master = read(pytorch_job("t", workers=2))
+    without = read(pytorch_job("t", workers=2, master_gpus=None))
+
+    def numbers(job: Job, *of: tuple[str, int]) -> list[int | None]:
+        return [p.index for p in adopted([made_by(job, *who) for who in of], {job.uid: job})]
+
+    assert numbers(with_master, ("master", 0), ("worker", 0), ("worker", 1)) == [0, 1, 2]
+    assert numbers(without, ("worker", 0), ("worker", 1)) == [0, 1]
+    assert numbers(without, ("worker", 7)) == [None]  # it has become smaller
+
+
+def test_it_is_held_and_let_go_by_its_run_policy():
+    job = read(pytorch_job("t", workers=1))
+    assert {"op": "add", "path": "/spec/runPolicy", "value": {}} in held(
+        job, now=1.0, why="w", priority=50
+    )
+    waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": {HELD: "w"}})
+
+    steps = let_go(waiting, now=2.0)
+
+    assert waiting.is_held
+    assert steps[-1] == {"op": "add", "path": "/spec/runPolicy/suspend", "value": False}
+    assert {"op": "test", "path": "/spec/runPolicy/suspend", "value": True} in steps
+    assert suspended(job, "ana")["spec"] == {"runPolicy": {"suspend": True}}
+    assert resumed(waiting)["spec"] == {"runPolicy": {"suspend": True}}  # it waits in the queue
+
+
+def test_it_starts_again_only_when_the_pods_of_before_have_gone():
+    waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": {HELD: "w"}})
+    ended = made_by(waiting, "worker", 0, is_finished=True, deleted=9.0, node="gpu-0")
+
+    def is_clearing(*pods: Pod) -> bool:
+        (found,) = Grouping().groups(pods, {waiting.uid: waiting}, {}, "default")
+        return found.is_clearing
+
+    assert is_clearing(ended)
+    assert not is_clearing()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "outcome"),
+    [
+        pytest.param([("Running", "True")], "", id="it runs"),
+        pytest.param([("Running", "False"), ("Succeeded", "True")], "Complete", id="it is done"),
+        pytest.param([("Failed", "True")], "Failed", id="it has failed"),
+        pytest.param([("Failed", "False")], "", id="it has not failed"),
+    ],
+)
+def test_how_it_ended_the_operator_says(conditions, outcome):
+    at = "2026-01-01T00:00:00Z"
+    said = [{"type": t, "status": s, "lastTransitionTime": at} for t, s in conditions]
+
+    job = read(pytorch_job("t", workers=1), status={"conditions": said})
+
+    assert job.outcome == outcome
+
+
+def test_workers_that_are_done_are_not_waited_for_but_after_a_pause():
+    status = {"replicaStatuses": {"Worker": {"succeeded": 1}, "Master": {"active": 1}}}
+
+    runs = read(pytorch_job("t", workers=1), status=status)
+    paused = read(pytorch_job("t", workers=1, suspend=True), status=status)
+
+    assert (runs.minimum, paused.minimum) == (1, 2)
+
+
+def test_one_that_somebody_else_manages_is_left_to_them():
+    job = read(pytorch_job("t", workers=1, managedBy="kueue.x-k8s.io/multikueue"))
+
+    assert not job.may_be_held

@@ -1,0 +1,143 @@
+"""What a pod asks for that no node gives, or this scheduler cannot keep: each is told so.
+
+All wait side by side, in one cluster, beside one that runs; `kubectl describe` shows what they are
+told. And whose place is kept says where.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusters.kubernetes.sharing_world import sentence
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+HOST = "kubernetes.io/hostname"
+RULES = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "train"}}}
+REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": [RULES]}
+ELSEWHERE = {
+    "nodeSelectorTerms": [
+        {"matchExpressions": [{"key": HOST, "operator": "In", "values": ["gpu-9"]}]}
+    ]
+}
+PORT = {"name": "main", "image": "example/train", "ports": [{"containerPort": 80, "hostPort": 80}]}
+BETWEEN = "affinity between pods cannot be kept by this scheduler: remove it"
+PORTS = "ports of the node (hostPort) cannot be kept apart by this scheduler: remove them"
+
+NOWHERE = "no node that it may use has what it asks for (P5)"
+TAINTED = "1 node has a taint that it does not tolerate (dedicated)"
+OTHER = "other labels than its nodeSelector names"
+CARD, CARDS = "example.com/card", {"example.com/card": "2"}
+WITH_CARDS = {"name": "main", "image": "example/train", "resources": {"limits": CARDS}}
+TAINT = {"key": "dedicated", "value": "yes", "effect": "NoSchedule"}
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "host-port": ({"containers": [PORT]}, PORTS),
+    "host-port-of-an-init-container": ({"initContainers": [PORT | {"name": "init"}]}, PORTS),
+    "affinity": ({"affinity": {"podAffinity": REQUIRED}}, BETWEEN),
+    "anti-affinity": ({"affinity": {"podAntiAffinity": REQUIRED}}, BETWEEN),
+    "spread": (
+        {
+            "topologySpreadConstraints": [
+                RULES | {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+            ]
+        },
+        "a topology spread cannot be kept by this scheduler: use ScheduleAnyway or remove it",
+    ),
+    "node-affinity": (
+        {
+            "affinity": {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": ELSEWHERE}
+            }
+        },
+        f"{NOWHERE}: 2 nodes have other labels than its node affinity requires",
+    ),
+    "node-selector": (
+        {"nodeSelector": {HOST: "gpu-9"}},
+        f"{NOWHERE}: 2 nodes have {OTHER}",
+    ),
+    "tainted-node": (
+        {"nodeSelector": {HOST: "tainted"}},
+        f"{NOWHERE}: {TAINTED}, 1 node has {OTHER}",
+    ),
+    "claims-of-devices": (
+        {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]},
+        "resourceClaims cannot be kept by this scheduler: request nvidia.com/gpu instead",
+    ),
+    "more-than-nodes-have": (
+        {"containers": [WITH_CARDS], "initContainers": [WITH_CARDS | {"name": "init"}]},
+        f"{NOWHERE}: {TAINTED}, 1 node has too little {CARD}",
+    ),
+}
+TAKEN: dict[str, dict[str, Any]] = {
+    "tolerating": {
+        "nodeSelector": {HOST: "tainted"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    },
+    "preferring": {
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "podAffinityTerm": RULES}
+                ]
+            }
+        },
+    },
+}
+
+
+def test_each_is_told_why_it_waits_and_the_others_run(lab, rights, eventually):
+    lab.node("gpu-0", gpus=1)
+    lab.node("tainted", gpus=1, taints=[TAINT])
+    lab.project("vision", quota=16)
+    work = lab.namespace
+    for name, (spec, _) in REFUSED.items():
+        work.create(pod(name, project="vision", **spec))
+
+    with Scheduler(rights):
+        told = {
+            name: eventually(lambda name=name: sentence(work.pod(name)), what=f"{name} is told")
+            for name in REFUSED
+        }
+        for name, spec in TAKEN.items():
+            work.create(pod(name, project="vision", **spec))
+            eventually(lambda name=name: work.node_of(name), what=f"{name} runs")
+
+    assert told == {name: text for name, (_, text) in REFUSED.items()}
+    assert {work.node_of(name) for name in REFUSED} == {""}
+    assert {name: work.node_of(name) for name in TAKEN} == {
+        "tolerating": "tainted",
+        "preferring": "gpu-0",
+    }
+
+
+def test_whose_place_is_kept_says_on_which_node(lab, rights, eventually):
+    """As kube-scheduler does (`nominatedNodeName`): autoscalers add no node for it."""
+    lab.node("gpu-0", gpus=1)
+    lab.project("bob", quota=1)
+    lab.project("patty")
+    work = lab.namespace
+    slow = job("slow", project="patty", annotations={"test/stops-in": "10m"})
+    slow["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 600
+    work.create(slow)
+
+    def nominated() -> str:
+        return str(work.pod("owner")["status"].get("nominatedNodeName", ""))
+
+    with Scheduler(rights):
+        (leaving,) = eventually(lambda: work.pods("slow"), what="the job has its pod")
+        name = leaving["metadata"]["name"]
+        eventually(lambda: work.node_of(name), what="the job runs")
+        work.create(pod("owner", project="bob"))
+        eventually(lambda: nominated() == "gpu-0", what="its place is kept")
+        lab.plane.kubectl("cordon", "gpu-0")
+        eventually(lambda: not nominated(), what="it is given up: nothing new goes there")
+        lab.plane.kubectl("uncordon", "gpu-0")
+        eventually(lambda: nominated() == "gpu-0", what="its place is kept again")
+        path = f"/api/v1/namespaces/{work.name}/pods/{name}"
+        lab.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+        eventually(lambda: work.node_of("owner"), what="it runs")

@@ -1,0 +1,102 @@
+"""A bound pod that its kubelet turns away: its Job makes it again, and it says why.
+
+The kubelet has the last word about devices: somebody past all schedulers may have been faster.
+`plugin.turns_away` plays it, by the same request that kubelets make.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from clusters.kubernetes.sharing_world import events
+from control_plane.lab import allow_jobs
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+
+pytestmark = pytest.mark.kubernetes
+
+REASON = "UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable"
+
+
+def running(namespace, of: str = "") -> list[str]:
+    return [
+        str(p["metadata"]["name"])
+        for p in namespace.pods(of)
+        if p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"]
+    ]
+
+
+def conditions(found) -> dict[str, str]:
+    return {c["type"]: c.get("reason", "") for c in found["status"].get("conditions", ())}
+
+
+@pytest.mark.parametrize("kind", ["submitted", "somebody's"])
+def test_a_jobs_pod_is_made_again_and_that_is_no_failure(ready, rights, plugin, until, kind):
+    work = ready.namespace
+    allow_jobs(ready.plane, work.name)
+    plugin.turns_away = 1
+    name = "vision-turned" if kind == "submitted" else "turned"
+
+    with Scheduler(rights, namespace=work.name) as scheduler:
+        if kind == "submitted":
+            spec = WorkloadSpec(
+                "vision", "turned", "ana", "job", ("train",), gpus=WHOLE_GPU, image="example/train"
+            )
+            scheduler.call(scheduler.cluster.submit([spec]))
+        else:
+            theirs = job(name, project="vision")
+            del theirs["spec"]["podFailurePolicy"], theirs["spec"]["podReplacementPolicy"]
+            work.create(theirs)  # backoffLimit is 0: a single failure would end it
+        (refused,) = until(
+            lambda: [p for p in work.pods(name) if p["status"].get("phase") == "Failed"],
+            what="it is turned away",
+        )
+        until(lambda: running(work, name) and not plugin.turns_away, what="its next pod runs")
+        told = until(lambda: events(work, "TurnedAway"), what="it is told")
+        status = work.job(name)["status"]
+
+    assert conditions(refused)["DisruptionTarget"] == "TurnedAway"
+    assert status.get("failed", 0) == 0
+    assert not any(c["type"] == "Failed" for c in status.get("conditions", ()))
+    assert f"gpu-0 would not take it ({REASON}); its Job makes it again" in told[0]
+
+
+def test_a_session_says_why_and_holds_nothing(ready, rights, plugin, until):
+    work = ready.namespace
+    plugin.turns_away = 1
+
+    with Scheduler(rights) as scheduler:
+        work.create(pod("both", 2, project="vision"))
+        told = until(lambda: events(work, "TurnedAway"), what="it is told")
+        record = scheduler.call(scheduler.cluster.workload(f"vision/{work.name}.both"))
+        work.create(pod("next", 2, project="vision"))
+        until(lambda: running(work) == ["next"], what="the next one has the devices")
+
+    assert told == [f"gpu-0 would not take it ({REASON}); nobody makes it again: start it anew"]
+    assert record.state == "ended"
+    assert record.reason is not None
+    assert record.reason.text == told[0]
+
+
+def test_a_node_that_turned_a_pod_away_is_left_alone_for_a_moment(ready, rights, plugin, until):
+    """Nothing new goes to it, though its devices look free."""
+    work = ready.namespace
+    ahead = 0.0
+    plugin.turns_away = 1
+
+    def clock() -> float:
+        return started + ahead
+
+    started = time.time()
+    with Scheduler(rights, clock=clock):
+        work.create(pod("first", 1, project="vision"))
+        until(lambda: events(work, "TurnedAway"), what="it is turned away")
+        work.create(pod("second", 1, project="vision"))
+        until(lambda: "PodScheduled" in conditions(work.pod("second")), what="the second one waits")
+        assert running(work) == []
+        ahead = 6.0
+        until(lambda: running(work) == ["second"], what="the second one runs")

@@ -1,0 +1,116 @@
+"""A disk that takes no more writes: users get a sentence, jobs go on, nothing is half done."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from crashes.small_disk import SmallDisk
+from labs import local_lab, plan, start
+from runai.hub_service.clusters.local import store as stores
+from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.clusters.records import HistoryEvent, ProjectSpec
+from runai.hub_service.errors import Unavailable
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """Return a function that says what becomes of the next transactions of every database."""
+    state = {"pragma": ""}
+
+    @sa.event.listens_for(sa.Engine, "begin")
+    def begin(connection):
+        raw = connection.connection.cursor()
+        pages = raw.execute("PRAGMA page_count").fetchone()[0]
+        raw.execute(f"PRAGMA max_page_count={pages if state['pragma'] == 'full' else 1_000_000}")
+        raw.execute(f"PRAGMA query_only={int(state['pragma'] == 'read-only')}")
+        raw.close()
+
+    def become(pragma: str) -> None:
+        state["pragma"] = pragma
+
+    yield become
+    sa.event.remove(sa.Engine, "begin", begin)
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [("full", "database or disk is full"), ("read-only", "attempt to write a readonly database")],
+)
+async def test_what_cannot_be_stored_is_refused_with_a_sentence(state, why, disk, tmp_path):
+    async with local_lab(tmp_path) as lab:
+        disk(state)
+        many = [lab.job(f"exp-{n}", source="#" * 5000) for n in range(20)]
+
+        with pytest.raises(Unavailable, match=why) as refused:
+            await lab.cluster.submit(many)
+
+        assert "cluster.sqlite" in refused.value.message
+        assert "An admin makes room" in refused.value.hint
+        assert await lab.cluster.workloads() == []
+        disk("")
+        assert len(await lab.cluster.submit(many)) == 20
+
+
+async def test_an_end_that_cannot_be_stored_is_stored_later(disk, tmp_path):
+    async with local_lab(tmp_path) as lab:
+        spec = lab.job()
+        await lab.started(spec)
+        disk("read-only")
+
+        await lab.end(spec, 0)
+        with pytest.raises(Unavailable):
+            await lab.cluster.put_project(ProjectSpec("nlp"))
+        disk("")
+
+        assert (await lab.until(spec.id, "succeeded")).exit_code == 0
+
+
+async def test_a_start_that_could_not_be_told_is_told_later(disk, tmp_path):
+    async with local_lab(tmp_path) as lab:
+        spec = lab.job()
+        await lab.cluster.submit([spec])
+        assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+        disk("read-only")
+        with pytest.raises(Unavailable):
+            await lab.cluster.suspend(spec.id, by="ana")
+        disk("")
+
+        assert (await lab.until(spec.id, "running")).workers[0].process is not None
+
+
+def test_a_transaction_that_failed_leaves_the_store_usable(disk, tmp_path):
+    store = SqliteStore(tmp_path / "cluster.sqlite")
+    disk("read-only")
+    with pytest.raises(Unavailable):
+        store.save(gone_projects=["x"])
+    disk("")
+
+    store.save(gone_projects=["x"])
+
+    store.close()
+
+
+@pytest.mark.mounts
+def test_a_full_disk_on_which_a_little_fits_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "TRY_AGAIN_S", 0.0)
+    (tmp_path / "disk").mkdir()
+    disk = SmallDisk(tmp_path / "disk", 8)
+    store = SqliteStore(disk.folder / "cluster.sqlite")
+    store.save(gone_projects=["x"])
+    (disk.folder / "little").write_bytes(b"#" * 20_000)
+    try:
+        disk.fill()
+        (disk.folder / "little").unlink()
+        with pytest.raises(Unavailable):
+            store.save(events=[("vision/exp", HistoryEvent(1.0, "note", "#" * 100_000))])
+
+        assert store.trouble()
+        store.save(gone_projects=["x"])
+        assert store.trouble(), "as large a one would still be refused"
+
+        disk.make_room()
+        assert store.trouble() == ""
+    finally:
+        store.close()
+        disk.gone()

@@ -1,0 +1,266 @@
+"""Hostile jobs are contained, or stopped with a sentence; the job beside them does not notice.
+
+Everything here bounds itself: a few hundred processes, some tens of megabytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from labs import Lab, LocalLab, SimulatedLab, local_lab, plan, start
+from runai.hub_service.clusters.local.attempt import Instructions
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
+from waiting import eventually_async
+
+MOST = 100
+
+FORK_BOMB = """
+import os, time
+for _ in range(9):     # 512 of them, if nobody stops it
+    os.fork()
+time.sleep(300)
+"""
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.closerange(0, 10)
+        time.sleep(300)
+    os._exit(0)
+time.sleep(0.2)
+"""
+FLOOD = """
+import os
+line = b"x" * 99 + b"\\n"
+for _ in range(600):     # 60 MB as fast as it is taken
+    os.write(1, line * 1000)
+print("the end", flush=True)
+"""
+MANY_FILES_OPEN = """
+import os, resource
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 100_000), hard))
+held = []
+try:
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError as refused:
+    print(len(held), "and then", refused, flush=True)
+"""
+MANY_SMALL_FILES = """
+import os, pathlib, sys
+place = pathlib.Path(os.environ["RUNAI_CHECKPOINT_DIR"])
+for n in range(int(sys.argv[1])):
+    os.close(os.open(place / str(n), os.O_CREAT | os.O_WRONLY))
+"""
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(300)
+"""
+
+
+class SmallCluster(LocalCluster):
+    """A cluster whose limit of processes is small enough to be exceeded in a test."""
+
+    def start_of(self, row, worker):
+        told, environment = super().start_of(row, worker)
+        assert isinstance(told, Instructions)
+        return replace(told, most_processes=MOST, log_bytes=1_000_000), environment
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("labs.LocalCluster", SmallCluster)
+    async with local_lab(tmp_path) as made:
+        neighbour = made.job("neighbour")
+        await made.started(neighbour, device=1)
+        yield made
+        # Whatever was beside it: it runs, and ends as it is told to.
+        assert (await made.cluster.workload(neighbour.id)).state == "running"
+        await made.end(neighbour, 0)
+        assert (await made.until(neighbour.id, "succeeded")).attempts == 1
+
+
+async def play(lab: LocalLab, program: str, *until: str, **fields: Any) -> WorkloadRecord:
+    """Run a program as a job until it is in one of these states."""
+    command = (sys.executable, "-I", "-S", "-c", program)
+    spec = lab.job("hostile", command=command, grace_seconds=1, **fields)
+    await lab.started(spec)
+    return await lab.until(spec.id, *until)
+
+
+async def log(lab: LocalLab) -> str:
+    chunks = [
+        chunk.lines
+        async for chunk in lab.cluster.logs("vision/hostile", worker=None, tail=None, follow=False)
+    ]
+    return b"".join(chunks).decode()
+
+
+def of_it(lab: LocalLab) -> list[psutil.Process]:
+    """Return the processes that the hostile job has left; another test may have one like it."""
+    place = str(lab.place.parent)
+    found = []
+    for process in psutil.process_iter():
+        try:
+            told = process.environ()
+            mine = place in told.get("RUNAI_CHECKPOINT_DIR", "")
+            if mine and told.get("RUNAI_WORKLOAD") == "vision/hostile":
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+async def test_a_fork_bomb_is_ended_with_a_sentence(lab):
+    record = await play(lab, FORK_BOMB, "failed")
+
+    assert record.reason is not None
+    assert record.reason.code == "contained"
+    assert record.reason.text == (
+        f"it had more than {MOST} processes at once, so all of them were ended"
+    )
+    assert await log(lab) == f"runai: {record.reason.text}\n"
+    await eventually_async(lambda: of_it(lab) == [])
+
+
+async def test_what_daemonises_ends_with_its_job(lab):
+    record = await play(lab, DAEMON, "succeeded")
+
+    assert record.exit_code == 0
+    await eventually_async(lambda: of_it(lab) == [])
+
+
+async def test_a_flood_of_output_keeps_its_end_and_a_bounded_size(lab, tmp_path):
+    await play(lab, FLOOD, "succeeded")
+
+    kept = list((tmp_path / "data/jobs/vision/hostile").rglob("log-*.txt"))
+    assert sum(path.stat().st_size for path in kept) <= 10 * 1_000_000
+    assert (await log(lab)).endswith("the end\n")
+
+
+async def test_a_hundred_thousand_open_files_are_its_own_trouble(lab):
+    await play(lab, MANY_FILES_OPEN, "succeeded")
+
+    held, _, why = (await log(lab)).partition(" and then ")
+    assert int(held) <= 100_000
+    assert "Too many open files" in why
+
+
+@pytest.mark.timeout(1800)  # the disk's time, not ours
+@pytest.mark.parametrize("files", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+async def test_many_small_files_are_removed_without_holding_anybody_up(lab, tmp_path, files):
+    spec = lab.job(
+        "hostile",
+        command=(sys.executable, "-I", "-S", "-c", MANY_SMALL_FILES, str(files)),
+        grace_seconds=1,
+    )
+    await lab.started(spec)
+    await eventually_async(partial(lab_is_in, lab, "succeeded"), within=900)
+    before = own_memory()
+
+    await lab.cluster.delete("vision/hostile", by="ana")
+
+    # At once free for another one; the files go in the background, and their names are not ours to
+    # remember.
+    assert "vision/hostile" not in {r.id for r in await lab.cluster.workloads()}
+    trash = tmp_path / "data/jobs/.trash"
+    await eventually_async(lambda: not any(trash.iterdir()), within=900)
+    assert own_memory() - before < 50 * 2**20
+
+
+async def lab_is_in(lab: LocalLab, state: str) -> bool:
+    return (await lab.cluster.workload("vision/hostile")).state == state
+
+
+def own_memory() -> int:
+    return psutil.Process().memory_info().rss
+
+
+async def test_one_that_ignores_sigterm_is_killed_when_its_grace_is_over(lab):
+    await play(lab, DEAF, "running")
+    await eventually_async((lab.place.parent / "data/jobs/vision/hostile").exists)
+
+    async def is_deaf() -> bool:
+        return await log(lab) == "deaf\n"
+
+    await eventually_async(is_deaf)
+    await lab.cluster.suspend("vision/hostile", by="ana")
+
+    assert (await lab.until("vision/hostile", "suspended")).workers[0].exit_code == -9
+    assert of_it(lab) == []
+
+
+@pytest.mark.timeout(1200)  # each start is a process of its own
+@pytest.mark.parametrize("starts", [40, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_one_that_ends_at_once_waits_longer_each_time_and_leaves_nothing(
+    lab, tmp_path, starts
+):
+    spec = lab.job(
+        "hostile", command=(sys.executable, "-I", "-S", "-c", "raise SystemExit(1)"),
+        grace_seconds=1, backoff_limit=starts - 1,
+    )  # fmt: skip
+    await lab.cluster.submit([spec])
+    before = own_memory()
+    waits = await ends_at_once(lab, spec, starts)
+
+    assert waits[:6] == [10, 20, 40, 80, 160, 300]
+    assert set(waits[6:]) == {300}
+    record = await lab.cluster.workload(spec.id)
+    assert (record.state, record.failures) == ("failed", starts)
+    assert record.allocated == 0
+    assert of_it(lab) == []
+    assert await lab_neighbour(lab) == "running"
+    # Of each start its output and its end are kept until the job is deleted.
+    assert len([*(tmp_path / "data/jobs/vision/hostile").rglob("*")]) <= 10 * starts + 1
+    assert own_memory() - before < 50 * 2**20
+    await lab.cluster.delete(spec.id, by="ana")
+    trash = tmp_path / "data/jobs/.trash"
+    await eventually_async(lambda: not any(trash.iterdir()))
+    assert not (tmp_path / "data/jobs/vision/hostile").exists()
+
+
+async def lab_neighbour(lab: Lab) -> str:
+    return str((await lab.cluster.workload("vision/neighbour")).state)
+
+
+async def ends_at_once(lab: Lab, spec: WorkloadSpec, ends: int) -> list[float]:
+    """Start it as soon as it may be, so often; return how long it waited after each end."""
+    waits: list[float] = []
+    for number in range(1, ends + 1):
+        assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+        if isinstance(lab, SimulatedLab):
+            await lab.end(spec, 1)
+        record = await lab.until(spec.id, "failed" if number == ends else "retrying")
+        assert record.allocated == 0
+        if record.not_before is not None and number < ends:
+            waits.append(record.not_before - lab.clock())
+            await lab.pass_time(waits[-1])
+            await lab.until(spec.id, "queued")
+    return waits
+
+
+async def test_a_thousand_ends_take_no_memory_and_hold_nothing_up():
+    """The same rows and rules without processes."""
+    lab = SimulatedLab()
+    neighbour, spec = lab.job("neighbour"), lab.job("hostile", backoff_limit=999)
+    await lab.started(neighbour, device=1)
+    await lab.cluster.submit([spec])
+    waits = await ends_at_once(lab, spec, 1000)
+
+    assert len(waits) == 999
+    record = await lab.cluster.workload(spec.id)
+    assert (record.state, record.failures) == ("failed", 1000)
+    assert await lab_neighbour(lab) == "running"
+    assert len(await lab.cluster.workloads()) == 2

@@ -1,0 +1,199 @@
+"""Which finished workloads are kept: for a time, so many of all, and of each user their part."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labs import Clock, local_lab, plan, start
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.keeping import Finished, Keeping
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.errors import NotFound
+from runai.hub_service.scheduler import decide
+from waiting import eventually_async
+
+RULES = Keeping(for_s=1000.0, most=4, at_least_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("ended", "next_"),
+    [
+        pytest.param("", None, id="none"),
+        pytest.param("ana:5", (1005.0, "ana/5"), id="after its time"),
+        pytest.param("ana:5 bo:3", (1003.0, "bo/3"), id="who ended first"),
+        pytest.param("ana:5 ana:6 bo:3 bo:7", (1003.0, "bo/3"), id="as many as may be"),
+        pytest.param("ana:5 ana:6 ana:7 bo:3 bo:4", (15.0, "ana/5"), id="too many: who has most"),
+        pytest.param("bo:3 ana:5 ana:6 ana:7 ana:8", (15.0, "ana/5"), id="not another's older one"),
+        pytest.param(
+            "bo:-2000 ana:5 ana:6 ana:7 ana:8", (-1000.0, "bo/-2000"), id="time counts for all"
+        ),
+    ],
+)
+def test_which_goes_next_and_when(ended, next_):
+    finished = Finished(RULES)
+    for one in ended.split():
+        user, at = one.split(":")
+        finished.add(f"{user}/{at}", user, float(at))
+
+    assert finished.next() == next_
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32))
+def test_a_flood_costs_nobody_else_their_part(seed):
+    dice = random.Random(seed)
+    finished = Finished(Keeping(for_s=1e9, most=30, at_least_s=0.0))
+    users = {f"{user}/{n}": user for user, many in (("bo", 10), ("cy", 10)) for n in range(many)}
+    flood = {f"ana/{n}": "ana" for n in range(100)}
+    names = [*users, *flood]
+    dice.shuffle(names)
+    for now, name in enumerate(names):
+        finished.add(name, name.partition("/")[0], float(now))
+        while (due := finished.next()) is not None and due[0] <= now:
+            finished.discard(due[1], due[1].partition("/")[0])
+
+    assert len(finished) == 30
+    left = []
+    while (due := finished.next()) is not None:
+        left.append(due[1])
+        finished.discard(due[1], due[1].partition("/")[0])
+    assert {name for name in left if not name.startswith("ana")} == set(users)
+    latest = [name for name in names if name.startswith("ana")][-10:]
+    assert [name for name in left if name.startswith("ana")] == latest
+
+
+class Lab:
+    """A cluster of one device whose jobs end at once, in a time of its own."""
+
+    def __init__(self, keeping: Keeping) -> None:
+        self.now = 0.0
+        self.keeping = keeping
+        self.store = MemoryStore()
+        self.cluster = self.opened()
+
+    def opened(self) -> SimulatedCluster:
+        devices = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
+        return SimulatedCluster(
+            {"box": devices}, clock=lambda: self.now, store=self.store, keeping=self.keeping
+        )
+
+    async def ends(self, name: str, user: str = "ana") -> str:
+        await self.cluster.put_project(ProjectSpec("vision"))
+        await self.cluster.submit([WorkloadSpec("vision", name, user, "job", ("true",))])
+        await self.cluster.apply(decide(await self.cluster.observe()))
+        self.cluster.complete(f"vision/{name}")
+        return f"vision/{name}"
+
+    async def names(self) -> list[str]:
+        return [record.spec.name for record in await self.cluster.workloads()]
+
+
+async def test_it_is_forgotten_after_its_time_and_the_name_is_free():
+    lab = Lab(RULES)
+    workload = await lab.ends("exp")
+    assert lab.cluster.pass_time() == 1000.0
+    lab.now = 1000.0
+
+    assert lab.cluster.pass_time() is None
+    with pytest.raises(NotFound):
+        await lab.cluster.workload(workload)
+    assert list(lab.store.history(workload)) == []
+    assert await lab.ends("exp") == workload
+
+
+async def test_of_too_many_the_oldest_of_who_has_most_goes_but_not_at_once():
+    lab = Lab(RULES)
+    await lab.ends("bos", "bo")
+    for number in range(5):
+        lab.now += 1
+        await lab.ends(f"exp-{number}")
+
+    assert lab.cluster.pass_time() == 11.0
+    assert len(await lab.names()) == 6
+    lab.now = 12.0
+    lab.cluster.pass_time()
+    assert await lab.names() == ["bos", "exp-2", "exp-3", "exp-4"]
+
+
+async def test_what_waits_or_runs_is_never_forgotten():
+    lab = Lab(Keeping(for_s=10.0, most=0, at_least_s=0.0))
+    await lab.cluster.put_project(ProjectSpec("vision"))
+    spec = WorkloadSpec("vision", "runs", "ana", "job", ("true",))
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(decide(await lab.cluster.observe()))
+    await lab.cluster.submit([WorkloadSpec("vision", "waits", "ana", "job", ("true",))])
+    lab.now = 1e9
+
+    assert lab.cluster.pass_time() is None
+    assert await lab.names() == ["runs", "waits"]
+
+
+async def test_after_a_restart_they_go_as_they_ended_not_as_they_were_submitted():
+    lab = Lab(RULES)
+    await lab.cluster.put_project(ProjectSpec("vision"))
+    specs = [WorkloadSpec("vision", name, "ana", "job", ("true",)) for name in ("first", "second")]
+    await lab.cluster.submit(specs)
+    await lab.cluster.apply(decide(await lab.cluster.observe()))
+    lab.now = 5.0
+    lab.cluster.complete("vision/second")
+    lab.now = 6.0
+    lab.cluster.complete("vision/first")
+
+    lab.cluster = lab.opened()
+
+    assert lab.cluster.pass_time() == 1005.0
+    lab.now = 1005.5
+    lab.cluster.pass_time()
+    assert await lab.names() == ["first"]
+
+
+async def test_who_waits_for_one_that_is_forgotten_is_told_that_it_is_gone():
+    lab = Lab(RULES)
+    workload = await lab.ends("exp")
+    record = await lab.cluster.workload(workload)
+    waiting = asyncio.ensure_future(lab.cluster.wait(workload, record))
+    await asyncio.sleep(0)
+    lab.now = 1000.0
+    lab.cluster.pass_time()
+
+    with pytest.raises(NotFound):
+        await waiting
+
+
+# -- what it has left on the disk ----------------------------------------------------------------
+
+SAVES = 'echo said; echo model > "$RUNAI_CHECKPOINT_DIR/model"'
+
+
+@pytest.mark.parametrize(
+    ("script", "kept"),
+    [
+        pytest.param(SAVES, {"model"}, id="checkpoints stay"),
+        pytest.param("echo said", set(), id="output alone does not"),
+    ],
+)
+async def test_what_was_made_stays_and_the_next_of_its_name_does_not_find_it(
+    tmp_path, script, kept
+):
+    clock = Clock()
+    rules = Keeping(for_s=60.0)
+    async with local_lab(tmp_path, clock, keeping=rules) as lab:
+        spec = lab.job("exp", command=("sh", "-c", script))
+        await lab.cluster.submit([spec])
+        await lab.cluster.apply(plan(start(spec.id, 0)))
+        submitted = int((await lab.until(spec.id, "succeeded")).submitted)
+        clock.at += 61.0
+        lab.cluster.report_time()
+        await lab.until_gone(spec.id)
+
+        jobs = tmp_path / "data" / "jobs"
+        aside = jobs / ".kept" / f"{spec.id}-{submitted}"
+        assert {path.name for path in aside.glob("*")} == kept
+        assert not (jobs / spec.id).exists()
+        await eventually_async(lambda: not list((jobs / ".trash").iterdir()))

@@ -1,0 +1,25 @@
+"""Both databases survive kill -9 in any write: whole, and with everything acknowledged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import killed_writer
+
+
+@pytest.mark.parametrize("kind", ["cluster", "ledger"])
+@pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
+def test_what_was_acknowledged_is_there_after_kill_9_in_any_write(kind, kills, tmp_path):
+    told = subprocess.run(
+        [sys.executable, killed_writer.__file__, kind, str(tmp_path), str(kills), "7"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert f"{kills} kills" in told.stdout

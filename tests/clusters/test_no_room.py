@@ -1,0 +1,153 @@
+"""What a supervisor cannot write down is not lost: it waits, with the worker's end, for room.
+
+Supervisor and witness are real; the kernel lets them write no byte to a file, and later lets them
+again. A whole service on a full disk is `service/test_failing_disk.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from crashes.small_disk import SmallDisk
+from labs import local_lab, plan
+from labs import start as on_device
+from runai.hub_service.clusters.row import Ending
+from starts import Start, has_ended, one_start
+from waiting import eventually_async
+
+PIPE_BYTES = 1 << 16
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Generator[Start]:
+    with one_start(tmp_path / "attempt") as started:
+        yield started
+
+
+@contextmanager
+def no_room(*processes: psutil.Process) -> Iterator[None]:
+    """Let nothing that these processes write become part of a file."""
+    before = {process: process.rlimit(psutil.RLIMIT_FSIZE) for process in processes}
+    for process, (_, most) in before.items():
+        process.rlimit(psutil.RLIMIT_FSIZE, (0, most))
+    try:
+        yield
+    finally:
+        for process, limits in before.items():
+            if process.is_running():
+                process.rlimit(psutil.RLIMIT_FSIZE, limits)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "orders")
+    return tmp_path / "orders"
+
+
+def has_tried(start: Start, name: str) -> bool:
+    """Tell whether somebody has tried to write a note, and found no room."""
+    path = start.path / f"{name}.tmp"
+    return path.exists() and path.stat().st_size == 0
+
+
+@pytest.mark.parametrize("exit_code", [0, 3], ids=["success", "failure"])
+def test_an_end_without_room_for_it_is_known_when_there_is(start, orders, eventually, exit_code):
+    start("sh", "-c", f"read -r code < {orders}; exit $code")
+    supervisor, worker = start.supervisor, start.worker
+
+    with no_room(supervisor):
+        orders.write_text(f"{exit_code}\n")
+        eventually(lambda: has_tried(start, "ended.json"))
+
+        assert has_ended(worker)
+        assert start.attempt.holder() is not None  # to the service it runs on
+        assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
+
+    assert Ending(exit_code) == start.ending()
+    assert Ending(exit_code) == start.attempt.left_behind()
+
+
+@pytest.mark.parametrize("of_witness", [False, True], ids=["its own", "also the witness's"])
+def test_an_end_without_room_for_it_outlives_its_supervisor(start, orders, eventually, of_witness):
+    start("sh", "-c", f"read -r code < {orders}; exit $code")
+    supervisor, witness = start.supervisor, psutil.Process(start.pid)
+
+    with no_room(supervisor, *([witness] if of_witness else [])):
+        orders.write_text("0\n")
+        eventually(lambda: has_tried(start, "ended.json"))
+        supervisor.kill()
+        if of_witness:
+            eventually(lambda: not psutil.pid_exists(supervisor.pid))
+            assert start.attempt.holder() == start.pid
+
+    os.waitpid(start.pid, 0)
+    assert None is start.attempt.ending()
+    assert Ending(0) == start.attempt.left_behind()
+
+
+def test_what_a_worker_leaves_ends_without_room_for_a_note(start, orders, eventually):
+    start("sh", "-c", f"setsid sleep 1000 & echo $!; echo ready; read -r code < {orders}")
+    eventually(lambda: start.printed("ready"))
+    left = psutil.Process(int(start.output().split()[0]))
+
+    with no_room(start.supervisor):
+        orders.write_text("0\n")
+        eventually(lambda: not left.is_running() or has_ended(left))
+
+    assert Ending(0) == start.ending()
+
+
+def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):
+    start("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
+    eventually(lambda: start.printed("ready"))
+
+    with no_room(start.supervisor):
+        start.stop()
+        eventually(lambda: has_tried(start, "ended.json"))
+
+    assert Ending(143, told=True) == start.ending()
+
+
+def test_output_without_room_is_lost_and_what_comes_after_is_not(start, orders, tmp_path):
+    last = tmp_path / "last"
+    os.mkfifo(last)
+    # More than a pipe holds: who could write all of it has been read meanwhile.
+    meanwhile = f"yes meanwhile | head -c {4 * PIPE_BYTES}"
+    start("sh", "-c", f"echo before; read -r _ < {orders}; {meanwhile}; cat {last}")
+
+    with ExitStack() as stack:
+        with no_room(start.supervisor):
+            orders.write_text("go on\n")
+            told = stack.enter_context(last.open("w"))  # once it has come to read it
+        told.write("afterwards\n")
+
+    assert Ending(0) == start.ending()
+    assert start.output().endswith("afterwards\n")
+    assert len(start.output()) < 2 * PIPE_BYTES
+
+
+@pytest.mark.mounts
+async def test_a_start_without_room_for_it_is_made_when_there_is(tmp_path, caplog):
+    place = tmp_path / "data" / "jobs"
+    place.mkdir(parents=True)
+    disk = SmallDisk(place, 8)
+    try:
+        async with local_lab(tmp_path) as lab:
+            spec = lab.job("no-room-yet")
+            await lab.cluster.submit([spec])
+            disk.fill()
+            assert await lab.cluster.apply(plan(on_device(spec.id, 0))) == []
+
+            await eventually_async(lambda: "No space left on device" in caplog.text)
+            assert (await lab.cluster.workload(spec.id)).state == "starting"
+            disk.make_room()
+
+            assert (await lab.until(spec.id, "running")).attempts == 1
+    finally:
+        disk.gone()

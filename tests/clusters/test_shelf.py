@@ -1,0 +1,155 @@
+"""What thousands of waiting jobs cost: a change is drawn and stored, what is as before is not."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec, WorkloadState
+from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.scheduler import Index, decide
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
+MANY = 300
+
+
+class CountingStore(MemoryStore):
+    """Remembers which rows were written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    def save(self, rows=(), **others) -> None:
+        self.written += [row.id for row in rows]
+        super().save(rows, **others)
+
+
+def job(number: int, key: str = "") -> WorkloadSpec:
+    return WorkloadSpec(
+        "vision", f"exp-{number}", "ana", "job", ("train",), gpus=MilliGpu(1000), key=key
+    )
+
+
+async def queued() -> tuple[SimulatedCluster, CountingStore]:
+    """One job runs, the others wait and have been told why."""
+    store = CountingStore()
+    cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
+    await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
+    await cluster.submit([job(n) for n in range(MANY)])
+    for _ in range(2):
+        await cluster.apply(decide(await cluster.observe()))
+    store.written.clear()
+    return cluster, store
+
+
+async def test_a_cycle_writes_nothing_about_those_that_wait_as_before():
+    cluster, store = await queued()
+
+    await cluster.apply(decide(await cluster.observe()))
+
+    assert store.written == []
+
+
+async def test_who_has_left_the_queue_and_come_back_between_two_cycles_is_told_again():
+    """To the scheduler nothing has happened, and it says the same."""
+    cluster, _ = await queued()
+    index = Index(await cluster.observe())
+    for _ in range(2):
+        await cluster.apply(decide(index))
+    before = await cluster.workload("vision/exp-7")
+    await cluster.suspend(before.id, by="ana")
+    await cluster.resume(before.id, by="ana")
+    assert (await cluster.workload(before.id)).position is None
+
+    index.follow(await cluster.observe())
+    await cluster.apply(decide(index))
+
+    after = await cluster.workload(before.id)
+    assert (after.position, after.reason) == (before.position, before.reason)
+
+
+async def test_a_step_on_in_the_queue_is_told_and_not_written():
+    cluster, store = await queued()
+    waits = await cluster.workload(f"vision/exp-{MANY - 1}")
+
+    cluster.complete("vision/exp-0")
+    await cluster.apply(decide(await cluster.observe()))
+
+    assert set(store.written) == {"vision/exp-0", "vision/exp-1"}
+    now = await cluster.workload(f"vision/exp-{MANY - 1}")
+    assert waits.position is not None
+    assert now.position == waits.position - 1
+
+
+async def test_who_has_not_changed_is_the_same_object_in_the_next_snapshot():
+    cluster, _ = await queued()
+    before = {w.name: w for w in (await cluster.observe()).workloads}
+
+    await cluster.submit([job(MANY)])
+    after = {w.name: w for w in (await cluster.observe()).workloads}
+
+    assert len(after) == MANY + 1
+    assert all(after[name] is workload for name, workload in before.items())
+
+
+async def test_places_in_the_queue_are_found_out_anew_after_a_restart():
+    cluster, store = await queued()
+    cluster.complete("vision/exp-0")
+    await cluster.apply(decide(await cluster.observe()))
+    positions = {r.id: r.position for r in await cluster.workloads()}
+
+    again = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
+    await again.apply(decide(await again.observe()))
+
+    assert {r.id: r.position for r in await again.workloads()} == positions
+
+
+async def test_what_a_key_has_stored_is_found_until_it_is_deleted():
+    cluster, _ = await queued()
+    (stored,) = await cluster.submit([job(MANY, key="a-key")])
+
+    assert list(await cluster.submitted("ana", "a-key")) == [stored]
+    assert list(await cluster.submitted("bo", "a-key")) == []
+    await cluster.delete(stored.id, by="ana")
+    assert list(await cluster.submitted("ana", "a-key")) == []
+
+
+@given(
+    some.lists(
+        some.sampled_from(["submit", "two at once", "delete", "cycle", "end", "look"]), max_size=40
+    )
+)
+def test_the_list_is_that_of_the_rows_and_who_has_one_keeps_it_as_it_was(happens):
+    async def play() -> None:
+        cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
+        await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
+        numbers, kept = count(), []
+        for what in happens:
+            there = await cluster.workloads() if what in {"delete", "end", "look"} else ()
+            if what == "submit":
+                await cluster.submit([job(next(numbers))])
+            elif what == "two at once":
+                await cluster.submit([job(next(numbers)), job(next(numbers))])
+            elif what == "cycle":
+                await cluster.apply(decide(await cluster.observe()))
+            elif what == "delete" and there:
+                await cluster.delete(there[len(there) // 2].id, by="ana")
+            elif what == "end":
+                for record in there:
+                    if record.state is WorkloadState.RUNNING:
+                        cluster.complete(record.id)
+            else:
+                kept.append((there, list(there)))
+
+        found = await cluster.workloads()
+        assert list(found) == [row.record for row in cluster._rows.values()]
+        assert all(list(listed) == then for listed, then in kept)
+        assert await cluster.workloads() is found
+
+    asyncio.run(play())

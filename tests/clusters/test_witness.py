@@ -1,0 +1,102 @@
+"""Either half of supervisor and witness is killed: how a worker ended is known all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runai.hub_service.clusters.row import Ending
+from starts import Start, has_ended, one_start
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Generator[Start]:
+    with one_start(tmp_path / "attempt") as started:
+        yield started
+
+
+def test_a_worker_dies_with_its_supervisor(start, eventually):
+    start.python("import time; print('ready'); time.sleep(1000)")
+    worker = start.worker
+
+    start.supervisor.kill()
+    os.waitpid(start.pid, 0)
+
+    assert not psutil.pid_exists(worker.pid)
+    assert None is start.attempt.holder()
+    assert start.attempt.begun()
+    assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
+
+
+@pytest.mark.parametrize("exit_code", [0, 3], ids=["success", "failure"])
+def test_an_end_that_a_killed_supervisor_had_not_seen_yet_is_known(
+    start, tmp_path, eventually, exit_code
+):
+    orders = tmp_path / "orders"
+    os.mkfifo(orders)
+    start("sh", "-c", f"read -r code < {orders}; exit $code")
+    supervisor, worker = start.supervisor, start.worker
+    supervisor.suspend()
+    orders.write_text(f"{exit_code}\n")
+    eventually(lambda: has_ended(worker))
+
+    supervisor.kill()
+    os.waitpid(start.pid, 0)
+
+    assert None is start.attempt.ending()
+    assert Ending(exit_code) == start.attempt.left_behind()
+
+
+def test_an_end_is_known_before_what_the_worker_has_left_is_ended(start, eventually):
+    stubborn = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    start("sh", "-c", f'setsid sh -c "{stubborn}" & while :; do sleep 0.05; done', grace_seconds=60)
+    eventually(lambda: start.printed("ready"))
+    start.stop()
+    eventually(lambda: start.attempt.left_behind() is not None)
+
+    start.supervisor.kill()
+    os.waitpid(start.pid, 0)
+
+    assert None is start.attempt.ending()
+    assert Ending(-15, told=True) == start.attempt.left_behind()
+
+
+def test_whoever_is_told_to_stop_passes_it_on_and_says_so(start, tmp_path, eventually):
+    orders = tmp_path / "orders"
+    os.mkfifo(orders)
+    start("sh", "-c", f"trap 'exit 143' TERM; echo ready; read -r _ < {orders}")
+    eventually(lambda: start.printed("ready"))
+    supervisor, worker = start.supervisor, start.worker
+    supervisor.suspend()
+    start.stop()
+    worker.terminate()  # the supervisor would, were it not frozen
+    eventually(lambda: has_ended(worker))
+
+    supervisor.kill()
+    os.waitpid(start.pid, 0)
+
+    assert Ending(143, told=True) == start.attempt.left_behind()
+
+
+def test_without_its_witness_the_supervisor_goes_on(start, tmp_path, eventually):
+    orders = tmp_path / "orders"
+    os.mkfifo(orders)
+    start("sh", "-c", f"read -r code < {orders}; exit $code")
+    supervisor = start.supervisor
+    assert start.pid == start.attempt.holder()
+
+    os.kill(start.pid, signal.SIGKILL)
+    os.waitpid(start.pid, 0)
+    assert supervisor.pid == start.attempt.holder()
+    os.waitpid(start("sh", "-c", "echo twice").pid, 0)
+    assert supervisor.pid == start.attempt.holder()
+
+    orders.write_text("0\n")
+    eventually(lambda: start.attempt.holder() is None)
+    assert Ending(0) == start.attempt.ending()
+    assert start.output() == ""

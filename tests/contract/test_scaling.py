@@ -1,0 +1,102 @@
+"""How many workers an elastic job may have, changed while it waits, runs or rests."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.looking import kinds
+from labs import Lab, plan, start
+from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.errors import Conflict, InvalidRequest
+from waiting import eventually_async
+
+
+def elastic(lab: Lab, workers: int = 2, **fields) -> WorkloadSpec:
+    return lab.job("e", workers=workers, **{"min_workers": 1, "elastic": True} | fields)
+
+
+async def scaled(lab: Lab, spec: WorkloadSpec, workers=None, min_workers=None) -> WorkloadRecord:
+    return await lab.cluster.scale(spec.id, workers=workers, min_workers=min_workers, by="ana")
+
+
+async def wanted(lab: Lab) -> tuple[int, int]:
+    [workload] = (await lab.cluster.observe()).workloads
+    return len(workload.workers), workload.minimum
+
+
+async def training(lab: Lab, *workers: int, of: int) -> WorkloadSpec:
+    spec = elastic(lab, of)
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(*(start(spec.id, i, worker=i) for i in workers)))
+    await lab.until(spec.id, "running")
+    await lab.tell(spec, "running", *workers)
+    return spec
+
+
+async def test_one_that_waits_asks_for_other_numbers_at_once(lab: Lab):
+    spec = elastic(lab)
+    await lab.cluster.submit([spec])
+    await scaled(lab, spec, workers=4, min_workers=2)
+    assert await wanted(lab) == (4, 2)
+
+    await scaled(lab, spec, workers=3)
+    assert await wanted(lab) == (3, 2)
+    assert "ana lets it have 2 to 4 workers" in [
+        event.text for event in await lab.cluster.history(spec.id)
+    ]
+
+
+async def test_one_that_runs_gets_workers_that_wait_for_their_gpu(lab: Lab):
+    spec = await training(lab, 0, 1, of=2)
+    record = await scaled(lab, spec, workers=3)
+
+    assert record.state == "running"
+    assert [w.state for w in record.workers] == ["running", "running", "pending"]
+    await lab.cluster.apply(plan(start(spec.id, 2, worker=2)))
+    await eventually_async(lambda: _states(lab, spec, ["running"] * 3))
+
+
+async def test_surplus_workers_stop_and_are_forgotten_while_the_others_go_on(lab: Lab):
+    spec = await training(lab, 0, 1, 2, of=4)
+    record = await scaled(lab, spec, workers=2)
+
+    states = [worker.state for worker in record.workers[:3]]
+    assert states in (["running", "running", "stopping"], ["running", "running"])  # gone already
+    assert record.elastic is not None
+    assert record.elastic.target is not None
+    assert record.elastic.target.ranks == (f"{spec.id}-0", f"{spec.id}-1")
+    await lab.nudge()
+    await eventually_async(lambda: _states(lab, spec, ["running", "running"]))
+    assert (await lab.cluster.workload(spec.id)).state == "running"
+
+
+async def test_a_repeat_changes_nothing(lab: Lab):
+    spec = elastic(lab)
+    await lab.cluster.submit([spec])
+    first = await scaled(lab, spec, workers=4)
+    events = await kinds(lab, spec.id)
+
+    assert await scaled(lab, spec, workers=4) == first
+    assert await kinds(lab, spec.id) == events
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked", "error", "sentence"),
+    [
+        ({"elastic": False, "min_workers": 2}, (4, None), Conflict, "is not elastic"),
+        ({"workers": 1, "gpus_max": 4000}, (4, None), Conflict, "is one process"),
+        ({}, (1, None), InvalidRequest, "fewer than 2 workers"),
+        ({}, (2, 3), InvalidRequest, "3 workers cannot be the least of 2"),
+    ],
+    ids=["no elastic job", "one process", "one worker", "more at least than at most"],
+)
+async def test_what_cannot_be_meant_is_refused(lab: Lab, fields, asked, error, sentence):
+    spec = elastic(lab, **fields)
+    await lab.cluster.submit([spec])
+    with pytest.raises(error, match=sentence):
+        await scaled(lab, spec, *asked)
+
+
+async def _states(lab: Lab, spec: WorkloadSpec, states: list[str]) -> bool:
+    await lab.nudge()
+    return [w.state for w in (await lab.cluster.workload(spec.id)).workers] == states

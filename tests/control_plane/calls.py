@@ -1,0 +1,102 @@
+"""Calls of a cluster's API, and of kubectl, as whoever administers it.
+
+Called by `plane`, which starts a control plane for the tests, and by `named`, which is given one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from control_plane.programs import find_program
+
+__all__ = ["ApiRefused", "Calls"]
+
+WITHIN_S = 120
+
+
+class ApiRefused(Exception):
+    """The API server answered with an error; says the status and its message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        """Keep the HTTP status beside the message."""
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class Calls:
+    """What any cluster answers; who makes one says where it is."""
+
+    kubeconfig: Path
+    folder: Path
+    """What is in it goes with the tests."""
+    _http: httpx.Client
+
+    @property
+    def home(self) -> Path:
+        """Return what programs take for a user's home."""
+        return self.folder
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+    ) -> Any:
+        """Make one call as the cluster's administrator; return the answer.
+
+        Raises:
+            ApiRefused: the API server refuses.
+        """
+        content = None if body is None else json.dumps(body)
+        answer = self._http.request(
+            method, path, content=content, headers={"Content-Type": content_type}
+        )
+        if answer.is_error:
+            try:
+                message = answer.json().get("message", answer.text)
+            except ValueError:
+                message = answer.text
+            raise ApiRefused(answer.status_code, message)
+        try:
+            return answer.json()
+        except ValueError:
+            return answer.text
+
+    def lines(self, path: str) -> Iterator[str]:
+        """Yield the lines of an answer as they come, as the administrator: a watch's events.
+
+        Raises:
+            ApiRefused: the API server refuses.
+        """
+        with self._http.stream("GET", path) as answer:
+            if answer.is_error:
+                answer.read()
+                raise ApiRefused(answer.status_code, answer.text)
+            yield from answer.iter_lines()
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as the administrator; return what it prints.
+
+        Raises:
+            AssertionError: it fails; says what it said.
+        """
+        done = subprocess.run(
+            [str(find_program("kubectl")), *arguments],
+            input=stdin,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.home)},
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=WITHIN_S,
+        )
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout

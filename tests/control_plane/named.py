@@ -1,0 +1,94 @@
+"""A cluster that somebody has, named by a context of their kubeconfig; nobody starts or stops it.
+
+    with NamedCluster("kind-lab") as cluster:
+        cluster.request("GET", "/api/v1/nodes")
+
+`kubectl proxy` makes the calls, so whatever logs its user in does here too; it listens at a socket
+that this user alone may open. The current context is never looked at. Called by tests/own_cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from control_plane.calls import Calls
+from control_plane.programs import find_program
+from waiting import eventually
+
+__all__ = ["CONTEXT", "NamedCluster", "why_no_cluster"]
+
+CONTEXT = "RUNAI_CLUSTER_CONTEXT"
+"""The variable that names it."""
+WITHIN_S = 60
+
+
+def why_no_cluster() -> str:
+    """Say why no cluster of somebody's own can be used, or nothing."""
+    if not os.environ.get(CONTEXT):
+        return f"nobody has named a cluster (make test-cluster {CONTEXT}=…)"
+    missing = [name for name in ("helm", "kubectl") if find_program(name) is None]
+    return f"not found: {', '.join(missing)}" if missing else ""
+
+
+class NamedCluster(Calls):
+    """See the module."""
+
+    def __init__(self, context: str) -> None:
+        """Ask nothing before `with`."""
+        self._context = context
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            RuntimeError: there is no such context; says what kubectl says.
+        """
+        with self._stack:
+            made = tempfile.TemporaryDirectory(prefix="cluster-")  # nobody else may look into it
+            self.folder = Path(self._stack.enter_context(made))
+            self.kubeconfig = self.folder / "kubeconfig"
+            self.kubeconfig.write_text(self._that_context())
+            self._http = self._stack.enter_context(self._proxy())
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        self._stack.close()
+
+    @property
+    def home(self) -> Path:
+        """Return this user's: what logs in may need it."""
+        return Path.home()
+
+    def _that_context(self) -> str:
+        view = ["config", "view", "--minify", "--flatten", "--raw", "--context", self._context]
+        done = subprocess.run(
+            [str(find_program("kubectl")), *view], text=True, capture_output=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{CONTEXT}={self._context}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _proxy(self) -> httpx.Client:
+        socket = self.folder / "proxy.sock"
+        command = [str(find_program("kubectl")), "proxy", "--unix-socket", str(socket)]
+        proxy = subprocess.Popen(
+            command,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        self._stack.callback(proxy.wait)
+        self._stack.callback(proxy.kill)
+        eventually(socket.exists, within=WITHIN_S, what="kubectl proxy listens")
+        transport = httpx.HTTPTransport(uds=str(socket))
+        return httpx.Client(base_url="http://localhost", transport=transport, timeout=90)

@@ -1,0 +1,140 @@
+"""A witness who sees every change of every pod, and says when something happened that never may.
+
+    with Witness(plane):        # around whatever goes wrong meanwhile
+        ...
+
+No node's devices are promised to more pods than it has, counted by what is bound there and has not
+ended; no pod is bound to one node and then to another; no worker of a Job has two pods that are
+bound at once. It follows the watch of the API server, from one version to the next: nothing
+happens between two looks. While that server is away nothing happens either.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, Self
+
+import httpx
+
+from control_plane.plane import ApiRefused, ControlPlane
+
+__all__ = ["Witness"]
+
+WATCH_S = 1
+"""A watch ends by itself after this, so that whoever stops us waits no longer."""
+WITHIN_S = 90
+GPU = "nvidia.com/gpu"
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class Witness:
+    """See the module."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        """Look at nothing before `with`."""
+        self._plane = plane
+        self._pods: dict[str, dict[str, Any]] = {}
+        self._nodes: dict[str, str] = {}
+        self._has: dict[str, int] = {}
+        self._stopped = threading.Event()
+        self._began = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.saw: list[str] = []
+        """What may never happen, and did."""
+        self.bound: set[str] = set()
+        """UIDs of the pods that were bound."""
+
+    def __enter__(self) -> Self:
+        """Begin; return when all that is there has been seen."""
+        self._thread.start()
+        assert self._began.wait(WITHIN_S)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End, and fail the test for what was seen."""
+        self._stopped.set()
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive()
+        if kind is None:
+            assert not self.saw, "\n".join(self.saw)
+
+    def _watch(self) -> None:
+        version = ""
+        while not self._stopped.is_set():
+            try:
+                version = self._follow(version) if version else self._list()
+            except (ApiRefused, httpx.TransportError):
+                self._stopped.wait(0.05)  # it is being restarted: go on from where we were
+            except BaseException as failed:  # noqa: BLE001  handed over to the test
+                self.saw.append(f"the witness failed: {failed!r}")
+                return
+
+    def _list(self) -> str:
+        listed = self._plane.request("GET", "/api/v1/pods")
+        self._pods = {found["metadata"]["uid"]: found for found in listed["items"]}
+        for found in listed["items"]:
+            self._check(found)
+        self._began.set()
+        return str(listed["metadata"]["resourceVersion"])
+
+    def _follow(self, version: str) -> str:
+        address = f"/api/v1/pods?watch=1&timeoutSeconds={WATCH_S}&resourceVersion={version}"
+        for line in self._plane.lines(address):
+            event = json.loads(line)
+            if event["type"] == "ERROR":  # too long ago: what was between is not seen
+                return ""
+            found = event["object"]
+            version = str(found["metadata"]["resourceVersion"])
+            if event["type"] == "DELETED":
+                self._pods.pop(found["metadata"]["uid"], None)
+            else:
+                self._pods[found["metadata"]["uid"]] = found
+                self._check(found)
+        return version
+
+    def _check(self, pod: dict[str, Any]) -> None:
+        uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName", "")
+        if not node:
+            return
+        before = self._nodes.setdefault(uid, node)
+        if before != node:
+            self.saw.append(f"{_called(pod)} was bound to {before}, then to {node}")
+        if uid in self.bound:
+            return
+        self.bound.add(uid)
+        here = [p for p in self._pods.values() if p["spec"].get("nodeName") == node and _holds(p)]
+        asked = sum(map(_gpus, here))
+        if asked > self._devices(node):
+            names = ", ".join(sorted(_called(p) for p in here if _gpus(p)))
+            self.saw.append(
+                f"{node} has {self._devices(node)} GPUs, and {asked} are given: {names}"
+            )
+        twins = [p for p in self._pods.values() if _place(p) and _place(p) == _place(pod)]
+        if sum(1 for p in twins if p["spec"].get("nodeName") and _holds(p)) > 1:
+            self.saw.append(f"{_called(pod)} is bound beside another pod of the same worker")
+
+    def _devices(self, node: str) -> int:
+        if node not in self._has:
+            found = self._plane.request("GET", f"/api/v1/nodes/{node}")
+            self._has[node] = int(found["status"]["allocatable"].get(GPU, 0))
+        return self._has[node]
+
+
+def _holds(pod: dict[str, Any]) -> bool:
+    return pod["status"].get("phase") not in ("Succeeded", "Failed")
+
+
+def _gpus(pod: dict[str, Any]) -> int:
+    limits = (c.get("resources", {}).get("limits", {}) for c in pod["spec"]["containers"])
+    return sum(int(of.get(GPU, 0)) for of in limits)
+
+
+def _place(pod: dict[str, Any]) -> tuple[str, str] | None:
+    index = pod["metadata"].get("annotations", {}).get(INDEX)
+    owners = pod["metadata"].get("ownerReferences", ())
+    return (owners[0]["uid"], index) if owners and index is not None else None
+
+
+def _called(pod: dict[str, Any]) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

@@ -1,0 +1,154 @@
+"""Everything that happens to a platform: done for real, until it has bitten, then mended.
+
+Hands are dealt like cards, so that twenty seeds meet every kind several times. What becomes of the
+platform meanwhile is `watching`'s; what people do, `story`'s.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from crashes.ground import Ground
+from crashes.small_disk import immutable
+from waiting import eventually
+
+__all__ = ["KINDS", "Breakages", "hand", "needs_of"]
+
+KINDS = (
+    "service killed",
+    "service frozen",
+    "hub killed",
+    "hub frozen",
+    "agent killed",
+    "agent frozen",
+    "supervisor killed",
+    "supervisor frozen",
+    "disk full",
+    "database read-only",
+    "clock an hour on",
+    "clock an hour back",
+    "PostgreSQL killed",
+    "PostgreSQL restarted",
+)
+A_HAND = 5
+HOUR_S = 3600
+GETS_ON_BY = 10
+"""So many steps of all jobs together: what breaks for a while does so for as long."""
+
+STANDS_STILL_S = 5.0
+"""Jobs that have not got on for so long do not: they wait for what is broken, or have ended."""
+
+_NEEDS = {"disk": "disk", "database": "disk", "clock": "clock", "PostgreSQL": "server"}
+
+
+def hand(seed: int) -> list[str]:
+    """Return what breaks in a seed, in this order."""
+    dice, deck = random.Random("the deck of breakages"), list[str]()
+    while len(deck) < A_HAND * seed:
+        deck += dice.sample(KINDS, len(KINDS))
+    return deck[A_HAND * (seed - 1) : A_HAND * seed]
+
+
+def needs_of(kinds: list[str]) -> set[str]:
+    """Return what has to be there to break these: `disk`, `clock`, `server`."""
+    return {_NEEDS[word] for kind in kinds if (word := kind.split()[0]) in _NEEDS}
+
+
+class Breakages:
+    """Break one thing of a ground and mend it, as whoever looks after it does."""
+
+    def __init__(self, ground: Ground, dice: random.Random, is_refused: Callable[[], bool]) -> None:
+        """`is_refused` says whether people have been refused since the breakage began."""
+        self._ground = ground
+        self._dice = dice
+        self._is_refused = is_refused
+        self._clock_is_off_s = 0
+
+    def happen(self, kind: str) -> None:
+        """Let it happen, and end."""
+        who, what = kind.split(maxsplit=1)
+        if who == "clock":
+            self._set_clock(HOUR_S if what.endswith("on") else -HOUR_S)
+        elif who == "disk":
+            self._fill_disk()
+        elif who == "database":
+            self._protect_database()
+        elif who == "PostgreSQL":
+            self._stop_server(at_once=what == "killed")
+        elif kind == "hub killed":
+            self._ground.platform.kill()
+            self._ground.platform.start()
+        else:
+            with suppress(LookupError, psutil.Error):  # it is just being started again
+                process = self._process(who)
+                process.kill() if what == "killed" else self._freeze(process)
+
+    def _process(self, who: str) -> psutil.Process:
+        if who == "service":
+            return self._ground.platform.service_process()
+        if who == "hub":
+            return self._ground.hub()
+        return (
+            self._ground.agent()
+            if who == "agent"
+            else self._dice.choice(self._ground.supervisors())
+        )
+
+    def _freeze(self, process: psutil.Process) -> None:
+        process.suspend()
+        try:
+            self._let_jobs_get_on()
+        finally:
+            process.resume()
+
+    def _let_jobs_get_on(self) -> None:
+        before = self._ground.counted()
+        with suppress(AssertionError):  # none of them runs now
+            eventually(lambda: self._ground.counted() > before + GETS_ON_BY, within=STANDS_STILL_S)
+
+    def _fill_disk(self) -> None:
+        disk = self._ground.disk
+        assert disk is not None
+
+        def bites() -> bool:
+            disk.fill()
+            return self._is_refused()
+
+        try:
+            eventually(bites, within=60, what="somebody is refused: the disk is full")
+        finally:
+            disk.make_room()
+
+    def _protect_database(self) -> None:
+        with self._protected():
+            eventually(self._is_refused, within=60, what="somebody is refused: nothing is written")
+
+    @contextmanager
+    def _protected(self) -> Iterator[None]:
+        name = self._ground.database.name
+        files = sorted(self._ground.database.parent.glob(f"{name}*"))
+        immutable(files, are=True)
+        try:
+            yield
+        finally:
+            immutable(files, are=False)
+
+    def _set_clock(self, by_s: int) -> None:
+        assert self._ground.clock is not None
+        self._clock_is_off_s += by_s
+        self._ground.clock.set(self._clock_is_off_s)
+        self._let_jobs_get_on()
+
+    def _stop_server(self, *, at_once: bool) -> None:
+        server = self._ground.server
+        assert server is not None
+        if at_once:
+            server.kill()
+        else:
+            server.stop()
+        self._let_jobs_get_on()
+        server.start()

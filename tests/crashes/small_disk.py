@@ -1,0 +1,90 @@
+"""A file system of its own that can be filled to the last byte, and files that cannot be written.
+
+Both are the kernel's: a small ext4 in a file, and its attribute `immutable`, which a tmpfs does not
+keep for files that are open. Needs root, and leave to mount (the capability `mounts`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["SmallDisk", "immutable", "why_no_mounts"]
+
+PIECE = 1 << 20
+
+
+class SmallDisk:
+    """A folder that is a disk of its own."""
+
+    def __init__(self, folder: Path, mib: int) -> None:
+        """Make it in a file beside the folder, and mount it there."""
+        self.folder = folder
+        self._filler = folder / ".filler"
+        image = folder.with_suffix(".ext4")
+        with image.open("wb") as file:
+            file.truncate(mib << 20)
+        _run("mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", str(image))
+        _run("mount", "-o", "loop", str(image), str(folder))
+        folder.chmod(0o700)
+
+    def fill(self) -> None:
+        """Leave no room; what others free meanwhile is taken by the next call."""
+        size = PIECE
+        with self._filler.open("ab") as filler:
+            while size:
+                try:
+                    os.posix_fallocate(filler.fileno(), filler.tell(), size)
+                    filler.seek(0, os.SEEK_END)
+                except OSError as full:
+                    if full.errno != errno.ENOSPC:
+                        raise
+                    size //= 2
+
+    def make_room(self) -> None:
+        """Give back what `fill` took."""
+        self._filler.unlink(missing_ok=True)
+
+    def gone(self) -> None:
+        """Have it vanish as soon as nobody uses it."""
+        _run("umount", "--lazy", str(self.folder))
+
+
+def immutable(files: Iterable[Path], *, are: bool) -> None:
+    """Let nobody write these files, not even who has them open; or let everybody again."""
+    _run("chattr", "+i" if are else "-i", *(str(path) for path in files))
+
+
+def why_no_mounts() -> str:
+    """Say why a machine cannot do this; "" where it can."""
+    if os.geteuid() != 0:
+        return "only root may mount file systems and make files immutable"
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "disk")
+        folder.mkdir()
+        try:
+            disk = SmallDisk(folder, 1)
+        except (OSError, subprocess.CalledProcessError) as failed:
+            return f"no file system can be mounted: {failed}"
+        try:
+            file = disk.folder / "file"
+            with file.open("ab", buffering=0) as opened:
+                immutable([file], are=True)
+                with suppress(PermissionError):
+                    opened.write(b"x")
+                    return "the attribute `immutable` does not hold"
+            immutable([file], are=False)
+        except (OSError, subprocess.CalledProcessError) as failed:
+            return f"the kernel has no attribute `immutable` there: {failed}"
+        finally:
+            disk.gone()
+    return ""
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)

@@ -1,0 +1,235 @@
+"""One seed: what Bob and Patty do on five GPUs while a hand of breakages is played.
+
+`play` returns what came of it; `wrong` is empty or tells what was broken in sentences. Replay one
+alone: `pytest tests/crashes --seed 17`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from crashes.breakages import Breakages, hand, needs_of
+from crashes.ground import Ground, on_ground
+from crashes.sums import UNWRITTEN_S, wrong_sums
+from crashes.watching import Watching, runs_after_success, unfinished_starts, who_is_left
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from runai.hub_service.errors import Conflict, RunaiError, Unavailable
+from waiting import eventually
+
+__all__ = ["Told", "play"]
+
+PROGRAM = Path(__file__).with_name("counting.py")
+FINISHED = {"succeeded", "failed", "ended"}
+STEP_S = "0.05"
+WELL_WITHIN_S = 120.0
+DRAINED_WITHIN_S = 180.0
+TRIES_AGAIN_S = 0.2
+UNCOUNTED = {
+    *("service killed", "hub killed"),
+    *("clock an hour on", "clock an hour back"),
+    # Kept in memory, unless the service is killed before it could be written.
+    *("disk full", "database read-only", "PostgreSQL killed", "PostgreSQL restarted"),
+}
+"""What may cost the ledger the time that it lasts; whatever else breaks costs it nothing."""
+
+
+@dataclass
+class Told:
+    """What came of a seed."""
+
+    seed: int
+    faults: list[tuple[str, float]] = field(default_factory=list)
+    """What broke, in this order, and the seconds from its end until the platform was ready."""
+    acknowledged: int = 0
+    refused: int = 0
+    """How often somebody was told to come again."""
+    looks: int = 0
+    """How often what is stored was looked at."""
+    wrong: list[str] = field(default_factory=list)
+
+
+class Submission(threading.Thread):
+    """Somebody who submits one job, however often they are refused: its name makes it safe."""
+
+    def __init__(self, client: Client, request: SubmitRequest) -> None:
+        super().__init__(name=f"submits {request.name}")
+        self._client = client
+        self._request = request
+        self.enough = threading.Event()
+        self.is_stored = False
+        self.refused = 0
+        self.failed: Exception | None = None
+
+    def run(self) -> None:
+        while not self.enough.is_set() and not self.is_stored and self.failed is None:
+            try:
+                self._client.submit(self._request)
+                self.is_stored = True
+            except Unavailable:
+                self.refused += 1
+                self.enough.wait(TRIES_AGAIN_S)
+            except Conflict:  # an earlier try was stored, but its answer was lost
+                self.is_stored = True
+            except Exception as failed:  # noqa: BLE001  a finding
+                self.failed = failed
+
+
+class Story:
+    """A seed while it is played."""
+
+    def __init__(self, ground: Ground, seed: int) -> None:
+        self._ground = ground
+        self._dice = random.Random(seed)
+        self._told = Told(seed)
+        self._watching = Watching(ground)
+        self._bob, self._patty = (ground.platform.client(who) for who in ("bob", "patty"))
+        self._submissions: list[Submission] = []
+        self._steps: dict[str, int] = {}
+        """Of each job, by its id."""
+        self._uncounted_s = 0.0
+        self._breakages = Breakages(ground, self._dice, self._is_refused)
+        self._refused_before = 0
+
+    def tell(self, kinds: list[str]) -> Told:
+        """Play it."""
+        self._watching.start()
+        try:
+            self._play(kinds)
+        finally:
+            self._watching.end()
+            for one in self._submissions:
+                one.enough.set()
+                one.join()
+        self._told.wrong += self._watching.wrong
+        self._told.looks = self._watching.looks
+        self._told.refused = self._refused()
+        return self._told
+
+    def _play(self, kinds: list[str]) -> None:
+        for number in range(6):
+            self._submit(self._bob, "vision", f"bob-{number}", 100, gpus=1)
+        for number in range(2):
+            self._submit(self._bob, "vision", f"half-{number}", 100, gpus=0.5)
+        self._all_are_stored()
+        self._watching.is_calm.set()
+        moments = sorted(self._dice.sample(range(1, 600), len(kinds)))
+        for number, (moment, kind) in enumerate(zip(moments, kinds, strict=True)):
+            eventually(partial(self._has_counted, moment), within=60)
+            if number == 1:
+                self._submit(self._patty, "nlp", "patty-0", 20, gpus=1)
+                self._submit(self._patty, "nlp", "patty-1", 20, gpus=1)
+            self._break(kind)
+        self._all_are_stored()
+        self._all_finish()
+        self._check()
+
+    # -- people ----------------------------------------------------------------------------------
+
+    def _submit(self, client: Client, project: str, name: str, steps: int, gpus: float) -> None:
+        command = ["python", str(PROGRAM), str(steps), STEP_S, str(self._ground.witness)]
+        request = SubmitRequest(name=name, gpus=gpus, command=command, grace_seconds=10)
+        self._submissions.append(Submission(client, request))
+        self._submissions[-1].start()
+        self._steps[f"{project}/{name}"] = steps
+
+    def _all_are_stored(self) -> None:
+        for one in self._submissions:
+            one.join(WELL_WITHIN_S)
+            assert one.is_stored, f"{one.name}: {one.failed or 'not stored in time'}"
+        self._told.acknowledged = len(self._submissions)
+
+    def _states(self, client: Client) -> dict[str, str]:
+        with suppress(RunaiError):
+            return {workload.id: workload.state for workload in client.workloads()}
+        return {}
+
+    def _all_finish(self) -> None:
+        seen: dict[str, str] = {}
+
+        def finished() -> bool:
+            seen.update(self._states(self._bob) | self._states(self._patty))
+            assert set(seen.values()) <= FINISHED, seen
+            return seen.keys() >= self._steps.keys()
+
+        eventually(finished, within=DRAINED_WITHIN_S)
+        self._told.wrong += [
+            f"{name} is {state} at the end" for name, state in seen.items() if state != "succeeded"
+        ]
+        self._told.wrong += [f"nobody asked for {name}" for name in seen.keys() - self._steps]
+
+    # -- what breaks -----------------------------------------------------------------------------
+
+    def _has_counted(self, moment: int) -> bool:
+        return self._ground.counted() >= moment or self._ground.cycles() is None
+
+    def _break(self, kind: str) -> None:
+        self._watching.is_calm.clear()
+        began = time.monotonic()
+        self._refused_before = self._refused()
+        self._submit_late()  # in the very moment, whatever it is
+        self._breakages.happen(kind)
+        ended = began if kind.endswith("killed") else time.monotonic()
+        eventually(self._is_well, within=WELL_WITHIN_S, what=f"ready again after: {kind}")
+        self._told.faults.append((kind, round(time.monotonic() - ended, 2)))
+        if kind == "clock an hour back":
+            self._uncounted_s = math.inf  # until it is as late again
+        if kind in UNCOUNTED:
+            self._uncounted_s += time.monotonic() - began + UNWRITTEN_S
+        self._watching.is_calm.set()
+
+    def _refused(self) -> int:
+        return sum(one.refused for one in self._submissions)
+
+    def _is_refused(self) -> bool:
+        """Say so; who was stored just before it broke is followed by another one."""
+        if self._submissions[-1].is_stored:
+            self._submit_late()
+        return self._refused() > self._refused_before
+
+    def _submit_late(self) -> None:
+        self._submit(self._bob, "vision", f"late-{len(self._submissions)}", 10, gpus=1)
+
+    def _is_well(self) -> bool:
+        return self._ground.readiness() == {"status": "ready"}
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        ground, wrong = self._ground, self._told.wrong
+        with suppress(FileNotFoundError):
+            wrong += (ground.witness / "violations").read_text().splitlines()
+        # Killed with its supervisor after its last step, but before it has exited, a job has not
+        # finished: it goes on from its last checkpoint, and takes that step once more.
+        unseen = unfinished_starts(ground)
+        for name, steps in self._steps.items():
+            done = ground.witness / f"{name.replace('/', '+')}.done"
+            ends = done.read_text().split() if done.exists() else []
+            if not ends or set(ends) != {str(steps)}:
+                wrong.append(f"{name} counted {ends}, not {steps}")
+            elif len(ends) > 1 + unseen[name.partition("/")[2]]:
+                wrong.append(f"{name} was done {len(ends)} times")
+        wrong += runs_after_success(ground)
+        wrong += who_is_left(ground, PROGRAM)
+        wrong += [
+            f"device {device.uuid} is still taken"
+            for node in self._bob.nodes()
+            for device in node.devices
+            if device.allocated
+        ]
+        admin = ground.platform.client("admin")
+        wrong += wrong_sums(ground, admin, self._uncounted_s, self._watching.reserved)
+
+
+def play(seed: int, folder: Path) -> Told:
+    """Play one seed on a platform of its own, below an empty folder."""
+    kinds = hand(seed)
+    with on_ground(folder, needs_of(kinds)) as ground:
+        return Story(ground, seed).tell(kinds)

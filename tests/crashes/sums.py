@@ -1,0 +1,92 @@
+"""Whether the ledger's sums are what ran: beside what the jobs saw, and what the cluster stored.
+
+The ledger holds history only. A service that is killed takes with it what it had not written yet
+(up to 13 s), while it is away nobody counts, and one whose clock goes back counts nothing twice: so
+it may say less than what ran, by no more than that, and never more than was held.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from crashes.ground import Ground
+from runai.hub_service.client import Client
+
+__all__ = ["UNWRITTEN_S", "wrong_sums"]
+
+UNWRITTEN_S = 13.0
+"""What a killed service had not written: ten seconds, told three seconds late."""
+
+ABOUT_S = 2.0
+"""A start and an end are told within a cycle."""
+
+SINCE = timedelta(days=1)
+HOUR_S = 3600
+ENDS = {"exited", "lost", "paused", "retrying", "suspended", "succeeded", "failed"}
+"""What the history tells of a workload that holds nothing any more."""
+
+
+def wrong_sums(
+    ground: Ground, admin: Client, uncounted_s: float, reserved: Mapping[str, float]
+) -> list[str]:
+    """Compare; so many seconds may be missing: the service was away, or its clock wrong.
+
+    `reserved` are GPU-seconds that workloads had besides, while they waited for the rest: the
+    ledger counts them, their stored history does not tell of them.
+    """
+    since, until = datetime.now(UTC) - SINCE, datetime.now(UTC) + SINCE
+    past = admin.history(since)
+    counted = {one.id: one.held_s * one.gpus for one in past}
+    total = sum(counted.values())
+    wrong = []
+    for kind in ("project", "user", "node"):
+        sums = admin.usage_by(kind, since=since, until=until)
+        amount = 3600 * sum(one.allocated_gpu_hours for one in sums)
+        # What was counted before a clock went back is in no range that ends now.
+        if abs(amount - total) > ABOUT_S and not math.isinf(uncounted_s):
+            wrong.append(f"the ledger's {kind}s have {amount:.1f} GPU-s, its workloads {total:.1f}")
+    saw, held = witnessed(ground.witness), stored_spans(ground.database)
+    for name in sorted(saw.keys() | counted.keys()):
+        told, most = counted.get(name, 0.0), held.get(name, 0.0) + reserved.get(name, 0.0)
+        if told > most + ABOUT_S:
+            wrong.append(f"the ledger has {told:.1f} GPU-s of {name}, which held {most:.1f}")
+        if told < saw.get(name, 0.0) - uncounted_s - ABOUT_S:
+            wrong.append(f"the ledger has {told:.1f} GPU-s of {name}, which ran {saw[name]:.1f}")
+    return wrong
+
+
+def witnessed(witness: Path) -> dict[str, float]:
+    """Return the GPU-seconds that each job saw itself run."""
+    found: dict[str, float] = {}
+    for path in witness.glob("ran/*"):
+        if told := path.read_text().split():
+            name = path.name.split(".", 1)[0].replace("+", "/")
+            found[name] = found.get(name, 0.0) + float(told[0]) * float(told[1])
+    return found
+
+
+def stored_spans(database: Path) -> dict[str, float]:
+    """Return the GPU-seconds for which each workload held devices, by its stored history.
+
+    It is told by the service's clock; who was running when that went back an hour held it for an
+    hour more than the two times say.
+    """
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened:
+        rows = opened.execute("SELECT id, json_extract(spec, '$.gpus') FROM workloads").fetchall()
+        lines = opened.execute("SELECT workload, at, kind FROM history ORDER BY number").fetchall()
+    gpus = {name: milli / 1000 for name, milli in rows}
+    since: dict[str, float] = {}
+    found: dict[str, float] = {}
+    for name, at, kind in lines:
+        if kind == "starting":
+            since[name] = at
+        elif kind in ENDS and name in since:
+            span = at - since.pop(name)
+            span += HOUR_S if span < 0 else 0
+            found[name] = found.get(name, 0.0) + span * gpus[name]
+    return found

@@ -1,0 +1,160 @@
+"""What must hold while things break, and at the end: found by reading what the platform has stored.
+
+The rules are those of the hours in virtual time (`faults.invariants`), over `cluster.sqlite` as a
+stranger reads it; what the jobs themselves saw is in their witness's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+
+from crashes.ground import Ground
+from faults.invariants import over_granted, over_limits, owed_projects, unexplained
+from runai.hub_service.clusters.local import store
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord
+
+__all__ = ["Watching", "runs_after_success", "unfinished_starts", "who_is_left"]
+
+LOOKS_EVERY_S = 0.25
+OWED_FOR_CYCLES = 3
+"""What a project is owed one cycle decides; the one after it may have been under way."""
+
+
+class Watching(threading.Thread):
+    """Look at what is stored, all the time; keep what was wrong as sentences."""
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(name="watching")
+        self._ground = ground
+        self._enough = threading.Event()
+        self._owed: dict[str, int] = {}
+        """In which cycle a project was seen to be owed GPUs first."""
+        self._cycle = 0
+        self.is_calm = threading.Event()
+        """Whether nothing is broken now, so that who is owed must get."""
+        self.looks = 0
+        self.wrong: list[str] = []
+        self.reserved: dict[str, float] = {}
+        """GPU-seconds for which devices were kept for each workload, at most: no history tells."""
+        self._reserves: dict[str, float] = {}
+        self._looked = time.monotonic()
+
+    def run(self) -> None:
+        while not self._enough.wait(LOOKS_EVERY_S):
+            self.look()
+
+    def end(self) -> None:
+        """Look for a last time."""
+        self._enough.set()
+        self.join()
+        self.look()
+
+    def look(self) -> None:
+        """Look once; what cannot be read now is read the next time."""
+        cycle, calm = self._ground.cycles(), self.is_calm.is_set()
+        try:
+            records, projects = stored(self._ground.database)
+        except sqlite3.Error:
+            return
+        self.looks += 1
+        self._count_reserved(records)
+        found = (*over_granted(records), *over_limits(records, projects), *unexplained(records))
+        for sentence in found:
+            self._say(sentence)
+        if cycle is None or cycle < self._cycle or not calm or not self.is_calm.is_set():
+            self._owed = {}
+        self._cycle = cycle or 0
+        if cycle is not None and calm:
+            owed = set(owed_projects(records, projects))
+            self._owed = {name: self._owed.get(name, cycle) for name in owed}
+            for name, since in self._owed.items():
+                if cycle - since > OWED_FOR_CYCLES:
+                    self._say(f"{name} is owed GPUs for more than {OWED_FOR_CYCLES} cycles")
+
+    def _count_reserved(self, records: Sequence[WorkloadRecord]) -> None:
+        before, self._reserves = self._reserves, {r.id: gpus_reserved(r) for r in records}
+        since, self._looked = self._looked, time.monotonic()
+        for name, gpus in self._reserves.items():
+            if most := max(gpus, before.get(name, 0.0)):
+                lasted = most * (self._looked - since)
+                self.reserved[name] = self.reserved.get(name, 0.0) + lasted
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self.wrong:
+            self.wrong.append(sentence)
+
+
+def gpus_reserved(record: WorkloadRecord) -> float:
+    """Return the GPUs that are kept for a workload's workers, which wait for the rest."""
+    waiting = (worker for worker in record.workers if worker.state == "reserved")
+    return sum(share.gpus for worker in waiting for share in worker.devices) / 1000
+
+
+def stored(database: Path) -> tuple[list[WorkloadRecord], list[ProjectSpec]]:
+    """Read what the platform takes for the truth.
+
+    Raises:
+        sqlite3.Error: it cannot be read now.
+    """
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=1)) as opened:
+        rows = opened.execute("SELECT spec, row FROM workloads ORDER BY number").fetchall()
+        projects = opened.execute("SELECT spec FROM projects ORDER BY number").fetchall()
+    return (
+        [store._read_row(spec, row).record for spec, row in rows],
+        [store._PROJECT.validate_json(spec) for (spec,) in projects],
+    )
+
+
+def _starts(ground: Ground) -> list[Path]:
+    """Return the folders of all starts of this platform's jobs in which a program ran."""
+    found = ground.platform.data_dir.glob("jobs/*/*/*/*/process.json")
+    return [path.parent for path in found]
+
+
+def _ended(place: Path) -> int | None:
+    """Return the exit code of a start's program, unless nobody could write it down."""
+    try:
+        told: dict[str, int] = json.loads((place / "ended.json").read_text())
+    except FileNotFoundError:
+        return None
+    return told["exit_code"]
+
+
+def unfinished_starts(ground: Ground) -> Counter[str]:
+    """Return of each job how many starts ended unseen: killed with their supervisor."""
+    return Counter(place.parts[-3] for place in _starts(ground) if _ended(place) is None)
+
+
+def runs_after_success(ground: Ground) -> list[str]:
+    """Return the starts that had ended with success, and were not the last of their job."""
+    last: dict[str, int] = {}
+    starts = [(p, p.parts[-3], int(p.parts[-2].removeprefix("attempt-"))) for p in _starts(ground)]
+    for _, name, number in starts:
+        last[name] = max(last.get(name, 0), number)
+    return [
+        f"{name} was started after start {number} had succeeded"
+        for place, name, number in starts
+        if number != last[name] and _ended(place) == 0
+    ]
+
+
+def who_is_left(ground: Ground, program: Path) -> list[str]:
+    """Return the processes of this platform's jobs that still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+            if str(program) in words and str(ground.platform.data_dir) in str(process.environ()):
+                found.append(f"{' '.join(words)} is orphaned")
+        except psutil.Error:
+            continue
+    return found

@@ -1,0 +1,174 @@
+"""What is decided in many wide worlds, kept as digests: one word a cycle for each world.
+
+`digest(number)` sums up a world: for each cycle what is decided and at what cost, then after a dot
+the whole plan with its sentences. It says that something differs and in which cycle, and no more;
+in exchange a thousand worlds take the time of a hundred stories. Look at both ways with
+`python tests/digests.py NUMBER`; where a rule changes on purpose, record them again:
+`python tests/digests.py > tests/scheduler/digests.txt`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Generator, Iterator
+from hashlib import blake2s
+from pathlib import Path
+
+from runai.hub_service.scheduler import (
+    Changes,
+    Index,
+    Plan,
+    Snapshot,
+    Wait,
+    decide,
+    explain,
+    oversubscribed,
+)
+from runai.hub_service.scheduler.cycle import run
+from runai.hub_service.scheduler.holding import Holdings
+from runai.hub_service.scheduler.state import State
+from runai.hub_service.scheduler.tree import tree_of
+from runai.hub_service.scheduler.wire import decision_to_json, plan_to_json
+from stories import in_words
+from wide_dice import wide_worlds
+
+RECORD = Path(__file__).parent / "scheduler" / "digests.txt"
+RECORDED = tuple(RECORD.read_text(encoding="utf-8").splitlines())
+NUMBERS = tuple(int(line.split()[0]) for line in RECORDED)
+"""The worlds in which most happens, by `choose`."""
+BATCH = 20
+"""So many worlds are one test."""
+_FIRST = 1000
+_BY_INDEX, _EXPLAINED = 3, 8
+"""One world in so many lives in an index; in one of so many a wait is explained."""
+
+
+def digest(number: int) -> str:
+    """Sum up a world in one line."""
+    return " ".join([str(number), *(_sum_up(*told) for told in cycles(number))])
+
+
+def cycles(number: int) -> Iterator[tuple[str, str]]:
+    """Tell each cycle of a world twice: what is decided at what cost, and the whole plan."""
+    index: Index | None = None
+    life = wide_worlds(number)
+    world: Snapshot | None = next(life)
+    while world is not None:
+        if number % _BY_INDEX:
+            state = State(world, tree_of(world))
+        else:
+            index = _carried(index, world)
+            state = index.state()
+        plan = run(state)
+        cost = f"{state.looks} looks, {state.asks} asks"
+        state.roll_back(0)
+        decided = [in_words(decision) for decision in plan.decisions]
+        shares = [f"{n} {s.allocated}/{s.fair_share}" for n, s in plan.projects.items()]
+        at_length = json.dumps(plan_to_json(plan))
+        after = _after(life, plan)
+        if after is None:
+            at_length += "".join([*oversubscribed(world), *asked(world, plan)])
+            at_length += explained(world, plan, number)
+        yield f"{'; '.join(decided)} | {', '.join(shares)} | {cost}", at_length
+        world = after
+
+
+def _after(life: Generator[Snapshot, Plan], plan: Plan) -> Snapshot | None:
+    """Let a world live on by a plan; None where it has come to its end."""
+    try:
+        return life.send(plan)
+    except StopIteration:
+        return None
+
+
+def _carried(index: Index | None, world: Snapshot) -> Index:
+    """Give an index by what changed since the cycle before."""
+    if index is None:
+        return Index(world)
+    before = index.snapshot()
+    known = {workload.name: workload for workload in before.workloads}
+    there = {workload.name for workload in world.workloads}
+    frame = {
+        name: getattr(world, name)
+        for name in ("nodes", "projects")
+        if getattr(world, name) != getattr(before, name)
+    }
+    index.apply(
+        Changes(
+            now=world.now,
+            workloads=tuple(w for w in world.workloads if known.get(w.name) != w),
+            gone=tuple(name for name in known if name not in there),
+            **frame,
+        )
+    )
+    return index
+
+
+def asked(world: Snapshot, plan: Plan) -> Iterator[str]:
+    """Tell for some who wait who would be asked to give something back, in which order."""
+    known = {workload.name: workload for workload in world.workloads}
+    for wait in [decision for decision in plan.decisions if isinstance(decision, Wait)][:3]:
+        holdings, code = Holdings(world, plan, known[wait.workload]), wait.reason.code
+        if not holdings.path:
+            continue
+        yield f"\n{wait.workload} lacks {holdings.demand}"
+        for held in (holdings.holders(code), holdings.by_end(code)):
+            yield f", {[(h.workload.name, h.quota, h.protected_until) for h in held]}"
+        yield f", {[account.name for account in holdings.keepers()]}"
+        for rival in holdings.rivals():
+            sets = [[held.workload.name for held in some] for some in holdings.sets_of(rival)]
+            yield f", {rival.name} by {holdings.over(rival)}: {sets}"
+
+
+def explained(world: Snapshot, plan: Plan, number: int) -> str:
+    """Explain to one who waits, in some of the worlds."""
+    waiting = [decision.workload for decision in plan.decisions if decision.kind == "wait"]
+    if number % _EXPLAINED or not waiting:
+        return ""
+    wait = explain(world, plan, waiting[number // _EXPLAINED % len(waiting)])
+    assert wait is not None
+    return json.dumps(decision_to_json(wait))
+
+
+def _sum_up(in_short: str, at_length: str) -> str:
+    return ".".join(
+        blake2s(text.encode(), digest_size=2).hexdigest() for text in (in_short, at_length)
+    )
+
+
+def choose(count: int, among: int) -> list[int]:
+    """Choose worlds in which much happens, and what happens seldom elsewhere."""
+    happens = {number: set(_kinds(number)) for number in range(_FIRST, _FIRST + among)}
+    often = Counter(kind for kinds in happens.values() for kind in kinds)
+    worth = {n: sum(often[kind] ** -0.5 for kind in kinds) for n, kinds in happens.items()}
+    return sorted(sorted(worth, key=worth.__getitem__, reverse=True)[:count])
+
+
+def _kinds(number: int) -> Iterator[tuple[str, str]]:
+    """Name what is decided in a world, each by its rule."""
+    life = wide_worlds(number)
+    world: Snapshot | None = next(life)
+    while world is not None:
+        plan = decide(world)
+        for decision in plan.decisions:
+            reason = getattr(decision, "reason", None)
+            yield decision.kind, f"{reason.code} {reason.rule}" if reason else ""
+        world = _after(life, plan)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the record; of other worlds with `--choose COUNT AMONG`; or tell those of a number."""
+    numbers = NUMBERS
+    if arguments[:1] == ["--choose"]:
+        numbers = tuple(choose(*map(int, arguments[1:])))
+    elif arguments:
+        for in_short, at_length in cycles(int(arguments[0])):
+            print(in_short, at_length, sep="\n", end="\n\n")
+        return
+    print(*(digest(number) for number in numbers), sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,128 @@
+"""A running elastic job gets and gives back workers by a click, on the page and in the panel.
+
+The training is real (PyTorch, of the examples); what is waited for is that it trains at that size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from e2e import lab
+from e2e.lab import PICTURES
+from e2e.running import Platform
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from waiting import eventually
+
+pytestmark = [
+    pytest.mark.hub,
+    pytest.mark.browser,
+    pytest.mark.torch,
+    pytest.mark.timeout(600),
+]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "elastic_digits.py"
+SERVICE = "services/runai/"
+NAME = "clicked-digits"
+TRAINS_S = 240.0
+"""PyTorch is imported by each worker, on a machine that has other things to do."""
+
+
+@pytest.fixture(scope="module")
+def platform(start_platform: Callable[[], Platform]) -> Iterator[Platform]:
+    """Run a platform that grows jobs at once, whatever their speed on this machine."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RUNAI_ELASTIC_GROW_EVERY", "0")
+        environment.setenv("RUNAI_ELASTIC_RESIZE_COST", "0")
+        environment.setenv("RUNAI_ELASTIC_PAYS_FROM", "off")
+        environment.setenv("OMP_NUM_THREADS", "1")
+        yield start_platform()
+
+
+@pytest.fixture
+def bob(platform: Platform) -> Iterator[Client]:
+    """Let bob train on two GPUs, for as long as the test lasts."""
+    client = platform.client("bob")
+    client.submit(
+        SubmitRequest(
+            name=NAME,
+            command=["python", str(EXAMPLE), "--epochs", "100000"],
+            gpus=1,
+            workers=2,
+            min_workers=1,
+            elastic=True,
+            grace_seconds=5,
+        )
+    )
+    trains_on(client, 2, of=2)
+    yield client
+    client.delete(f"vision/{NAME}")
+    eventually(lambda: NAME not in {view.name for view in client.workloads()})
+
+
+def trains_on(client: Client, gpus: int, *, of: int) -> None:
+    """Wait until it has so many workers, all of them training."""
+
+    def does() -> bool:
+        view = client.workload(f"vision/{NAME}")
+        assert view.state == "running", (view.state, view.reason)
+        assert view.elastic is not None
+        seen = (view.elastic.training, view.elastic.joining, view.elastic.workers)
+        assert seen == (gpus, 0, of), seen
+        return True
+
+    eventually(does, within=TRAINS_S)
+
+
+def expect_size(place: Locator, words: str) -> None:
+    expect(place).to_contain_text(words, timeout=1000 * TRAINS_S)
+
+
+def test_on_the_page_a_click_adds_a_worker_and_another_takes_it_back(platform, bob, page_of):
+    page: Page = page_of("bob")
+    page.goto(f"{platform.url}/{SERVICE}")
+    row = page.locator(f"[id='w:vision/{NAME}']")
+    expect_size(row, "Trains on 2 of 1 to 2 GPUs")
+    expect(page.get_by_role("button", name=f"One worker less {NAME}")).to_have_count(0)
+
+    page.get_by_role("button", name=f"Add a worker {NAME}").click()
+    expect_size(row, "Trains on 3 of 1 to 3 GPUs")
+    trains_on(bob, 3, of=3)
+
+    page.goto(f"{platform.url}/{SERVICE}workloads/vision/{NAME}")
+    life = page.locator("#life")
+    expect(life).to_contain_text("bob lets it have 1 to 3 workers")
+    expect(life.locator("svg title").filter(has_text=re.compile("3"))).not_to_have_count(0)
+    lab.whole_picture(page, PICTURES, "page-elastic")
+    page.get_by_role("button", name=f"One worker less {NAME}").click()
+    expect_size(page.locator("#what"), "Trains on 2 of 1 to 2 GPUs")
+    trains_on(bob, 2, of=2)
+
+
+def test_in_the_panel_a_click_adds_a_worker_while_a_cell_runs(platform, bob, page_of):
+    page: Page = page_of("bob")
+    lab.take(page, platform.url, "½ GPU")
+    lab.wait_for_lab(page)
+    cells = [
+        "%load_ext runai.widgets\nfrom runai.widgets import panel\npanel()",
+        "import time\ntime.sleep(3600)  # the kernel hears nothing until this ends",
+    ]
+    lab.write_notebook(platform.data_dir / "users" / "bob" / "clicked.ipynb", cells)
+    lab.open_notebook(page, platform.url, "bob", "clicked.ipynb")
+    lab.run_all(page)
+    panel = page.locator(".runai-panel")
+    expect_size(panel, "2 of 1 to 2 GPUs")
+
+    panel.get_by_role("button", name=f"Add a worker {NAME}").click()
+    expect_size(panel, "3 of 1 to 3 GPUs")
+    trains_on(bob, 3, of=3)
+
+    panel.get_by_role("button", name=f"One worker less {NAME}").click()
+    expect_size(panel, "2 of 1 to 2 GPUs")
+    trains_on(bob, 2, of=2)
+    lab.stop_server(page, platform.url)

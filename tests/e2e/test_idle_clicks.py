@@ -1,0 +1,132 @@
+"""What can be done about an idle GPU, on the page and in the panel, each by a click.
+
+The devices seem real and stay idle: a library that stands for the driver's says that no process is
+on them. So a session is idle while its JupyterLab is open, as it is on a GPU.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e import lab
+from e2e.running import Platform
+from runai.hub_service.api.schemas import IdlePut, ProjectPut, SubmitRequest, WorkloadView
+from runai.hub_service.client import Client
+from waiting import eventually
+
+pytestmark = [
+    pytest.mark.hub,
+    pytest.mark.browser,
+    pytest.mark.cc,
+    pytest.mark.timeout(1200),
+]
+
+SECONDS = 90_000
+IDLE_S = 240
+"""It is shown as idle after a minute at the earliest."""
+LIBRARY = Path(__file__).parents[1] / "agent" / "fake_nvml.c"
+GPUS = [f"gpu GPU-1d1e0000-0000-0000-0000-00000000000{n} 81920 600 600 0 H100" for n in range(3)]
+RULES = ProjectPut(
+    idle_session=IdlePut(badge_s=60, release_s=86400),
+    idle_job=IdlePut(badge_s=60, stop_s=86400),
+)
+CELLS = [
+    "%load_ext runai.widgets\nfrom runai.widgets import panel\npanel()",
+    "import time\ntime.sleep(3600)  # the kernel hears nothing until this ends",
+]
+
+
+@pytest.fixture(scope="module")
+def platform(
+    start_platform: Callable[..., Platform], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Platform]:
+    """Run a platform on three devices that no program uses."""
+    folder = tmp_path_factory.mktemp("driver")
+    state, library = folder / "state", folder / "libnvidia-ml.so.1"
+    state.write_text("\n".join(GPUS) + "\n")
+    where = f'-DSTATE="{state}"'  # the agent is handed no environment
+    subprocess.run(["cc", "-shared", "-fPIC", where, "-o", library, LIBRARY], check=True)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LD_LIBRARY_PATH", str(folder))
+        started = start_platform(simulated=None)
+        for project in ("vision", "nlp"):
+            started.client("admin").put_project(project, RULES)
+        yield started
+
+
+def session_of(client: Client) -> WorkloadView:
+    (found,) = (each for each in client.workloads() if each.kind == "session")
+    return found
+
+
+def until_idle(client: Client, workload: str) -> WorkloadView:
+    eventually(lambda: client.workload(workload).idle is not None, within=IDLE_S)
+    return client.workload(workload)
+
+
+def test_on_the_page_a_session_gives_its_gpu_back_and_gets_it_again(platform, page_of):
+    page, patty = page_of("patty"), platform.client("patty")
+    lab.take(page, platform.url, "½ GPU")
+    lab.wait_for_lab(page)
+    session = until_idle(patty, session_of(patty).id)
+    assert not session.simulated
+    page.goto(f"{platform.url}/services/runai/")
+
+    page.get_by_role("button", name="Give GPU back").click()
+    get = page.get_by_role("button", name="Get GPU back")
+    expect(get).to_be_visible(timeout=SECONDS)
+    given = patty.workload(session.id)
+    assert (given.state, given.allocated) == ("running", 0)
+
+    get.click()
+    expect(get).to_have_count(0, timeout=SECONDS)
+    eventually(lambda: patty.workload(session.id).allocated == 0.5)
+    lab.stop_server(page, platform.url)
+
+
+def test_in_the_panel_idle_gpus_are_kept_and_given_back_while_a_cell_runs(platform, page_of):
+    page: Page = page_of("bob")
+    bob = platform.client("bob")
+    for name, command in (("idles", ["sleep", "86400"]), ("has-ended", ["true"])):
+        bob.submit(SubmitRequest(name=name, command=command, gpus=1, grace_seconds=1))
+    lab.take(page, platform.url, "½ GPU")
+    lab.wait_for_lab(page)
+    lab.write_notebook(platform.data_dir / "users" / "bob" / "idle.ipynb", CELLS)
+    lab.open_notebook(page, platform.url, "bob", "idle.ipynb")
+    lab.run_all(page)
+    panel = page.locator(".runai-panel")
+    expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]", timeout=SECONDS)
+
+    panel.get_by_role("button", name="Remove has-ended").click()
+    expect(panel.get_by_role("row").filter(has_text="has-ended")).to_have_count(0, timeout=SECONDS)
+    assert "vision/has-ended" not in {each.id for each in bob.workloads()}
+
+    job, session = until_idle(bob, "vision/idles"), until_idle(bob, session_of(bob).id)
+    for each in (job, session):
+        keep = panel.get_by_role("button", name=f"Keep 30 more minutes {each.name}")
+        expect(keep).to_be_visible(timeout=SECONDS)
+        keep.click()
+        eventually(partial(kept, bob, each.id), within=60)
+
+    panel.get_by_role("button", name=f"Give GPU back {session.name}").click()
+    get = panel.get_by_role("button", name=f"Get GPU back {session.name}")
+    expect(get).to_be_visible(timeout=SECONDS)
+    given = bob.workload(session.id)
+    assert (given.state, given.allocated) == ("running", 0)
+
+    get.click()
+    expect(get).to_have_count(0, timeout=SECONDS)
+    eventually(lambda: bob.workload(session.id).allocated == 0.5)
+    expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]")
+    lab.stop_server(page, platform.url)
+
+
+def kept(client: Client, workload: str) -> bool:
+    now = client.workload(workload).idle
+    return now is not None and now.kept

@@ -1,0 +1,124 @@
+"""The command line and the magics against Kubernetes: a job's whole life, in an image of its own.
+
+JupyterHub (whose tokens are shown), API server and service are real; the node runs pods as
+processes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from control_plane.lab import ClusterLab
+from control_plane.plane import ControlPlane
+from hub_platform import PASSWORD
+from kubernetes_hub import KubernetesHub, running_kubernetes_hub
+from runai.hub_service.cli import cli
+from runai.hub_service.cli.hub_login import HubLogin
+from runai.widgets import connect
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
+
+PROGRAM = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("epoch 1", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+print("trained", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesHub]:
+    around = ClusterLab(plane)
+    with running_kubernetes_hub(around, tmp_path_factory.mktemp("hub"), gpus=2) as running:
+        yield running
+    around.remove()
+
+
+@pytest.fixture
+def environment(hub: KubernetesHub, tmp_path, monkeypatch) -> dict[str, str]:
+    """Return what ana's session would say of the platform."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RUNAI_PROJECT", raising=False)
+    url = str(hub.http.base_url).rstrip("/")
+    with HubLogin(f"{url}/") as login:
+        login.log_in("ana", PASSWORD)
+        token = login.mint_token()
+    return {"RUNAI_API_URL": f"{url}/services/runai/", "JUPYTERHUB_API_TOKEN": token}
+
+
+@pytest.fixture
+def runai(environment: dict[str, str]) -> Callable[..., str]:
+    def run(*arguments: str) -> str:
+        done = CliRunner(env=environment).invoke(cli, arguments, prog_name="runai")
+        assert done.exit_code == 0, done.output
+        return str(done.output)
+
+    return run
+
+
+def image_of(hub: KubernetesHub, job: str) -> str:
+    template: dict[str, Any] = hub.lab.namespace.job(job)["spec"]["template"]
+    return str(template["spec"]["containers"][0]["image"])
+
+
+def state_of(runai: Callable[..., str], name: str) -> str:
+    return str(json.loads(runai("describe", "job", name, "-o", "json"))["state"])
+
+
+def test_a_job_is_submitted_looked_at_suspended_resumed_and_deleted(hub, runai, tmp_path):
+    enough = tmp_path / "enough"
+    program = ["python", "-u", "-c", PROGRAM, str(enough)]
+    runai("submit", "exp", "-g", "1", "--image", "example/train:2", "--", *program)
+    assert image_of(hub, "vision-exp") == "example/train:2"
+
+    eventually(lambda: state_of(runai, "exp") == "running", what="it runs")
+    assert re.search(r"exp\b.*running", runai("list", "jobs"))
+    eventually(lambda: "epoch 1" in runai("logs", "exp"), what="its output is there")
+
+    runai("suspend", "exp")
+    eventually(lambda: state_of(runai, "exp") == "suspended", what="it is suspended")
+    assert hub.lab.namespace.pods("vision-exp") == []
+    runai("resume", "exp")
+    eventually(lambda: state_of(runai, "exp") == "running", what="it runs again")
+    enough.touch()
+    eventually(lambda: state_of(runai, "exp") == "succeeded", what="it is done")
+    described = runai("describe", "job", "exp")
+    assert "example/train:2" in described
+    assert "suspended by ana" in described
+
+    runai("delete", "exp")
+    with hub.client() as client:
+        eventually(lambda: "exp" not in {w.name for w in client.workloads()}, what="it is gone")
+
+
+def test_a_notebook_submits_in_an_image_of_its_choice(hub, environment, monkeypatch, tmp_path):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hello.py").write_text("print('hello')")
+    quiet = Config({"HistoryManager": {"enabled": False}})
+    hooks = sys.displayhook, sys.excepthook
+    link = connect(environment["RUNAI_API_URL"], environment["JUPYTERHUB_API_TOKEN"])
+    try:
+        shell = InteractiveShell(config=quiet)
+        shell.run_cell("%load_ext runai.widgets").raise_error()
+        cell = "%runai_submit hello.py --gpus 1 --name cell --image example/other:3"
+        shell.run_cell(cell).raise_error()
+    finally:
+        link.close()
+        sys.displayhook, sys.excepthook = hooks
+
+    assert image_of(hub, "vision-cell") == "example/other:3"
+    with hub.client() as client:
+        client.delete("vision/cell")

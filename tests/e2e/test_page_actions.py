@@ -1,0 +1,214 @@
+"""What can be done on the pages, each by a click or by keys alone, and what came of it.
+
+Adding workers is in `test_elastic_clicks`, giving back what is idle in `test_idle_clicks`; stops,
+previews, submissions and what others see in `test_pages`.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from e2e.running import Platform
+from runai.hub_service.api.schemas import IdlePut, ProjectPut, SubmitRequest
+from runai.hub_service.client import Client
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
+
+SECONDS = 90_000
+IDLE_S = 240
+"""A workload is shown as idle after a minute at the earliest."""
+SERVICE = "services/runai/"
+COUNTING = Path(__file__).with_name("counting.py")
+COUNTS = [sys.executable, str(COUNTING), "1000000", "0.1"]
+
+
+@pytest.fixture(scope="module")
+def clients(platform: Platform) -> Iterator[dict[str, Client]]:
+    """Bob counts and, beside it, does nothing; his project takes back what is idle, some day."""
+    clients = {name: platform.client(name) for name in ("bob", "patty", "admin")}
+    rules = IdlePut(badge_s=60, stop_s=86400)
+    clients["admin"].put_project("vision", ProjectPut(idle_job=rules))
+    for name, command in (("acts-idle", ["sleep", "86400"]), ("acts-counts", COUNTS)):
+        clients["bob"].submit(SubmitRequest(name=name, command=command, gpus=1, grace_seconds=1))
+    eventually(
+        lambda: {view.state for view in clients["bob"].workloads()} == {"running"}, within=60
+    )
+    yield clients
+    for view in clients["bob"].workloads():
+        clients["bob"].delete(view.id)
+
+
+@pytest.fixture
+def bob(page_of: Callable[[str], Page], clients: dict[str, Client]) -> Page:
+    return page_of("bob")
+
+
+def look(page: Page, platform: Platform, path: str = "") -> None:
+    page.goto(f"{platform.url}/{SERVICE}{path}")
+    expect(page.locator("#main")).to_be_visible()
+
+
+def state(page: Page, workload: str) -> Locator:
+    return page.locator(f"[id='w:{workload}'] .state")
+
+
+def press(page: Page, name: str) -> None:
+    """Press a button as who has no mouse does."""
+    page.get_by_role("button", name=name).focus()
+    page.keyboard.press("Enter")
+
+
+# -- one's workloads -----------------------------------------------------------------------------
+
+
+def test_a_job_is_paused_and_resumed_where_it_is_listed_and_the_change_is_said(bob, platform):
+    look(bob, platform)
+    bob.get_by_role("button", name="Pause acts-counts").click()
+    expect(state(bob, "vision/acts-counts")).to_have_text("suspended", timeout=SECONDS)
+    said = bob.locator("#said")
+    expect(said).to_have_text("vision/acts-counts: suspended")
+    expect(said).to_have_role("status")
+
+    bob.get_by_role("button", name="Resume acts-counts").click()
+    expect(state(bob, "vision/acts-counts")).to_have_text("running", timeout=SECONDS)
+    expect(said).to_have_text("vision/acts-counts: running")
+
+
+def test_by_keys_alone_it_is_paused_resumed_and_its_page_tells_its_life(bob, platform):
+    look(bob, platform, "workloads/vision/acts-counts")
+    shown = bob.locator("#what .state")
+    press(bob, "Pause acts-counts")
+    expect(shown).to_have_text("suspended", timeout=SECONDS)
+    expect(bob.get_by_role("button", name="Resume acts-counts")).to_be_focused()
+    bob.keyboard.press("Enter")
+    expect(shown).to_have_text("running", timeout=SECONDS)
+
+    expect(bob.locator("#life svg")).to_have_attribute("aria-label", re.compile("suspended for"))
+    expect(bob.locator("#life .history")).to_contain_text("bob")
+
+
+def test_output_is_shown_as_it_is_written_over_a_pause_too(bob, platform, clients):
+    look(bob, platform, "workloads/vision/acts-counts")
+    output = bob.get_by_role("log", name="Output")
+    expect(output).to_contain_text("counted", timeout=SECONDS)
+
+    def latest() -> int:
+        return int(re.findall(r"counted (\d+) of", output.text_content() or "")[-1])
+
+    first = latest()
+    eventually(lambda: latest() > first + 5)
+    clients["bob"].suspend("vision/acts-counts")
+    eventually(lambda: clients["bob"].workload("vision/acts-counts").state == "suspended")
+    stopped = latest()
+    clients["bob"].resume("vision/acts-counts")
+    expect(output).to_contain_text("started again", timeout=SECONDS)
+    eventually(lambda: latest() > stopped + 5)
+
+
+def test_what_would_be_taken_as_idle_is_kept(bob, platform, clients):
+    idle = bob.locator("[id='w:vision/acts-idle']")
+    look(bob, platform)
+    expect(idle).to_contain_text("idle for", timeout=1000 * IDLE_S)
+    seen = clients["bob"].workload("vision/acts-idle").idle
+    assert seen is not None
+    bob.get_by_role("button", name="Keep 30 more minutes acts-idle").click()
+
+    def kept() -> bool:
+        now = clients["bob"].workload("vision/acts-idle").idle
+        return now is not None and now.kept and now.keeps_left == seen.keeps_left - 1
+
+    eventually(kept)
+
+
+# -- over time -----------------------------------------------------------------------------------
+
+
+def test_the_chart_of_a_young_platform_begins_where_its_history_does(bob, platform):
+    look(bob, platform)
+
+    expect(bob.get_by_text("The history begins at")).to_be_visible(timeout=SECONDS)
+    shown = bob.locator(".plot").get_attribute("aria-label") or ""
+    assert re.search(r"[1-9]\d*\.\d+ GPUs allocated|0\.[0-9]*[1-9] GPUs allocated", shown)
+    assert "nothing measured" not in shown
+
+
+@pytest.mark.parametrize("by", ["click", "keys"])
+def test_each_button_of_a_chart_shows_another_stretch(bob, platform, by):
+    look(bob, platform, "?range=1h")
+    plot = bob.locator(".plot")
+    expect(plot).to_have_attribute("aria-label", re.compile("GPUs allocated"), timeout=SECONDS)
+    for name in ("Zoom in", "Earlier", "Later", "Zoom out", "All"):
+        before = plot.get_attribute("aria-label") or ""
+        if by == "click":
+            bob.get_by_role("button", name=name).click()
+        else:
+            press(bob, name)
+        expect(plot).not_to_have_attribute("aria-label", before, timeout=SECONDS)
+
+
+def test_a_range_is_chosen_by_its_link(bob, platform):
+    look(bob, platform)
+    for name, words in (("7d", "the last 7 days"), ("30d", "the last 30 days")):
+        bob.get_by_role("link", name=name, exact=True).click()
+        expect(bob.get_by_role("link", name=name, exact=True)).to_have_attribute(
+            "aria-current", "true"
+        )
+        expect(bob.get_by_role("heading", name=words)).to_be_visible()
+
+
+def test_consumption_is_downloaded_as_a_table(bob, platform, tmp_path):
+    look(bob, platform, "consumption?range=1h")
+    with bob.expect_download() as downloading:
+        bob.get_by_role("link", name="CSV").first.click()
+    file = tmp_path / "project.csv"
+    downloading.value.save_as(file)
+    with file.open() as lines:
+        rows = list(csv.DictReader(lines))
+
+    assert downloading.value.suggested_filename == "project-1h.csv"
+    hours = {row["project"]: float(row["allocated_gpu_hours"]) for row in rows}
+    assert hours["vision"] > 0
+
+
+# -- projects ------------------------------------------------------------------------------------
+
+
+def test_an_admin_makes_a_project_and_its_admin_changes_its_members_and_no_more(
+    platform, clients, page_of
+):
+    admin, patty = page_of("admin"), page_of("patty")
+    look(admin, platform)
+    admin.get_by_role("link", name="New project").click()
+    for label, typed in (("Name", "audio"), ("Quota", "1"), ("Admins", "patty")):
+        admin.get_by_label(label, exact=True).fill(typed)
+    admin.keyboard.press("Enter")
+    expect(admin.get_by_role("heading", name="Project audio")).to_be_visible(timeout=SECONDS)
+    assert clients["admin"].project("audio").quota == 1
+
+    look(patty, platform, "projects/audio")
+    expect(patty.get_by_label("Quota", exact=True)).to_have_count(0)
+    patty.get_by_label("Members").fill("patty, carol")
+    patty.get_by_role("button", name="Save").click()
+    expect(patty.locator(".facts")).to_contain_text("patty, carol", timeout=SECONDS)
+    assert clients["admin"].project("audio").members == ["patty", "carol"]
+
+
+def test_a_job_is_submitted_by_keys_alone(bob, platform, clients):
+    look(bob, platform, "submit")
+    bob.get_by_label("Name", exact=True).focus()
+    bob.keyboard.type("acts-keys")
+    bob.keyboard.press("Tab")
+    bob.keyboard.type("echo typed")
+    bob.keyboard.press("Enter")
+
+    expect(bob.locator("#what")).to_contain_text("succeeded", timeout=SECONDS)
+    press(bob, "Delete acts-keys")
+    bob.wait_for_url(f"**/{SERVICE}")

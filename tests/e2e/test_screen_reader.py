@@ -1,0 +1,374 @@
+"""What Chromium tells a screen reader of each page, and that keys alone reach everything in order.
+
+No screen reader is heard here: asserted is the tree that they all read from, with its names, roles,
+live regions and tables.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e import lab
+from e2e.running import Platform
+from runai.hub_service.api.schemas import SubmitRequest
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
+
+SECONDS = 90_000
+SERVICE = "services/runai/"
+RUNS = [sys.executable, "-c", "import time\nprint('heard', flush=True)\ntime.sleep(86400)"]
+
+FRAME = """
+- link "Skip to the content"
+- banner:
+  - link "GPUs"
+  - navigation "Pages":
+    - link "Now"
+    - link "Consumption"
+    - link "Submit a job"
+"""
+
+RANGES = """
+- navigation "Range":
+  - link "1h"
+  - link "24h"
+  - link "7d"
+  - link "30d"
+"""
+
+CHART = r"""
+- figure "Allocated and utilized over time":
+  - img /From .* to .*. \d+\.\d+ GPUs allocated, (\d+\.\d+ utilized on average|nothing measured)/
+  - button "Zoom in"
+  - button "Zoom out"
+  - button "Earlier"
+  - button "Later"
+  - button "All"
+"""
+
+AVERAGES = r"""
+- term: average utilization
+- definition: /\d+ %/
+- definition
+- term: GPU-hours used
+- definition
+- definition: /of .* allocated/
+- term: idle GPU-hours
+- definition
+- definition: /less than 1 % busy/
+"""
+
+GPUS = [
+    r"""
+- heading "GPUs" [level=1]
+- paragraph: /\d of 5 simulated GPUs allocated/
+""",
+    RANGES,
+    AVERAGES,
+    CHART,
+    r"""
+- region "Devices":
+  - heading "Devices" [level=2]
+  - heading /.+/ [level=3]
+  - heading "GPU 0 simulated" [level=4]
+  - img /1 allocated, .*/
+  - paragraph: /1 allocated.*/
+  - paragraph:
+    - link "heard"
+""",
+    r"""
+- region "Projects":
+  - heading "Projects" [level=2]
+  - link "vision"
+  - 'img /vision. 1 of 2\.5, .*/'
+""",
+    r"""
+- table "Workloads":
+  - rowgroup:
+    - row:
+      - columnheader "Name"
+      - columnheader "User"
+      - columnheader "State"
+      - columnheader "Allocated"
+      - columnheader "Utilized"
+      - columnheader "Memory"
+      - columnheader "GPU-hours"
+      - columnheader "Why"
+      - columnheader "Actions"
+  - rowgroup:
+    - row:
+      - cell "vision/heard":
+        - link "vision/heard"
+      - cell "bob"
+      - cell "running"
+      - cell "1 of 1"
+      - cell
+      - cell
+      - cell
+      - cell
+      - cell "Pause heard Stop heard":
+        - button "Pause heard"
+        - button "Stop heard"
+""",
+]
+
+WORKLOAD = [
+    r"""
+- region "vision/heard running":
+  - heading "vision/heard running" [level=1]
+  - button "Pause heard"
+  - button "Stop heard"
+  - term: user
+  - definition: bob
+""",
+    r"""
+- region "What happened":
+  - heading "What happened" [level=2]
+  - 'img /Its life. .*running for .*/'
+  - list "What happened":
+    - listitem: /runs as process/
+""",
+    RANGES,
+    CHART,
+    r"""
+- log "Output": /heard/
+""",
+]
+
+PROJECT = [
+    r"""
+- region "Project vision":
+  - heading "Project vision" [level=1]
+  - link "vision"
+  - 'img /vision. 1 of 2\.5, .*/'
+  - term: quota
+  - definition: "2.5"
+""",
+    CHART,
+    r"""
+- textbox "Quota": "2.5"
+- textbox "Limit"
+""",
+    r"""
+- textbox "Members": bob
+- textbox "Groups"
+- textbox "Admins"
+""",
+    """
+- paragraph:
+  - button "What would change"
+  - button "Save"
+- status
+""",
+]
+
+CONSUMPTION = [
+    """
+- heading "Consumption, the last 24 hours" [level=1]
+""",
+    """
+- heading "By project" [level=2]
+- link "CSV of consumption by project"
+""",
+    """
+- table "By project":
+  - rowgroup:
+    - row:
+      - columnheader "Project"
+      - columnheader "GPUs held on average"
+      - columnheader "Utilized"
+      - columnheader "GPU-hours allocated"
+      - columnheader "used"
+      - columnheader "idle"
+""",
+]
+
+SUBMIT = [
+    r"""
+- heading "Submit a job" [level=1]
+- combobox "Project":
+  - option /vision/ [selected]
+- textbox "Name"
+""",
+    """
+- textbox "Command"
+""",
+    """
+- checkbox "as many GPUs as there are, changed while it runs"
+- paragraph:
+  - button "What would happen"
+  - button "Submit"
+- status
+""",
+]
+
+PAGES = {
+    "gpus": ("bob", "", GPUS),
+    "workload": ("bob", "workloads/vision/heard", WORKLOAD),
+    "project": ("admin", "projects/vision", PROJECT),
+    "consumption": ("bob", "consumption", CONSUMPTION),
+    "submit": ("bob", "submit", SUBMIT),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _heard(platform: Platform) -> Iterator[None]:
+    """Let a job of bob's run that writes one line."""
+    client = platform.client("bob")
+    client.submit(SubmitRequest(name="heard", command=RUNS, gpus=1, grace_seconds=1))
+    eventually(lambda: client.workload("vision/heard").state == "running", within=60)
+    yield
+    client.delete("vision/heard")
+
+
+def opened(page: Page, platform: Platform, path: str) -> Page:
+    page.goto(f"{platform.url}/{SERVICE}{path}")
+    expect(page.locator("#main")).to_be_visible()
+    if page.locator(".plot").count():
+        expect(page.locator(".uplot canvas")).to_be_visible(timeout=SECONDS)
+    return page
+
+
+@pytest.mark.parametrize(("user", "path", "told"), PAGES.values(), ids=PAGES)
+def test_a_page_is_told_by_names_roles_and_tables(platform, page_of, user, path, told):
+    page = opened(page_of(user), platform, path)
+
+    expect(page.locator("body")).to_match_aria_snapshot(FRAME, timeout=SECONDS)
+    for part in told:
+        expect(page.locator("main")).to_match_aria_snapshot(part, timeout=SECONDS)
+
+
+@pytest.mark.parametrize(("user", "path", "told"), PAGES.values(), ids=PAGES)
+def test_what_changes_by_itself_is_in_a_live_region(platform, page_of, user, path, told):
+    page = opened(page_of(user), platform, path)
+    live = {"message": "alert", "said": "status", "away": "status"}
+    if path == "":
+        live["notifications .history"] = "log"
+    if path.startswith("workloads"):
+        live["logs"] = "log"
+
+    for id_, role in live.items():
+        expect(page.locator(f"#{id_}")).to_have_attribute("role", role)
+
+
+FOCUSABLE = """() => [...document.querySelectorAll(
+    "a[href], button, input, select, [tabindex='0']")]
+    .filter((each) => each.checkVisibility({visibilityProperty: true}))"""
+MARK = f"(window.stops = ({FOCUSABLE})()).map((each) => each.outerHTML.slice(0, 80))"
+STANDS = """() => {
+    const here = document.activeElement;
+    const style = getComputedStyle(here);
+    const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
+    return [window.stops.indexOf(here), seen];  // an update keeps elements, not our marks
+}"""
+
+
+@pytest.mark.parametrize(("user", "path", "told"), PAGES.values(), ids=PAGES)
+def test_the_tabulator_walks_over_everything_in_reading_order_and_is_seen(
+    platform, page_of, user, path, told
+):
+    page = opened(page_of(user), platform, path)
+    stops = page.evaluate(MARK)
+    for at, what in enumerate(stops):
+        page.keyboard.press("Tab")
+        assert page.evaluate(STANDS) == [at, True], what
+
+
+def test_a_fields_hint_is_its_description(platform, page_of):
+    page = opened(page_of("admin"), platform, "projects/vision")
+    limit = page.get_by_label("Limit", exact=True)
+
+    expect(limit).to_have_accessible_description("never more than this; empty: none")
+
+
+def test_the_first_key_skips_to_the_content(platform, page_of):
+    page = opened(page_of("bob"), platform, "")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+
+    expect(page.locator("main")).to_be_focused()
+
+
+def test_the_form_that_starts_a_server_is_told_as_a_group_of_choices(platform, page_of):
+    page = page_of("patty")
+    page.goto(f"{platform.url}/hub/spawn")
+
+    for part in FORM:
+        expect(page.locator("#runai-form")).to_match_aria_snapshot(part)
+
+
+FORM = [
+    r"""
+- paragraph: /\d.* of 5 GPUs free now/
+""",
+    """
+- radio "½ GPU"
+""",
+]
+
+
+def test_the_panel_is_told_by_names_roles_and_tables(platform, page_of):
+    page = page_of("bob")
+    lab.take(page, platform.url, "½ GPU")
+    lab.wait_for_lab(page)
+    cells = ["%load_ext runai.widgets\nfrom runai.widgets import panel\npanel()"]
+    lab.write_notebook(platform.data_dir / "users" / "bob" / "heard.ipynb", cells)
+    lab.open_notebook(page, platform.url, "bob", "heard.ipynb")
+    lab.run_all(page)
+    panel = page.locator(".runai-panel")
+
+    for part in PANEL:
+        expect(panel).to_match_aria_snapshot(part, timeout=SECONDS)
+    panel.get_by_role("button", name="Pause heard").focus()
+    page.keyboard.press("Enter")
+    said = panel.get_by_role("status").filter(has_text="heard: suspended")
+    expect(said).to_have_count(1, timeout=SECONDS)
+    panel.get_by_role("button", name="Resume heard").focus()
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("row").filter(has_text="heard")).to_contain_text(
+        "running", timeout=SECONDS
+    )
+    lab.stop_server(page, platform.url)
+
+
+PANEL = [
+    """
+- region "Quota":
+  - heading "Quota" [level=3]
+  - 'progressbar "vision: quota"'
+""",
+    r"""
+- region "Allocated and utilized":
+  - heading "My GPUs" [level=3]
+  - 'img /My GPUs over the last 10 minutes. now .* allocated.*/'
+""",
+    """
+- table:
+  - rowgroup:
+    - row:
+      - columnheader "Name"
+      - columnheader "State"
+      - columnheader "GPUs"
+      - columnheader "Utilized"
+      - columnheader "Average"
+      - columnheader "Actions"
+""",
+    """
+- row:
+  - cell "heard"
+  - cell /running/
+  - cell "1 of 1"
+  - cell
+  - cell
+  - cell:
+    - link "Output and history of heard"
+    - button "Pause heard"
+    - button "Stop heard"
+""",
+]

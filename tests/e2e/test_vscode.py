@@ -1,0 +1,89 @@
+"""The panel in what renders widgets in VS Code: live, with buttons, nothing from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from accessibility import problems
+from e2e import lab
+from e2e.lab import PICTURES
+from e2e.running import Platform
+from e2e.vscode import notebook
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.cli.hub_login import HubLogin
+from waiting import eventually
+
+pytestmark = [
+    pytest.mark.hub,
+    pytest.mark.browser,
+    pytest.mark.axe,
+    pytest.mark.vscode,
+    pytest.mark.timeout(900),
+]
+
+SECONDS = 120.0
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[tuple[Page, list[str], list[str]]]:
+    """Give a page, what its console tells of errors, and the addresses that it asks for."""
+    errors: list[str] = []
+    asked: list[str] = []
+    context = browser.new_context(viewport={"width": 900, "height": 800})
+    opened = context.new_page()
+    opened.set_default_timeout(lab.PATIENCE_MS)
+    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("request", lambda request: asked.append(request.url))
+    yield opened, errors, asked
+    context.close()
+
+
+@pytest.fixture
+def environ(platform: Platform) -> Iterator[dict[str, str]]:
+    """Let a job of bob's run; give the environment of a kernel that he began in VS Code."""
+    client = platform.client("bob")
+    with HubLogin(f"{platform.url}/") as hub:
+        hub.log_in("bob", platform.password("bob"))
+        token = hub.mint_token()
+    request = SubmitRequest(name="in-vscode", command=["sleep", "86400"], gpus=1, grace_seconds=1)
+    client.submit(request)
+    eventually(lambda: client.workload("vision/in-vscode").state == "running", within=SECONDS)
+    yield {"RUNAI_API_URL": client.url, "JUPYTERHUB_API_TOKEN": token}
+    client.delete("vision/in-vscode")
+
+
+def test_the_panel_is_live_and_its_buttons_go_through_the_kernel(platform, environ, page):
+    shown, errors, asked = page
+    bob = platform.client("bob")
+    with notebook(shown, environ) as here:
+
+        def until(condition: Callable[[], bool], what: str) -> None:
+            def holds() -> bool:
+                here.carry()
+                return condition()
+
+            eventually(holds, within=SECONDS, what=what)
+
+        here.run("from runai.widgets import panel\npanel()")
+        row = shown.locator(".runai-panel").get_by_role("row").filter(has_text="in-vscode")
+        until(lambda: row.count() == 1, "the panel shows the job")
+        assert "running" in (row.text_content() or "")
+        assert "in-vscode" in "".join(here.texts), "without widgets there is text"
+
+        shown.get_by_role("button", name="Pause in-vscode").focus()
+        shown.keyboard.press("Enter")
+        until(lambda: "suspended" in (row.text_content() or ""), "the pause is shown")
+        assert bob.workload("vision/in-vscode").state == "suspended"
+
+        bob.resume("vision/in-vscode")
+        until(lambda: "running" in (row.text_content() or ""), "what others do is shown")
+        lab.picture(shown, PICTURES and PICTURES / "variants", "vscode")
+        assert problems(shown, ".runai") == []
+
+    here_alone = shown.url
+    assert [url for url in asked if not url.startswith((here_alone, "blob:", "data:"))] == []
+    assert errors == []

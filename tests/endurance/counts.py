@@ -1,0 +1,52 @@
+"""What a process keeps, in numbers: the platform's own objects by kind, everything else together.
+
+Memory in MiB tells of the allocator and of the machine as well; what is kept is counted.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+
+from endurance.month import Month
+
+__all__ = ["kept", "sizes"]
+
+
+def kept() -> Counter[str]:
+    """Count what the garbage collector knows: our own by kind, others together as "others"."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    for one in gc.get_objects():
+        kind = type(one)
+        module = str(kind.__module__)
+        found[f"{module}.{kind.__qualname__}" if module.startswith("runai.") else "others"] += 1
+    return found
+
+
+def sizes(month: Month) -> dict[str, int]:
+    """Return how much is in everything that is kept by the names of workloads."""
+    cluster, ledger = month.cluster, month.ledger
+    return {
+        "rows": len(cluster._rows),
+        "drawn for the core": len(cluster._rows._drawn),
+        "submissions by their keys": len(cluster._rows._by_key),
+        "begun": len(cluster._rows._begun),
+        "progress read": len(cluster._progress._read),
+        "processes tended to": len(cluster._tending._keepers),
+        "starts under way": len(cluster._tending._launched),
+        "elastic jobs listened to": len(cluster._listening._running),
+        "series of the ledger": len(ledger._by_scope),
+        "series remembered by the second": sum(
+            s.remembers_seconds for s in ledger._by_workload.values()
+        ),
+        "series to be written": len(ledger._sums._changed),
+        "segments of the ledger": len(ledger._sums._segments),
+        "states written down": len(month.bookkeeping._states or ()),
+        "workloads seen by the notifier": len(month.notifier._seen),
+        "idle workloads watched": len(month.platform.idle._watched),
+        "views drawn": len(month.platform.drawn),
+        "holders reported": len(month.platform.present._held),
+        "callers": len(month.platform.guests._guests),
+        "streams": len(month.platform.feeds._feeds),
+    }

@@ -1,0 +1,337 @@
+"""A lab over weeks, in virtual time: the whole service behind real HTTP, and people who come back.
+
+Every user submits sweeps of short jobs, looks at them in a panel and a list, waits for one, deletes
+one, opens a notebook every day; an agent reports, Prometheus asks. Faked are processes and time
+(`faults`); cluster, controller, both databases, ledger, bookkeeping, idle watch, notifier and API
+are the real ones. `play` calls `look` now and then: what is looked at is the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+from starlette.requests import Request
+
+from faults.machine import Machine, Start, VirtualAttempt, Work
+from faults.virtual_time import VirtualLoop, WallClock, abandon
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.allowance import Allowance
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.auth import SharedTokens, bearer_token
+from runai.hub_service.api.fair_use import Guests
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.platform import Platform
+from runai.hub_service.api.program_schemas import ProcessReport
+from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.bookkeeping import Bookkeeping, held_devices
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.clusters.keeping import Keeping
+from runai.hub_service.clusters.local import tending
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.controller import Controller
+from runai.hub_service.errors import NotFound, Unauthenticated
+from runai.hub_service.idle.watch import IdleWatch
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.metrics import Metrics
+from runai.hub_service.notifications import Notifier
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.serving import Server, listen
+
+PREFIX = "/services/runai/"
+NODE = "box"
+DAY_S = 86_400.0
+HOUR_S = 3_600.0
+
+
+@dataclass(frozen=True)
+class Lab:
+    """How much there is of everything."""
+
+    jobs: int
+    days: float
+    keeping: Keeping = field(default_factory=Keeping)
+    sweep: int = 200
+    """Jobs that are submitted together."""
+    users: int = 20
+    projects: int = 4
+    gpus: int = 16
+    report_every_s: float = 120.0
+    notebooks: int = 5
+    """Users who open one every day, for two hours."""
+    looks: int = 40
+    seed: int = 1
+
+    @property
+    def people(self) -> Sequence[str]:
+        return [f"user-{number}" for number in range(self.users)]
+
+    def project_of(self, user: str) -> str:
+        return f"project-{self.people.index(user) % self.projects}"
+
+
+class Users:
+    """Knows everybody by `<name>-token`."""
+
+    async def actor(self, request: Request) -> Actor:
+        name, _, rest = (bearer_token(request) or "").rpartition("-")
+        if rest != "token":
+            raise Unauthenticated("Nobody known asks.")
+        return Actor(name, admin=name == "root")
+
+    async def person(self, name: str) -> Actor:
+        return Actor(name)
+
+
+class Works(dict[str, Work]):
+    """What each worker has to do, made up when it is first asked for."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__()
+        self._dice = dice
+
+    def __missing__(self, worker: str) -> Work:
+        work = Work(self._dice.choice([20.0, 60.0, 120.0]), int(self._dice.random() < 0.05))
+        self[worker] = work
+        return work
+
+
+class ShortMemory(Machine):
+    """A machine that forgets what has ended and was heard of: it is not what is looked at."""
+
+    def heard(self, start: Start) -> None:
+        if start.ending is not None:
+            self.starts.pop(start.place, None)
+            self.work.pop(start.worker, None)
+
+
+class ShortAttempt(VirtualAttempt):
+    """The directory of a start, gone once its end was read."""
+
+    def forget_environment(self) -> None:
+        self._machine.heard(self._start)  # type: ignore[attr-defined]
+
+
+class Month:
+    """Everything that lives through it."""
+
+    def __init__(self, lab: Lab, place: Path) -> None:
+        self.lab = lab
+        self.clock = WallClock()
+        self.loop = VirtualLoop(self.clock)
+        asyncio.set_event_loop(self.loop)
+        self.dice = random.Random(lab.seed)
+        self.machine = ShortMemory(self.clock, self.dice)
+        self.machine.work = Works(self.dice)
+        devices = [
+            Device(i, f"SIM-{i}", "Simulated GPU", 40_000, simulated=True) for i in range(lab.gpus)
+        ]
+        self.devices = devices
+        self.store = SqliteStore(place / "cluster.sqlite")
+        self.cluster = LocalCluster(
+            place,
+            self.store,
+            devices,
+            NODE,
+            clock=self.clock,
+            keeping=lab.keeping,
+            machine=tending.Machine(
+                attempt=lambda path: ShortAttempt(self.machine, path),  # type: ignore[arg-type, return-value]
+                watch=self.machine.watch,
+                lasting=lambda process: process,
+                end_tree=self.machine.end_session,
+                kill_leftovers=lambda *_: None,
+            ),
+        )
+        self.ledger = Ledger(place / "ledger.sqlite", clock=self.clock)
+        for engine in (self.store._engine, self.ledger._store._engine):
+            sa.event.listen(engine, "begin", _quick)
+        self.metrics = Metrics()
+        self.platform = Platform(
+            cluster=self.cluster,
+            controller=Controller(
+                self.cluster,
+                decide,
+                on_cycle=self.metrics.count,
+                clock=lambda: self.clock.true,
+            ),
+            ledger=self.ledger,
+            idle=IdleWatch(self.cluster, self.ledger),
+            authenticator=SharedTokens("hub-token", {NODE: "agent-token"}, Users()),
+            prefix=PREFIX,
+            version="soak",
+            workdir_exists=lambda _: True,
+            clock=self.clock,
+            guests=Guests(Allowance(30, 200, 256), clock=lambda: self.clock.true),
+        )
+        self.notifier = Notifier(
+            self.cluster,
+            self.platform.idle.now,
+            self.platform.recent,
+            [],
+            self.platform.controller.changes,
+            clock=self.clock,
+        )
+        self.bookkeeping = Bookkeeping(
+            self.cluster, self.ledger, self.platform.controller.changes, clock=self.clock
+        )
+        self.submitted = 0
+
+    def play(self, look: Callable[[Month], None]) -> None:
+        """Live it; `look` is called at even distances, and at the end."""
+        try:
+            self.loop.run_until_complete(self._live(look))
+        except BaseException:
+            abandon(self.loop)
+            raise
+        finally:
+            self.machine.attach(None)
+            asyncio.set_event_loop(None)
+            self.loop.close()
+
+    async def _live(self, look: Callable[[Month], None]) -> None:
+        self.machine.attach(self.loop)
+        lab = self.lab
+        for number in range(lab.projects):
+            quota = MilliGpu(1000 * lab.gpus // lab.projects)
+            members = tuple(u for u in lab.people if lab.project_of(u) == f"project-{number}")
+            await self.cluster.put_project(
+                ProjectSpec(f"project-{number}", quota=quota, members=members)
+            )
+        listening = await listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}{PREFIX}"
+        server = Server(create_app(self.platform, metrics=self.metrics))
+        # Not `serve`: it wakes ten times a second, which is 26 million times a month.
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        await server.startup(sockets=[listening])
+        background = [
+            asyncio.ensure_future(work)
+            for work in (
+                self.cluster.run(),
+                self.platform.controller.run(),
+                self.notifier.run(),
+                self.bookkeeping.run(),
+                self.ledger.run(),
+                self._agent(),
+                self._prometheus(),
+                *(self._notebooks(user) for user in lab.people[: lab.notebooks]),
+            )
+        ]
+        story = asyncio.ensure_future(self._story(look))
+        await asyncio.wait([*background, story], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            for task in (*background, story):
+                if task.done():
+                    task.result()
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            self.platform.leaving.set()
+            await server.shutdown(sockets=[listening])
+            self.ledger.close()
+            self.store.close()
+
+    # -- who does what ---------------------------------------------------------------------------
+
+    async def _story(self, look: Callable[[Month], None]) -> None:
+        """Let sweep follow sweep, each by another user, and look at even distances."""
+        lab = self.lab
+        sweeps = -(-lab.jobs // lab.sweep)
+        every_s = lab.days * DAY_S / sweeps
+        look_after = max(1, sweeps // lab.looks)
+        async with asyncio.TaskGroup() as people:
+            for number in range(sweeps):
+                user = lab.people[number % lab.users]
+                people.create_task(self._sweep(user, number))
+                await asyncio.sleep(every_s)
+                if number % look_after == look_after - 1:
+                    look(self)
+
+    async def _sweep(self, user: str, number: int) -> None:
+        async with AsyncClient(self.url, f"{user}-token") as client:
+            request = SubmitRequest(
+                name=f"sweep-{number}", array=self.lab.sweep, gpus=1, command=["train"], workdir="/"
+            )
+            jobs = (await client.submit(request)).workloads
+            self.submitted += len(jobs)
+            panel = aiter(client.events())
+            for _ in range(3):
+                await anext(panel)
+            await panel.aclose()  # type: ignore[attr-defined]
+            with suppress(NotFound):  # on a slow machine they are finished and forgotten by now
+                seen = await client.workload(jobs[-1].id)
+                while seen.state not in {"succeeded", "failed"}:
+                    seen = await client.wait(jobs[-1].id, seen.version, 30)
+                await client.workloads()
+                await client.delete(jobs[0].id)
+                now = datetime.fromtimestamp(self.clock(), UTC)
+                await client.usage(workload=jobs[1].id)
+                await client.usage(project=self.lab.project_of(user), until=now)
+
+    async def _notebooks(self, user: str) -> None:
+        """Work two hours of every day in a notebook with a tenth of a GPU."""
+        name, project = f"lab-{user}", self.lab.project_of(user)
+        async with AsyncClient(self.url, "hub-token") as hub:
+            while True:
+                await asyncio.sleep(self.dice.uniform(0.7, 0.9) * DAY_S)
+                with suppress(NotFound):
+                    await hub.delete(f"{project}/{name}")
+                request = SubmitRequest(
+                    name=name, project=project, kind="session", owner=user, gpus=0.1
+                )
+                (view,) = (await hub.submit(request)).workloads
+                seen = await hub.workload(view.id)
+                while seen.state != "starting":
+                    seen = await hub.wait(view.id, seen.version, 30)
+                process = self.machine.begin_session(2 * HOUR_S)
+                await hub.attach(view.id, ProcessReport(pid=process.pid, created=process.created))
+                await asyncio.sleep(3 * HOUR_S)
+
+    async def _agent(self) -> None:
+        async with AsyncClient(self.url, "agent-token") as client:
+            while True:
+                await asyncio.sleep(self.lab.report_every_s)
+                await client.report(self._report(await self._held()))
+
+    async def _held(self) -> Sequence[Any]:
+        return held_devices(await self.cluster.workloads(), await self.cluster.devices())
+
+    def _report(self, held: Sequence[Any]) -> AgentReport:
+        return AgentReport(
+            node=NODE,
+            at=self.clock(),
+            interval=self.lab.report_every_s,
+            devices=[
+                DeviceSample(device=d.uuid, utilization=0.5, memory_mib=1) for d in self.devices
+            ],
+            samples=[
+                UsageSample(workload=h.workload, device=h.device, utilization=0.5, memory_mib=1)
+                for h in held
+            ],
+        )
+
+    async def _prometheus(self) -> None:
+        while True:
+            await asyncio.sleep(HOUR_S)
+            headers = {"Authorization": "Bearer root-token"}
+            async with httpx.AsyncClient(base_url=self.url, headers=headers) as client:
+                (await client.get("metrics")).raise_for_status()
+
+
+def _quick(connection: sa.Connection) -> None:
+    """Do not wait for the disk: the machine does not go down, and it is slow."""
+    connection.exec_driver_sql("PRAGMA synchronous=OFF")

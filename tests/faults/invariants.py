@@ -1,0 +1,167 @@
+"""What must hold after every cycle, whatever was killed when; and what must hold at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from faults.machine import Machine
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord
+from runai.hub_service.clusters.row import ACTIVE
+from runai.hub_service.ledger import Ledger
+
+OWED_FOR_S = 30.0
+"""A cycle, and the ten seconds within which one comes in any case, beside the victims' grace."""
+
+
+class Watching:
+    """Look at the rows after every cycle; keep what was wrong as sentences."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._owed_since: dict[str, float] = {}
+        self.found = machine.violations
+
+    def begin_anew(self) -> None:
+        """Forget since when anything is owed: the service was away, or could not write."""
+        self._owed_since = {}
+
+    def look(self, records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]) -> None:
+        """Look at everything after a cycle."""
+        now = self._machine.clock.true
+        for sentence in (
+            *over_granted(records),
+            *over_limits(records, projects),
+            *unexplained(records),
+        ):
+            self._say(sentence)
+        owed = set(owed_projects(records, projects))
+        self._owed_since = {name: self._owed_since.get(name, now) for name in owed}
+        for name, since in self._owed_since.items():
+            if now - since > OWED_FOR_S:
+                self._say(f"{name} is owed GPUs for more than {OWED_FOR_S:.0f} s")
+
+    def _say(self, sentence: str) -> None:
+        if not any(known.startswith(sentence) for known in self.found):
+            self.found.append(f"{sentence} (at {self._machine.clock.true:.1f} s)")
+
+
+def held(records: Iterable[WorkloadRecord], *states: str) -> Counter[tuple[str, int]]:
+    """Return the milli-GPU of each device that workers in these states hold."""
+    found: Counter[tuple[str, int]] = Counter()
+    for record in records:
+        for worker in record.workers:
+            for share in worker.devices if worker.state in states else ():
+                found[worker.node, share.device] += share.gpus
+    return found
+
+
+def over_granted(records: Sequence[WorkloadRecord]) -> list[str]:
+    """No device carries more than it has."""
+    return [
+        f"device {device} of {node} carries {milli} milli-GPU"
+        for (node, device), milli in held(records, *ACTIVE).items()
+        if milli > 1000
+    ]
+
+
+def over_limits(records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]) -> list[str]:
+    """Nobody runs more than the limit; what is told to stop counts no more, for its grace."""
+    wrong = []
+    for project in projects:
+        mine = [r for r in records if r.spec.project == project.name]
+        amount = sum(held(mine, "starting", "running").values())
+        if project.limit is not None and amount > project.limit:
+            wrong.append(f"{project.name} runs {amount}, over its limit {project.limit}")
+    return wrong
+
+
+def owed_projects(
+    records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]
+) -> Iterable[str]:
+    """Yield who waits below the quota with a job of one GPU while others are over theirs."""
+    amount = {
+        p.name: sum(r.allocated for r in records if r.spec.project == p.name) for p in projects
+    }
+    lent = any(
+        amount[r.spec.project] > (quota_of(r.spec.project, projects) + 999)
+        and r.spec.preemptible
+        and any(w.state == "running" for w in r.workers)
+        and all(w.state != "stopping" for w in r.workers)
+        for r in records
+        if r.spec.kind == "job" and r.allocated >= 1000
+    )
+    if not lent or any(w.state == "stopping" for r in records for w in r.workers):
+        return
+    for project in projects:
+        waits = any(
+            r.spec.project == project.name
+            and r.state in {"queued", "paused"}
+            and r.spec.workers == 1
+            and not r.allocated
+            for r in records
+        )
+        if waits and amount[project.name] + 1000 <= quota_of(project.name, projects):
+            yield project.name
+
+
+def quota_of(name: str, projects: Sequence[ProjectSpec]) -> int:
+    """Return a project's quota."""
+    (project,) = [p for p in projects if p.name == name]
+    assert project.quota is not None
+    return project.quota
+
+
+def unexplained(records: Sequence[WorkloadRecord]) -> list[str]:
+    """Whoever waits, was stopped or has ended knows why."""
+    return [
+        f"{r.id} is {r.state} without a reason"
+        for r in records
+        if (r.state in {"suspended", "retrying", "failed", "succeeded"} or r.position is not None)
+        and (r.reason is None or not r.reason.text)
+    ]
+
+
+def at_the_end(
+    records: Sequence[WorkloadRecord], machine: Machine, acknowledged: set[str]
+) -> list[str]:
+    """Nothing is lost or orphaned, every piece of work was done, every device is free."""
+    wrong = [f"{lost} is lost" for lost in sorted(acknowledged - {r.id for r in records})]
+    wrong += [f"{s.worker} is orphaned" for s in machine.running()]
+    wrong += [f"{r.id} still holds {r.allocated}" for r in records if r.allocated]
+    for record in records:
+        if record.spec.kind == "session":
+            continue
+        work = [machine.work[w.name] for w in record.workers]
+        given_up = record.state == "failed" and record.failures > record.spec.backoff_limit
+        if record.state != "succeeded" and not given_up:
+            why = record.reason.text if record.reason else "nobody knows why"
+            wrong.append(f"{record.id} is {record.state} at the end: {why}")
+        elif record.state == "succeeded" and any(w.done < w.seconds - 0.1 for w in work):
+            wrong.append(f"{record.id} succeeded with its work undone")
+        if any(w.state in ACTIVE for w in record.workers):
+            wrong.append(f"{record.id} is active at the end")
+    return wrong
+
+
+def of_the_ledger(ledger: Ledger, most_gpu_s: float) -> list[str]:
+    """Its sums agree with each other, and are no more than could be held."""
+    wrong = []
+    for what in ("allocated_s", "used_s"):
+        total = _sum(ledger, "all", what)
+        for kind in ("project", "node"):
+            amount = _sum(ledger, kind, what)
+            if abs(amount - total) > 0.5:
+                wrong.append(f"the ledger's {kind}s have {what} {amount:.1f}, all {total:.1f}")
+        if what == "allocated_s" and total > most_gpu_s + 1:
+            wrong.append(f"the ledger counts {total:.1f} GPU-s of {most_gpu_s:.1f} that were held")
+    return wrong
+
+
+def _sum(ledger: Ledger, kind: str, what: str) -> float:
+    amounts: list[float] = [
+        getattr(ledger._now(series), what)
+        for scope, series in ledger._by_scope.items()
+        if scope.kind == kind
+    ]
+    return sum(amounts)

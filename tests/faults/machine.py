@@ -1,0 +1,310 @@
+"""A machine in virtual time: its processes outlive the service, and tell on anybody who doubles.
+
+Stands for files, supervisors and pidfds (`tending.Machine`); everything above them is the real
+code. A start of a worker is named by its directory, as on a real machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faults.virtual_time import WallClock
+from runai.hub_service.clusters.local.attempt import Instructions
+from runai.hub_service.clusters.records import Process
+from runai.hub_service.clusters.row import Ending
+
+FIRST_PID = 1000
+
+
+@dataclass
+class Work:
+    """What a worker has to do, and how it goes about it."""
+
+    seconds: float
+    fails: int = 0
+    """So many of its starts end with exit code 1."""
+    obeys: bool = True
+    """Whether it ends at SIGTERM; else it is killed when its grace is over."""
+    alone: bool = True
+    """Whether it is all of its job: of a gang, who has finished may have to begin again."""
+    done: float = 0.0
+    succeeded: bool = False
+
+
+@dataclass
+class Start:
+    """One directory: a supervisor and its worker."""
+
+    place: Path
+    holder: int | None = None
+    begun: bool = False
+    process: Process | None = None
+    left_behind: Ending | None = None
+    """How its program ended, before what that has left behind is gone too."""
+    ending: Ending | None = None
+    told: bool = False
+    grace_s: float = 30.0
+    worker: str = ""
+    devices: tuple[tuple[str, int], ...] = ()
+    """UUID and milli-GPU, as its environment says."""
+    since: float = 0.0
+
+
+@dataclass
+class Machine:
+    """Processes, and what is due when; `attach` gives it a loop to be told by."""
+
+    clock: WallClock
+    dice: random.Random
+    work: dict[str, Work] = field(default_factory=dict)
+    starts: dict[Path, Start] = field(default_factory=dict)
+    sessions: dict[int, Process] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._pids = itertools.count(FIRST_PID)
+        self._order = itertools.count()
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._doomed = False
+        """Whether the next supervisor whose worker ends is killed before it can tell."""
+        self._launching: set[int] = set()
+        """Supervisors that have no lock yet."""
+        self._watchers: dict[int, list[Callable[[], None]]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Be told the time by a loop; by none while the service is away."""
+        self._loop = loop
+        self._watchers = {}
+        for at, _, _ in self._due if loop is not None else ():
+            assert loop is not None
+            loop.call_at(at, self.catch_up)
+
+    def later(self, seconds: float, do: Callable[[], object]) -> None:
+        """Have something happen, whether or not the service is there."""
+        at = self.clock.true + seconds
+        heapq.heappush(self._due, (at, next(self._order), do))
+        if self._loop is not None:
+            self._loop.call_at(at, self.catch_up)
+
+    def catch_up(self) -> None:
+        """Let everything happen that is due by now."""
+        while self._due and self._due[0][0] <= self.clock.true:
+            heapq.heappop(self._due)[2]()
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass without a service."""
+        until = self.clock.true + seconds
+        while self._due and self._due[0][0] <= until:
+            self.clock.true = max(self.clock.true, self._due[0][0])
+            self.catch_up()
+        self.clock.true = until
+
+    # -- supervisors -----------------------------------------------------------------------------
+
+    def launch(self, place: Path, told: Instructions, environment: Mapping[str, str]) -> Any:
+        """Start a supervisor; of two in one directory the second does nothing."""
+        start = self.starts.setdefault(place, Start(place))
+        pid = next(self._pids)
+        status, status_write = os.pipe()
+        self._launching.add(pid)
+
+        def takes_the_lock() -> None:
+            os.close(status_write)
+            self._launching.discard(pid)
+            if start.holder is not None or start.begun:
+                self._ended(pid)
+                return
+            start.holder, start.begun = pid, True
+            start.grace_s = told.grace_seconds
+            start.worker = environment["RUNAI_WORKER"]
+            visible = [d for d in environment["CUDA_VISIBLE_DEVICES"].split(",") if d]
+            milli = round(float(environment.get("RUNAI_GPU_FRACTION") or 1) * 1000)
+            start.devices = tuple((device, milli) for device in visible)
+            self._runs(start)
+
+        self.later(self.dice.choice([0.01, 0.05, 0.5]), takes_the_lock)
+        return pid, status
+
+    def _runs(self, start: Start) -> None:
+        start.process = Process(next(self._pids), self.clock())
+        start.since = self.clock.true
+        self._check(start)
+        work = self.work[start.worker]
+        if work.succeeded and work.alone:
+            self.violations.append(f"{start.worker} runs again though it had finished")
+        if work.fails:
+            work.fails -= 1
+            self.later(min(5.0, work.seconds / 2), lambda: self._ends(start, 1))
+        else:
+            self.later(work.seconds - work.done, lambda: self._ends(start, 0))
+
+    def _ends(self, start: Start, exit_code: int) -> None:
+        if start.left_behind is not None or start.holder is None:
+            return
+        self._rest(start)
+        start.left_behind = Ending(exit_code, told=start.told)
+        self.work[start.worker].succeeded = exit_code == 0
+        if self._doomed:
+            self._doomed = False
+            self._lets_go(start)  # only its witness has seen it
+            return
+        self.later(self.dice.choice([0.0, 0.0, 0.5]), lambda: self._is_over(start))
+
+    def _is_over(self, start: Start) -> None:
+        if start.holder is not None:
+            start.ending = start.left_behind
+            self._lets_go(start)
+
+    def _lets_go(self, start: Start) -> None:
+        pid, start.holder = start.holder, None
+        assert pid is not None
+        self._ended(pid)
+
+    def _rest(self, start: Start) -> None:
+        work = self.work[start.worker]
+        work.done = min(work.seconds, work.done + self.clock.true - start.since)
+
+    def terminate(self, pid: int) -> None:
+        """Send SIGTERM to a supervisor."""
+        for start in self.starts.values():
+            if start.holder == pid and not start.told:
+                start.told = True
+                takes = self.dice.uniform(0, start.grace_s)
+                if self.work[start.worker].obeys:
+                    self.later(takes, lambda start=start: self._ends(start, 143))  # type: ignore[misc]
+                else:
+                    self.later(start.grace_s, lambda start=start: self._ends(start, -9))  # type: ignore[misc]
+
+    def kill_supervisor(self) -> str:
+        """Kill one of those that live, as an administrator might; the worker dies with it."""
+        living = [start for start in self.starts.values() if start.process and start.holder]
+        if not living:
+            return ""
+        start = self.dice.choice(living)
+        if start.left_behind is None:
+            self._rest(start)
+        self._lets_go(start)
+        return start.worker
+
+    def kill_supervisor_at_an_end(self) -> None:
+        """Kill the next whose worker ends, between that and its note of it."""
+        self._doomed = True
+
+    # -- sessions --------------------------------------------------------------------------------
+
+    def begin_session(self, seconds: float) -> Process:
+        """Start a notebook server that ends by itself after so long."""
+        process = Process(next(self._pids), self.clock())
+        self.sessions[process.pid] = process
+        self.later(seconds, lambda: self.end_session(process))
+        return process
+
+    def end_session(self, process: Process) -> None:
+        """End it, by whomever."""
+        if self.sessions.pop(process.pid, None) is not None:
+            self._ended(process.pid)
+
+    # -- who watches -----------------------------------------------------------------------------
+
+    def alive(self, pid: int) -> bool:
+        """Tell whether a process lives."""
+        known = self.sessions.keys() | self._launching
+        return pid in known or any(s.holder == pid for s in self.starts.values())
+
+    def watch(self, pid: int, named: Process | None, on_exit: Callable[[], None]) -> Any:
+        """Watch a process, as `Watch` does."""
+        del named
+        return VirtualWatch(self, pid, on_exit)
+
+    def _ended(self, pid: int) -> None:
+        for on_exit in self._watchers.pop(pid, []):
+            assert self._loop is not None
+            self._loop.call_soon(on_exit)
+
+    # -- what must never be ----------------------------------------------------------------------
+
+    def running(self) -> list[Start]:
+        """Return the starts of which a process lives."""
+        return [s for s in self.starts.values() if s.holder is not None and s.process is not None]
+
+    def _check(self, new: Start) -> None:
+        given: dict[str, int] = {}
+        for start in self.running():
+            if start is not new and start.worker == new.worker:
+                self.violations.append(f"{new.worker} runs twice at {self.clock.true:.1f} s")
+            for device, milli in start.devices:
+                given[device] = given.get(device, 0) + milli
+        over = {device: milli for device, milli in given.items() if milli > 1000}
+        if over:
+            self.violations.append(f"devices are given twice at {self.clock.true:.1f} s: {over}")
+
+
+class VirtualWatch:
+    """One process: call back once when it has ended."""
+
+    def __init__(self, machine: Machine, pid: int, on_exit: Callable[[], None]) -> None:
+        self.pid = pid
+        self._machine = machine
+        self._on_exit = on_exit
+        self._open = True
+        machine._watchers.setdefault(pid, []).append(self._ended)
+        if not machine.alive(pid):  # it has ended already: told soon, as a real one does
+            asyncio.get_running_loop().call_soon(self._ended)
+
+    def send(self, _number: int) -> None:
+        if self.pid in self._machine.sessions:
+            self._machine.end_session(self._machine.sessions[self.pid])
+        else:
+            self._machine.terminate(self.pid)
+
+    def close(self) -> None:
+        self._open = False
+
+    def _ended(self) -> None:
+        if self._open:
+            self._open = False
+            self._on_exit()
+
+
+class VirtualAttempt:
+    """The directory of one start, as `Attempt` is."""
+
+    def __init__(self, machine: Machine, place: Path) -> None:
+        self._machine = machine
+        self._place = place
+
+    def launch(self, told: Instructions, environment: Mapping[str, str]) -> Any:
+        return self._machine.launch(self._place, told, environment)
+
+    def forget_environment(self) -> None:
+        pass
+
+    def holder(self) -> int | None:
+        return self._start.holder
+
+    def begun(self) -> bool:
+        return self._start.begun
+
+    def process(self) -> Process | None:
+        return self._start.process
+
+    def ending(self) -> Ending | None:
+        return self._start.ending
+
+    def left_behind(self) -> Ending | None:
+        return self._start.left_behind
+
+    @property
+    def _start(self) -> Start:
+        return self._machine.starts.get(self._place, Start(self._place))

@@ -1,0 +1,172 @@
+"""What the ledger must have counted, to the millisecond: what it was told, over what it watched.
+
+Simple on purpose, a list of stretches: of each scope the GPUs held, times how long. A life of the
+service adds to what it found in the database; what is found there afterwards is what that life had
+counted until the time of its last written row, not less and not more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from runai.hub_service.ledger import Held, Ledger, schema
+from runai.hub_service.ledger.integration import GAP_S
+from runai.hub_service.ledger.totals import Scope
+
+__all__ = ["Meter", "Stored", "stored"]
+
+ABOUT_GPU_S = 0.001
+"""Floats, added up."""
+
+
+class Stored(NamedTuple):
+    """What the database has of a scope: the time of its last row, and what that adds up to."""
+
+    at: int
+    gpu_s: float
+
+
+class _Stretch(NamedTuple):
+    since: float
+    until: float
+    milli: Mapping[Scope, int]
+
+
+class Meter:
+    """One life of a ledger, counted beside it."""
+
+    def __init__(self, ledger: Ledger, found: Mapping[Scope, Stored]) -> None:
+        """Begin before the ledger is told anything; `found` is what the database had then."""
+        self._ledger = ledger
+        self._found = dict(found)
+        self._forgotten: set[str] = set()
+        self._stretches: list[_Stretch] = []
+        self._milli: Mapping[Scope, int] = {}
+        self._at: float | None = None
+        sums, forget = ledger._sums, ledger.forget
+        advance, hold = sums.advance, sums.hold
+
+        def advanced(at: float) -> None:
+            self._watch(at)
+            advance(at)
+
+        def holds(at: float, held: Sequence[Held]) -> None:
+            hold(at, held)  # it advances first
+            self._milli = _by_scope(held)
+
+        def forgotten(workload: str) -> None:
+            forget(workload)
+            self._forget(workload)
+
+        sums.advance, sums.hold = advanced, holds  # type: ignore[method-assign]
+        ledger.forget = forgotten  # type: ignore[method-assign]
+
+    def _watch(self, at: float) -> None:
+        if self._at is not None and at - self._at <= GAP_S and at > self._at:
+            self._stretches.append(_Stretch(self._at, at, self._milli))
+        self._at = at if self._at is None else max(at, self._at)
+
+    def _forget(self, workload: str) -> None:
+        """Count a later workload of the name from zero."""
+
+        def without(milli: Mapping[Scope, int]) -> Mapping[Scope, int]:
+            return {scope: amount for scope, amount in milli.items() if scope.workload != workload}
+
+        self._stretches = [s._replace(milli=without(s.milli)) for s in self._stretches]
+        self._milli = without(self._milli)
+        self._found = {s: found for s, found in self._found.items() if s.workload != workload}
+        self._forgotten.add(workload)
+
+    def counted(self, until: float) -> Counter[Scope]:
+        """Return the milli-GPU-seconds of each scope in this life, of the time before `until`."""
+        sums: Counter[Scope] = Counter()
+        for stretch in self._stretches:
+            lasts = min(stretch.until, until) - stretch.since
+            for scope, milli in stretch.milli.items() if lasts > 0 else ():
+                sums[scope] += milli * lasts  # type: ignore[assignment]
+        return sums
+
+    def wrong(self) -> Iterator[str]:
+        """Tell where the ledger has counted anything else."""
+        counted = self.counted(self._at or 0.0)
+        for scope, series in self._ledger._by_scope.items():
+            if scope.kind == "reclaimed":
+                continue
+            have = self._ledger._now(series).allocated_s
+            must = self._before(scope) + counted[scope] / 1000
+            if abs(have - must) > ABOUT_GPU_S:
+                yield f"the ledger has {have:.3f} GPU-s of {_name(scope)}, which held {must:.3f}"
+        for scope in counted.keys() - self._ledger._by_scope.keys():
+            yield f"the ledger has nothing of {_name(scope)}"
+
+    def wrongly_stored(self, now: Mapping[Scope, Stored]) -> Iterator[str]:
+        """Tell what the database has, after this life, that it had not counted by then."""
+        for scope, (at, have) in now.items():
+            if scope.workload in self._forgotten:
+                continue  # whether that was written yet or not
+            before = self._before(scope)
+            must = before + self.counted(at)[scope] / 1000
+            # Of a clock that had gone back the last row is written anew, at the end, or not at all.
+            anew = scope not in self._found or at > self._found[scope].at
+            if abs(have - must) > ABOUT_GPU_S and (anew or have != before):
+                yield (
+                    f"the database has {have:.3f} GPU-s of {_name(scope)}, "
+                    f"which had held {must:.3f} at {at}"
+                )
+
+    def _before(self, scope: Scope) -> float:
+        return self._found[scope].gpu_s if scope in self._found else 0.0
+
+
+def stored(database: Path) -> dict[Scope, Stored]:
+    """Read what a ledger's file has of each scope that is not closed."""
+    if not database.exists():
+        return {}
+    engine = sa.create_engine(f"sqlite:///{database}")
+    series, rows = schema.series.c, schema.totals.c
+    newest = (
+        sa.select(rows.series_id, sa.func.max(rows.at).label("at"))
+        .group_by(rows.series_id)
+        .subquery()
+    )
+    query = (
+        sa.select(*(series[name] for name in Scope._fields), rows.at, rows.allocated_s)
+        .join_from(schema.series, newest, newest.c.series_id == series.id)
+        .join(
+            schema.totals,
+            (rows.series_id == newest.c.series_id) & (rows.at == newest.c.at),
+        )
+        .where(series.closed.is_(None))
+    )
+    with closing(engine.connect()) as connection:
+        found = {
+            Scope(*row[:-2]): Stored(row.at, row.allocated_s) for row in connection.execute(query)
+        }
+    engine.dispose()
+    return found
+
+
+def _by_scope(held: Sequence[Held]) -> Mapping[Scope, int]:
+    sums: Counter[Scope] = Counter()
+    for one in held:
+        for scope in (
+            Scope("all"),
+            Scope("project", project=one.project),
+            Scope("user", user=one.user),
+            Scope("member", project=one.project, user=one.user),
+            Scope("workload", project=one.project, user=one.user, workload=one.workload),
+            Scope("node", node=one.node),
+            Scope("device", device=one.device),
+        ):
+            sums[scope] += one.milli
+    return sums
+
+
+def _name(scope: Scope) -> str:
+    return " ".join(part for part in scope if part)

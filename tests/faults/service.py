@@ -1,0 +1,224 @@
+"""One life of the service in virtual time: the real cluster, controller, ledger and bookkeeping.
+
+What is faked is below them: processes (`machine`), time, and the disk, whose being full or
+read-only SQLite itself is told. A life ends by a crash, or when a task of it fails, as the real
+service ends then; the next begins from the two databases alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from faults.machine import Machine, VirtualAttempt
+from faults.meter import Meter, stored
+from faults.virtual_time import VirtualLoop, WallClock, abandon
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.bookkeeping import Bookkeeping, held_devices
+from runai.hub_service.clusters.base import Refused
+from runai.hub_service.clusters.local import tending
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.controller import Controller, Cycle
+from runai.hub_service.errors import Unavailable
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.model import Plan, Snapshot
+
+NODE = "box"
+AGENT_EVERY_S = 15.0
+DEVICES = [Device(i, f"SIM-{i}", "Simulated GPU", 40_000, simulated=True) for i in range(4)]
+
+
+class Disk:
+    """What becomes of writes: nothing amiss, no room for another page, or none allowed at all."""
+
+    def __init__(self) -> None:
+        self.state = ""
+        self.crash_at_statement: int | None = None
+
+    def under(self, engine: sa.Engine, loop: VirtualLoop) -> None:
+        """Be the disk of a database."""
+
+        def begin(connection: Any) -> None:
+            cursor = connection.connection.cursor()
+            pages = cursor.execute("PRAGMA page_count").fetchone()[0]
+            most = pages if self.state == "full" else 1_000_000
+            cursor.execute("PRAGMA synchronous=OFF")  # the machine does not go down, and it is slow
+            cursor.execute(f"PRAGMA max_page_count={most}")
+            cursor.execute(f"PRAGMA query_only={int(self.state == 'read-only')}")
+            cursor.close()
+
+        def statement(*_: object) -> None:
+            if loop.dead:
+                raise RuntimeError("the process is gone")
+            if self.crash_at_statement is not None and loop.is_running():
+                self.crash_at_statement -= 1
+                if self.crash_at_statement < 0:
+                    self.crash_at_statement = None
+                    loop.crash()
+
+        sa.event.listen(engine, "begin", begin)
+        sa.event.listen(engine, "before_cursor_execute", statement)
+        sa.event.listen(engine, "commit", statement)
+
+
+class Away:
+    """A cluster that does not answer at times, as an API server that is away."""
+
+    def __init__(self, cluster: LocalCluster, is_away: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._is_away = is_away
+
+    async def changed(self) -> None:
+        await self._cluster.changed()
+
+    async def observe(self) -> Snapshot:
+        self._answer()
+        return await self._cluster.observe()
+
+    async def apply(self, plan: Plan) -> Sequence[Refused]:
+        self._answer()
+        return await self._cluster.apply(plan)
+
+    def _answer(self) -> None:
+        if self._is_away():
+            raise Unavailable("The API server is away.")
+
+
+class Store(SqliteStore):
+    """The real store, which may be the last thing that its process did."""
+
+    crash_after_save = False
+    loop: VirtualLoop
+
+    def save(self, *args: Any, **kinds: Any) -> None:
+        super().save(*args, **kinds)
+        if self.crash_after_save:
+            self.crash_after_save = False
+            self.loop.crash()
+
+
+class Service:
+    """One life."""
+
+    def __init__(
+        self,
+        place: Path,
+        clock: WallClock,
+        machine: Machine,
+        disk: Disk,
+        on_cycle: Callable[[Cycle], None],
+        away: Callable[[str], bool],
+    ) -> None:
+        self._away = away
+        self.loop = VirtualLoop(clock)
+        asyncio.set_event_loop(self.loop)
+        self.loop.set_exception_handler(self._astonished)
+        self.store = Store(place / "cluster.sqlite")
+        self.store.loop = self.loop
+        self._file = place / "ledger.sqlite"
+        found = stored(self._file)
+        self.ledger = Ledger(self._file, clock=clock)
+        self._meter = Meter(self.ledger, found)
+        disk.under(self.store._engine, self.loop)
+        disk.under(self.ledger._store._engine, self.loop)
+        here = tending.Machine(
+            attempt=lambda path: VirtualAttempt(machine, path),  # type: ignore[arg-type, return-value]
+            watch=machine.watch,
+            lasting=lambda process: process,
+            end_tree=machine.end_session,
+            kill_leftovers=lambda *_: None,
+        )
+        self.cluster = LocalCluster(
+            place, self.store, DEVICES, NODE, clock=clock, machine=here, api_url="http://x/"
+        )
+        self.controller = Controller(
+            Away(self.cluster, lambda: away("cluster")),
+            decide,
+            on_cycle=on_cycle,
+            clock=lambda: clock.true,
+        )
+        self._machine = machine
+        self.failed: BaseException | None = None
+
+    async def run(self, *users: Any) -> None:
+        """Do all that the real service does in the background, until the users are done."""
+        self._machine.attach(self.loop)
+        bookkeeping = Bookkeeping(
+            self.cluster, self.ledger, self.controller.changes, clock=self._machine.clock
+        )
+        work: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(coroutine)
+            for coroutine in (
+                self.cluster.run(),
+                self.controller.run(),
+                bookkeeping.run(),
+                self.ledger.run(),
+                self._agent(),
+            )
+        ]
+        people: asyncio.Future[Any] = asyncio.gather(*(user() for user in users))
+        await asyncio.wait([*work, people], return_when=asyncio.FIRST_COMPLETED)
+        for one in (*work, people):
+            if one.done() and (failed := one.exception()) is not None:
+                raise failed
+        for one in work:
+            one.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        self.ledger.close()
+        self.store.close()
+
+    def _astonished(self, _loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        said = about.get("exception") or about["message"]
+        self._machine.violations.append(f"nobody caught: {said!r}")
+
+    async def _agent(self) -> None:
+        """Report every fifteen seconds that what is held is half busy, unless the agent is away."""
+        while True:
+            await asyncio.sleep(AGENT_EVERY_S)
+            if self._away("agent"):
+                continue
+            held = held_devices(await self.cluster.workloads(), await self.cluster.devices())
+            now = self._machine.clock()
+            report = AgentReport(
+                node=NODE,
+                at=now,
+                interval=AGENT_EVERY_S,
+                devices=[
+                    DeviceSample(device=d.uuid, utilization=0.5, memory_mib=1) for d in DEVICES
+                ],
+                samples=[
+                    UsageSample(workload=h.workload, device=h.device, utilization=0.5, memory_mib=1)
+                    for h in held
+                ],
+            )
+            self.ledger.record(now, AGENT_EVERY_S, held, report)
+
+    def gone(self) -> None:
+        """Leave nothing of a life that ended by a crash: no descriptor, no open transaction."""
+        self._machine.attach(None)
+        for keeper in self.cluster._tending._keepers.values():
+            if keeper.status >= 0:
+                os.close(keeper.status)
+        abandon(self.loop)
+        if not self.store._connection.closed:  # it may have died as the last thing it did
+            self.store._connection.invalidate()  # what was not committed never was
+            self.store.close()
+        self.ledger._store.close()
+
+    def miscounted(self) -> list[str]:
+        """Tell what the ledger had counted wrongly when this life ended, or has written so."""
+        return [*self._meter.wrong(), *self._meter.wrongly_stored(stored(self._file))]
+
+
+def dice_of(seed: int, what: str) -> random.Random:
+    """Return dice that fall the same way each time, whatever else was thrown."""
+    return random.Random(f"{seed} {what}")

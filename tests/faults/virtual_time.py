@@ -1,0 +1,128 @@
+"""An event loop in virtual time that can be abandoned at any step, as a killed process is.
+
+Nothing waits: when nothing is ready the time moves to the next timer. Threads' work is done at
+once, so that a seed is played the same way each time. `crash_after` leaves in the midst of
+everything: no `finally` is run, no task is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+EPOCH = 1_700_000_000.0
+
+
+class Crash(KeyboardInterrupt):
+    """The process is gone; of this kind, so that no `except Exception` outlives it."""
+
+
+class Stuck(AssertionError):
+    """Nothing will ever happen again."""
+
+
+class WallClock:
+    """What `time.time` says: the loop's time, and by how much somebody has set it wrong."""
+
+    def __init__(self) -> None:
+        self.true = 0.0
+        self.off_s = 0.0
+
+    def __call__(self) -> float:
+        return EPOCH + self.true + self.off_s
+
+
+class _Skipping(selectors.DefaultSelector):
+    """Looks for what is ready; where nothing is, lets the time pass at once."""
+
+    def __init__(self, clock: WallClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:
+            if asyncio.get_event_loop_policy().get_event_loop().dead:  # type: ignore[attr-defined]
+                raise Crash
+            raise Stuck("no task has anything to wait for")
+        self._clock.true += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Goes on from the time that the clock has."""
+
+    def __init__(self, clock: WallClock) -> None:
+        self._wall = clock
+        self._steps_left: int | None = None
+        self.dead = False
+        super().__init__(_Skipping(clock))
+
+    def time(self) -> float:
+        return self._wall.true
+
+    def crash_after(self, steps: int) -> None:
+        """Be gone after so many more steps of tasks and callbacks."""
+        self._steps_left = steps
+
+    def crash(self) -> None:
+        """Be gone now."""
+        self.dead = True
+        self.set_exception_handler(lambda *_: None)  # who is gone says nothing
+        raise Crash
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        return super().call_soon(self._counted, callback, *args, context=context)
+
+    def run_in_executor(  # type: ignore[override]
+        self, _executor: Any, work: Callable[..., Any], *args: Any
+    ) -> Any:
+        done = self.create_future()
+
+        def do() -> None:
+            if done.cancelled():
+                return
+            try:
+                done.set_result(work(*args))
+            except Exception as failed:  # noqa: BLE001  whoever awaits it raises it
+                done.set_exception(failed)
+
+        self.call_soon(do)
+        return done
+
+    def _counted(self, callback: Callable[..., object], *args: object) -> None:
+        if self.dead:  # a task group has held the crash back to let its tasks end
+            raise Crash
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                self.crash()
+        callback(*args)
+
+
+def abandon(loop: VirtualLoop) -> None:
+    """Forget a loop whose process is gone, without letting its tasks do or say anything."""
+    loop.dead = True
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        _close(task)
+    loop._ready.clear()  # type: ignore[attr-defined]
+    loop._scheduled.clear()  # type: ignore[attr-defined]
+    loop.close()
+
+
+def _close(task: asyncio.Task[Any]) -> None:
+    # What a coroutine does when it is closed, its process would not have done: whatever it could
+    # reach is dead by now and raises.
+    for _ in range(100):
+        try:
+            task.get_coro().close()  # type: ignore[union-attr]
+        except BaseException:  # noqa: BLE001  whatever it does now, its process would not have
+            continue
+        return

@@ -1,0 +1,43 @@
+"""A real training whose epochs last until a test lets them end, instead of some seconds.
+
+What is to be paused is then there to be paused, however long a busy machine takes until somebody
+comes for its GPU. Nothing else of it is other: its result is the same bit for bit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["LEARNED", "held"]
+
+LEARNED = "has learned"
+"""What it prints when it has trained an epoch, and waits."""
+
+_PROGRAM = """
+import pathlib, runpy, sys, threading
+
+
+class Event(threading.Event):
+    def wait(self, timeout=None):
+        if timeout is None:
+            return super().wait()
+        print({learned!r}, flush=True)
+        while not (self.is_set() or pathlib.Path({may_go_on!r}).exists()):
+            super().wait(0.02)
+        return self.is_set()
+
+
+threading.Event = Event
+sys.argv[0] = {training!r}
+runpy.run_path({training!r}, run_name="__main__")
+"""
+
+
+def held(training: Path, may_go_on: Path) -> str:
+    """Return a program that trains as `training` does (examples/train_numpy.py or a copy of it).
+
+    It takes the same arguments, and goes no further than an epoch before `may_go_on` exists.
+    """
+    return _PROGRAM.format(
+        learned=LEARNED, may_go_on=str(may_go_on), training=str(training.absolute())
+    )

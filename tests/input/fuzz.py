@@ -1,0 +1,41 @@
+"""Let atheris look for input that a parser neither reads nor refuses, guided by what it reaches.
+
+    python tests/input/fuzz.py NAME SECONDS
+
+A program of its own: libFuzzer ends the process it runs in. Exit 0 where nothing was found.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["runai"]):
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from parsers import PARSERS
+
+
+def main() -> None:
+    name, seconds = sys.argv[1], int(sys.argv[2])
+    parser = PARSERS[name]
+
+    def one(content: bytes) -> None:
+        try:
+            parser.read(content)
+        except parser.refusals:
+            return
+
+    corpus = Path(tempfile.mkdtemp(prefix="runai-corpus-"))
+    for number, seed in enumerate(parser.seeds):
+        (corpus / str(number)).write_bytes(seed)
+    limits = [f"-max_total_time={seconds}", "-max_len=4096", "-timeout=20", "-rss_limit_mb=2048"]
+    kept = f"-artifact_prefix={corpus}/"
+    atheris.Setup([sys.argv[0], *limits, kept, "-print_final_stats=1", str(corpus)], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Half a minute of coverage-guided fuzzing for each parser; `make test-long`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parsers import PARSERS
+
+FUZZ = Path(__file__).with_name("fuzz.py")
+SECONDS = 30
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_guided_input_is_read_or_refused(name):
+    pytest.importorskip("atheris", reason="atheris has no wheel for this Python or machine")
+    done = subprocess.run(
+        [sys.executable, str(FUZZ), name, str(SECONDS)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]

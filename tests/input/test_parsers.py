@@ -1,0 +1,149 @@
+"""No parser fails otherwise than by saying what is wrong, whatever it is given to read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parsers import PARSERS, Parser
+
+DEEP = [b"[" * 3_000, b'{"a":' * 3_000, b"- " * 1_000, b"(" * 3_000]
+LONG_NUMBER = b"9" * 5_000
+ODD = [b"", b"\0", b"\xff\xfe", b"\n", "\u202e\u2028".encode(), b"\x1b[2J", b"NaN", b"1e999"]
+ODD += [b"1e999999", b"1e99999999999", b"-0", b"Infinity"]
+
+SETTINGS = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+def reads_or_refuses(parser: Parser, content: bytes) -> None:
+    try:
+        parser.read(content)
+    except parser.refusals as refused:
+        # A sentence, of bounded length, that says nothing of our insides.
+        told = str(refused)
+        assert "Traceback" not in told
+        assert len(told) < 2 * len(content) + 2000
+
+
+each_parser = pytest.mark.parametrize("parser", PARSERS.values(), ids=list(PARSERS))
+
+
+@each_parser
+def test_every_parser_reads_what_is_meant(parser):
+    for seed in parser.seeds:
+        parser.read(seed)
+
+
+FOUND = [
+    ("form", b"gpus=.8/\x1f88"),
+    (
+        "environment",
+        b"RUNAI_NOTIFY_SMTP=smtp://h:587\nRUNAI_NOTIFY_FROM=a@[:b.c\nRUNAI_NOTIFY_TO={user}@b.c",
+    ),
+]
+"""What fuzzing has found, and is mended."""
+
+
+@pytest.mark.parametrize(("name", "content"), FOUND)
+def test_what_was_not_refused_once_is_refused(name, content):
+    with pytest.raises(PARSERS[name].refusals):
+        PARSERS[name].read(content)
+
+
+@each_parser
+def test_deep_long_and_odd_inputs(parser):
+    for content in (*DEEP, LONG_NUMBER, *ODD):
+        reads_or_refuses(parser, content)
+    for seed in parser.seeds:
+        for content in (*DEEP, LONG_NUMBER, *ODD):
+            # In place of its last value, and of each figure.
+            head, cut, _ = seed.rpartition(b"|" if b"|" in seed else b"=" if b"=" in seed else b":")
+            reads_or_refuses(parser, head + cut + content)
+            for figure in (b"1", b"2", b"0.5"):
+                reads_or_refuses(parser, seed.replace(figure, content))
+
+
+@each_parser
+@SETTINGS
+@given(content=st.binary(max_size=200))
+def test_any_bytes(parser, content):
+    reads_or_refuses(parser, content)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+OF_JSON = {
+    name: parser
+    for name, parser in PARSERS.items()
+    if any(b"{" in seed or b"[" in seed for seed in parser.seeds)
+}
+
+
+@pytest.mark.parametrize("parser", OF_JSON.values(), ids=list(OF_JSON))
+@SETTINGS
+@given(data=st.data())
+def test_any_json_in_any_place_of_what_is_meant(parser, data):
+    seed = data.draw(st.sampled_from(parser.seeds))
+    head, bar, body = seed.rpartition(b"|")
+    try:
+        meant = json.loads(body)
+    except ValueError:
+        meant = None
+    wrong = json.dumps(_changed(data.draw, meant)).encode()
+    reads_or_refuses(parser, head + bar + wrong)
+
+
+def _changed(draw: Any, meant: Any) -> Any:
+    """Replace one part of a JSON value."""
+    if isinstance(meant, dict) and meant and draw(st.booleans()):
+        key = draw(st.sampled_from(sorted(meant)))
+        return {**meant, key: _changed(draw, meant[key])}
+    if isinstance(meant, list) and meant and draw(st.booleans()):
+        return [_changed(draw, meant[0]), *meant[1:]]
+    return draw(JSON)
+
+
+@each_parser
+@SETTINGS
+@given(data=st.data(), text=st.text(max_size=30))
+def test_any_text_in_any_place_of_what_is_meant(parser, data, text):
+    seed = data.draw(st.sampled_from(parser.seeds))
+    start = data.draw(st.integers(0, len(seed)))
+    end = data.draw(st.integers(start, len(seed)))
+    reads_or_refuses(parser, seed[:start] + text.encode(errors="surrogatepass") + seed[end:])
+
+
+BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+)
+
+
+@pytest.mark.parametrize("name", ["projects file", "policy file"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        BOMB,
+        "projects:\n  vision:\n    members: &a [ana]\n    admins: &b " + "[*a,*a]" + "\n",
+        "projects: &p {vision: *p}\n",
+        "&a [*a]\n",
+        BOMB.replace("a11:", "projects:"),
+        "projects:\n  vision: {members: " + BOMB.splitlines()[0][8:] + "}\n",
+    ],
+    ids=["nested", "twice", "itself", "itself in a list", "as projects", "as members"],
+)
+def test_a_file_that_would_grow_when_it_is_read_is_refused(name, text):
+    """A few hundred bytes of YAML can stand for gigabytes."""
+    reads_or_refuses(PARSERS[name], text.encode())

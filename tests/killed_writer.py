@@ -1,0 +1,130 @@
+"""Writes rows until it is killed, again and again, and looks each time at what is left.
+
+`python killed_writer.py cluster|ledger PLACE KILLS SEED`: a child stores workloads with their
+history, or batches of the ledger, as fast as it can and says after each which it was; we kill it
+-9 at a random moment. Prints what was wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.clusters.records import HistoryEvent, WorkloadSpec
+from runai.hub_service.clusters.wishes import submitted
+from runai.hub_service.database_files import trouble
+from runai.hub_service.ledger.integration import Span
+from runai.hub_service.ledger.store import Batch, Event, Row, Store
+from runai.hub_service.ledger.totals import Scope, Series, Totals
+
+Writes = Callable[[Path, int, int], None]
+Reads = Callable[[Path], tuple[list[int], bool]]
+
+
+def write_cluster(path: Path, say: int, first: int) -> None:
+    """Store one workload after the other, each with a line of history, and change the last ones."""
+    store = SqliteStore(path)
+    for number in count(first):
+        spec = WorkloadSpec("vision", f"exp-{number}", "ana", "job", ("t",), source="#" * 3000)
+        row = submitted(spec, now=1.0, checkpoint_dir="", log_dir="").row
+        assert row is not None
+        changed = [replace(old, losses=old.losses + 1) for old in [*store.rows()][-3:]]
+        store.save([row, *changed], events=[(row.id, HistoryEvent(1.0, "queued", "submitted"))])
+        os.write(say, f"{number}\n".encode())
+
+
+def read_cluster(path: Path) -> tuple[list[int], bool]:
+    """Return which workloads are there, and whether each is whole."""
+    store = SqliteStore(path)
+    names = [row.spec.name for row in store.rows()]
+    store.close()
+    [lines] = ask(path, "SELECT count(*) FROM history")
+    return [int(name.removeprefix("exp-")) for name in names], lines == len(names)
+
+
+def write_ledger(path: Path, say: int, first: int) -> None:
+    """Store one batch after the other: a series, three rows of it, a span and an event."""
+    store = Store(path)
+    for number in count(first):
+        workload = f"vision/exp-{number}"
+        series = Series(number + 1, Scope("workload", "vision", "ana", workload), float(number))
+        rows = [Row(number + 1, number * 30 + after, 10, Totals(1.0)) for after in (0, 10, 20)]
+        store.write(
+            Batch(
+                series=[series],
+                rows=rows,
+                closed={number: float(number)} if number else {},
+                spans={number + 1: Span(float(number), number + 1.0)},
+                events=[Event(float(number), workload, "queued", "#" * 3000)],
+            )
+        )
+        os.write(say, f"{number}\n".encode())
+
+
+def read_ledger(path: Path) -> tuple[list[int], bool]:
+    """Return which series are there, and whether all of each one's batch is."""
+    store = Store(path)
+    last = store.last_ids()
+    store.close()
+    numbers = [id_ - 1 for id_ in ask(path, "SELECT id FROM series ORDER BY id")]
+    many = len(numbers)
+    tables = ("totals", "spans", "events")
+    counts = [*(ask(path, f"SELECT count(*) FROM {name}")[0] for name in tables)]
+    open_ones = ask(path, "SELECT id FROM series WHERE closed IS NULL")
+    whole = counts == [3 * many, many, many] and open_ones == [many][: many > 0]
+    return numbers, whole and last[:2] == (many, many)
+
+
+def ask(path: Path, question: str) -> list[int]:
+    """Return the first column of an answer."""
+    with closing(sqlite3.connect(path)) as connection:
+        return [row[0] for row in connection.execute(question)]
+
+
+KINDS: dict[str, tuple[type[SqliteStore | Store], Writes, Reads]] = {
+    "cluster": (SqliteStore, write_cluster, read_cluster),
+    "ledger": (Store, write_ledger, read_ledger),
+}
+
+
+def main() -> int:
+    """Kill so many writers; return how many findings there were."""
+    kind, place, kills, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    opened, write, read = KINDS[kind]
+    dice, path, acknowledged, wrong = random.Random(seed), place / f"{kind}.sqlite", -1, 0
+    opened(path).close()
+    for _ in range(kills):
+        heard, say = os.pipe()
+        child = os.fork()
+        if child == 0:
+            write(path, say, acknowledged + 1)
+        os.close(say)
+        time.sleep(dice.uniform(0.005, 0.08))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with os.fdopen(heard) as said:
+            acknowledged = max([acknowledged, *map(int, said.read().split())])
+        if found := trouble(path):
+            print("broken:", found)
+            wrong += 1
+        numbers, whole = read(path)
+        if len(numbers) <= acknowledged or numbers != [*range(len(numbers))] or not whole:
+            print(f"{acknowledged + 1} were acknowledged, {len(numbers)} are there, whole: {whole}")
+            wrong += 1
+        acknowledged = len(numbers) - 1
+    print(f"{kills} kills, {acknowledged + 1} stored")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The ledger's PostgreSQL is stopped and started again: nothing is lost, who asks is told when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from postgres_restarts import RestartedServer, restarted_server
+from runai.hub_service.errors import Unavailable
+from runai.hub_service.ledger import Ledger, UsageFilter
+from runai.hub_service.ledger.integration import Held
+
+START = 1_700_000_000.0
+MINE = UsageFilter(project="vision")
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def server() -> Iterator[RestartedServer]:
+    with restarted_server() as found:
+        yield found
+
+
+async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
+    server: RestartedServer,
+):
+    now = [START]
+    ledger = Ledger(server.address, clock=lambda: now[0])
+    ledger.record(now[0], 0.0, [Held("vision", "ana", "vision/exp", "GPU-0", 1000, "box")])
+    now[0] += 60
+    await ledger.flush()
+    before = await ledger.usage(MINE, START, now[0])
+
+    server.stop()
+    ledger.event("vision/exp", "paused", "while the server was away")
+    now[0] += 60
+    await ledger.flush()
+    with pytest.raises(Unavailable) as refused:
+        await ledger.events("vision/exp")
+    assert (refused.value.code, refused.value.retry_after) == ("history_away", 2.0)
+    server.start()
+    now[0] += 60
+    # The first may find its connection closed: what it had is kept, and the next one writes it.
+    await ledger.flush()
+    await ledger.flush()
+
+    assert [event.kind for event in await ledger.events("vision/exp")] == ["paused"]
+    ledger.close()
+    again = Ledger(server.address, clock=lambda: now[0])
+    after = await again.usage(MINE, START, now[0])
+    assert before.points
+    assert sum(p.allocated or 0 for p in after.points) >= sum(
+        p.allocated or 0 for p in before.points
+    )
+    again.close()

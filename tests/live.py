@@ -1,0 +1,142 @@
+"""The real controller on the cluster of rows, in virtual time: what a replay is compared with.
+
+Processes end when their time is up, stopped ones at once, and begin anew when they are started
+again; a cycle runs at most every `every` seconds, as in a replay.
+
+Live     one such platform; `log()` drives it to the end and gives what was decided, and when
+lines    the decisions of a plan, as far as both sides can be compared
+Log      what `log()` gives
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec, WorkloadState
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.controller import Controller
+from runai.hub_service.scheduler import Policy, decide
+from runai.hub_service.scheduler.model import Plan
+
+MEMORY = 16_384
+LOOKS_EVERY_S = 5
+"""What nobody looks at for long counts as not known in the ledger."""
+
+Log = list[tuple[int, list[tuple[Any, ...]]]]
+Submission = tuple[int, WorkloadSpec, int]
+"""When it is submitted, what, and for how long it runs; seconds."""
+
+
+def lines(plan: Plan) -> list[tuple[Any, ...]]:
+    return [
+        (
+            d.kind,
+            d.workload,
+            getattr(d, "worker", ""),
+            getattr(d, "node", ""),
+            getattr(d, "devices", ()),
+        )
+        for d in plan.decisions
+    ]
+
+
+async def nothing() -> None:
+    """Look on, and do nothing."""
+
+
+class Live:
+    """The controller and its cluster, and when each job would end."""
+
+    def __init__(
+        self,
+        submissions: Sequence[Submission],
+        nodes: Mapping[str, tuple[int, str]],
+        projects: Sequence[ProjectSpec],
+        policy: Policy,
+        every: int,
+    ) -> None:
+        """Have nodes of so many devices of a type each."""
+        self.now = 0
+        self.every = every
+        self.submissions = sorted(submissions, key=lambda one: (one[0], one[1].id))
+        self.projects = projects
+        self.cluster = SimulatedCluster(
+            {n: [device(n, d, type_) for d in range(count)] for n, (count, type_) in nodes.items()},
+            clock=lambda: float(self.now),
+        )
+        self.controller = Controller(self.cluster, decide, policy=policy)
+        self.durations = {spec.id: duration for _, spec, duration in submissions}
+        self.ends: dict[str, tuple[float, int]] = {}
+        """When each running job ends, by when it was started."""
+        self.protection = max(project.min_runtime for project in projects)
+        self.unprotected: set[int] = set()
+        """When the protection of somebody who was started ends."""
+        self.look: Callable[[], Awaitable[None]] = nothing
+        """Called whenever something may have changed, and every few seconds."""
+
+    async def log(self) -> Log:
+        log: Log = []
+        due: int | None = None
+        last = -self.every
+        for project in self.projects:
+            await self.cluster.put_project(project)
+        while (
+            times := [at for at, _, _ in self.submissions[:1]]
+            + [end for _, end in self.ends.values()]
+            + [t for t in (due,) if t is not None]
+            + list(self.unprotected)
+        ):
+            while self.now + LOOKS_EVERY_S < min(times):
+                self.now += LOOKS_EVERY_S
+                await self.look()
+            self.now = min(times)
+            if await self.happened() and due is None:
+                due = max(self.now, last + self.every)
+            while due == self.now:
+                plan = (await self.controller.cycle()).plan
+                log.append((self.now, lines(plan)))
+                due, last = None, self.now
+                if self.protection and any(d.kind == "start" for d in plan.decisions):
+                    self.unprotected.add(self.now + self.protection)
+                await self.look()
+                if await self.left(plan):
+                    due = self.now
+            await self.note()
+            await self.look()
+        return log
+
+    async def happened(self) -> bool:
+        """Let end and be submitted what is due; tell whether there was anything."""
+        ended = [job for job, (_, end) in self.ends.items() if end <= self.now]
+        for job in ended:
+            del self.ends[job]
+            self.cluster.complete(job)
+        due = [spec for at, spec, _ in self.submissions if at <= self.now]
+        self.submissions = self.submissions[len(due) :]
+        for spec in due:
+            await self.cluster.submit([spec])
+        free = self.now in self.unprotected
+        self.unprotected.discard(self.now)
+        return bool(ended or due or free)
+
+    async def left(self, plan: Plan) -> bool:
+        """Let stopped workers go at once; tell whether something has to be decided again."""
+        for decision in plan.decisions:
+            if decision.kind in {"stop", "move"}:
+                index = int(decision.worker.rpartition("-")[2])
+                self.cluster.complete(decision.workload, 143, worker=index)
+        return any(d.kind in {"stop", "move", "reserve"} for d in plan.decisions)
+
+    async def note(self) -> None:
+        running: dict[str, tuple[float, int]] = {}
+        for record in await self.cluster.workloads():
+            if record.state is WorkloadState.RUNNING:
+                since = max(w.started or 0.0 for w in record.workers)
+                running[record.id] = since, int(since) + self.durations[record.id]
+        self.ends = running
+
+
+def device(node: str, index: int, type_: str) -> Device:
+    return Device(index, f"{node}-{index}", type_, MEMORY, simulated=True)

@@ -1,0 +1,53 @@
+"""Each example is run by a test that names it, so that none of them is only believed to work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+RUN_BY = {
+    "allocation_and_utilization.ipynb": "tests/e2e/test_allocation_example.py",
+    "bob_and_patty.ipynb": "tests/widgets/test_examples.py",
+    "elastic_digits.py": "tests/elastic/test_elastic_examples.py",
+    "elastic_keras_digits.py": "tests/elastic/keras_example_checks.py",
+    "elastic_language_model.py": "tests/elastic/test_elastic_examples.py",
+    "first_steps.ipynb": "tests/widgets/test_examples.py",
+    "gang.py": "tests/widgets/test_examples.py",
+    "sweep.ipynb": "tests/widgets/test_examples.py",
+    "train_numpy.py": "tests/widgets/test_train_numpy.py",
+    "kubernetes/elastic-one-pod.yaml": "tests/chart/test_examples.py",
+    "kubernetes/elastic.yaml": "tests/chart/test_examples.py",
+    "kubernetes/gang.yaml": "tests/chart/test_examples.py",
+    "kubernetes/job.yaml": "tests/chart/test_examples.py",
+    "kubernetes/project.yaml": "tests/chart/test_examples.py",
+    "kubernetes/pytorchjob.yaml": "tests/chart/test_examples.py",
+    "kubernetes/session.yaml": "tests/chart/test_examples.py",
+}
+USED_BY = {
+    "chart.py": "allocation_and_utilization.ipynb",
+    "train_tensorflow.py": "allocation_and_utilization.ipynb",
+    "sweep.py": "sweep.ipynb",
+}
+"""Examples that another example runs."""
+
+
+def test_every_example_is_run(checkout: Path):
+    folder = checkout / "examples"
+    there = {
+        str(file.relative_to(folder))
+        for file in folder.rglob("*")
+        if file.suffix in {".py", ".ipynb", ".yaml"}
+    }
+
+    assert there == RUN_BY.keys() | USED_BY.keys()
+
+
+@pytest.mark.parametrize(("example", "test"), RUN_BY.items(), ids=RUN_BY)
+def test_its_test_names_it(checkout: Path, example, test):
+    assert Path(example).stem in (checkout / test).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("example", "other"), USED_BY.items(), ids=USED_BY)
+def test_the_example_that_runs_it_names_it(checkout: Path, example, other):
+    assert Path(example).stem in (checkout / "examples" / other).read_text(encoding="utf-8")

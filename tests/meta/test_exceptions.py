@@ -1,0 +1,26 @@
+"""Where a rule of security is not kept, the reason stands beside it (docs/security.md)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("elastic", "embedded", "hub_service", "spawner", "widgets")
+EXCEPTION = re.compile(r"#\s*noqa:\s*(?P<rules>[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)(?P<reason>.*)")
+OF_SECURITY = re.compile(r"\bS\d")
+
+
+def exceptions() -> list[tuple[str, str]]:
+    """Return each exception of the rules `S`, and what is said beside it."""
+    return [
+        (f"{path.relative_to(ROOT)}:{number}", found["reason"].strip(" -#"))
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (found := EXCEPTION.search(line)) and OF_SECURITY.search(found["rules"])
+    ]
+
+
+def test_each_exception_from_a_rule_of_security_has_its_reason():
+    assert [place for place, reason in exceptions() if not reason] == []

@@ -1,0 +1,55 @@
+"""Fixtures of the tests on real nodes: the chart is installed, its pods run, all of them real.
+
+cluster     two nodes with two GPUs each (`real_nodes.cluster`); each test runs inside its network
+service     a client of the chart's service, which runs in a pod, with the rights of the spawner
+hub         a JupyterHub in a pod beside it, which knows bob and patty
+lab         a namespace for one test; nothing of it is left on the nodes afterwards
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nodes_hub import NodesHub
+from nodes_lab import NodesLab, install_chart, service_of
+from real_nodes.cluster import RealCluster
+from runai.hub_service.client import Client
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RealCluster]:
+    with RealCluster() as started:
+        with started.network.entered():
+            install_chart(started)
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def inside(cluster: RealCluster) -> Iterator[None]:
+    """Be where the nodes can be reached; no test of another part is."""
+    with cluster.network.entered():
+        yield
+
+
+@pytest.fixture
+def service(cluster: RealCluster, inside: None) -> Iterator[Client]:
+    with service_of(cluster.plane) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def hub(cluster: RealCluster) -> Iterator[NodesHub]:
+    with cluster.network.entered():
+        made = NodesHub(cluster.plane)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lab(cluster: RealCluster, inside: None) -> Iterator[NodesLab]:
+    made = NodesLab(cluster)
+    yield made
+    made.forget_projects()
+    made.remove()

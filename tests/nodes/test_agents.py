@@ -1,0 +1,85 @@
+"""The agents' DaemonSet on real nodes: what it may do, and what it tells."""
+
+from __future__ import annotations
+
+import ssl
+
+import httpx
+import pytest
+
+from nodes_lab import NodesLab, on_node, session
+from real_nodes.cluster import RealCluster
+from runai.hub_service.client import Client
+
+pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
+
+AGENTS = "/api/v1/namespaces/runai/pods?labelSelector=app.kubernetes.io/component=agent"
+EFFECTIVE = "grep -h Cap /proc/self/status | cut -f2 | tr -d '\\n'"
+
+
+@pytest.fixture
+def agents(cluster: RealCluster, inside: None) -> dict[str, str]:
+    """Return the names of the agents' pods, by node."""
+    found = cluster.plane.request("GET", AGENTS)["items"]
+    return {pod["spec"]["nodeName"]: pod["metadata"]["name"] for pod in found}
+
+
+def test_there_is_one_on_each_node_and_it_has_not_failed(cluster: RealCluster, agents):
+    found = cluster.plane.request("GET", AGENTS)["items"]
+    containers = [status for pod in found for status in pod["status"]["containerStatuses"]]
+
+    assert sorted(agents) == ["node-0", "node-1"]
+    assert [status["restartCount"] for status in containers] == [0, 0]
+
+
+def test_it_tells_what_there_is_and_who_has_it_as_the_kubelet_does(
+    lab: NodesLab, service: Client, cluster: RealCluster, eventually
+):
+    lab.project("vision", quota=4)
+    lab.namespace.create(session("whole", 1, project="vision", **on_node("node-1")))
+    device = lab.sees("whole")
+
+    def is_told() -> bool:
+        node = next(node for node in service.nodes() if node.name == "node-1")
+        # In no order: which device the session has is the kubelet's choice, and it is shown first.
+        assert {(d.uuid, d.memory_mib) for d in node.devices} == {
+            (uuid, 15_900) for uuid in cluster.nodes[1].devices
+        }, node.devices
+        mine = service.workload(f"vision/{lab.namespace.name}.whole")
+        return [share.uuid for worker in mine.workers for share in worker.devices] == [device]
+
+    eventually(is_told, what="the service tells the session's device")
+    assert lab.books_of(1) == {f"{lab.namespace.name}/whole": [device]}
+
+
+@pytest.mark.parametrize(
+    ("what", "command", "answer"),
+    [
+        ("no capability", EFFECTIVE, "0" * 80),
+        ("no token of the API", "ls /var/run/secrets/kubernetes.io 2>&1 | grep -c token", "0"),
+        ("nothing to write to", "touch /var/here 2>&1 | grep -o 'Read-only'", "Read-only"),
+        ("the kubelet's socket", "ls /var/lib/kubelet/pod-resources", "kubelet.sock"),
+        ("nothing else of the kubelet's", "ls /var/lib/kubelet", "pod-resources"),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else None,
+)
+def test_it_has(cluster: RealCluster, agents, what: str, command: str, answer: str):
+    words = ["exec", "-n", "runai", agents["node-0"], "--", "sh", "-c", f"{command}; true"]
+
+    assert cluster.plane.kubectl(*words).strip() == answer
+
+
+def test_its_token_opens_nothing_but_the_service(cluster: RealCluster, agents):
+    words = ["exec", "-n", "runai", agents["node-0"], "--", "cat", "/var/run/runai/token"]
+    token = cluster.plane.kubectl(*words).strip()
+    trusted = str(cluster.plane.folder / "ca.crt")
+
+    asked = httpx.get(
+        f"{cluster.plane.address}/api/v1/pods",
+        headers={"Authorization": f"Bearer {token}"},
+        verify=ssl.create_default_context(cafile=trusted),
+        trust_env=False,
+        timeout=60,
+    )
+
+    assert asked.status_code == 401

@@ -1,0 +1,75 @@
+"""The installed chart's own pods on real nodes: what they say, and how they are renewed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from control_plane.chart import helm
+from nodes_lab import NodesLab, on_node, service_of, session, training, upgrade_chart
+from real_nodes.cluster import RealCluster
+
+pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
+
+SERVICES = "/api/v1/namespaces/runai/pods?labelSelector=app.kubernetes.io/component=service"
+
+
+def its_pods(cluster: RealCluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cluster.plane.request("GET", SERVICES)["items"]
+    return found
+
+
+def log_of(cluster: RealCluster) -> str:
+    return cluster.plane.kubectl("logs", "-n", "runai", "deploy/runai")
+
+
+def test_the_service_came_up_at_once_and_has_nothing_to_warn_of(cluster: RealCluster):
+    (pod,) = its_pods(cluster)
+    (container,) = pod["status"]["containerStatuses"]
+
+    assert (container["ready"], container["restartCount"]) == (True, 0)
+    assert "leads; listening" in log_of(cluster)
+    assert "arning" not in log_of(cluster)
+
+
+def test_an_upgrade_costs_nobody_his_container_and_the_next_service_knows_them(
+    lab: NodesLab, cluster: RealCluster, eventually
+):
+    lab.project("vision", quota=4)
+    lab.namespace.create(training("train", project="vision"))
+    (trains,) = lab.running_of("train")
+    lab.namespace.create(session("half", part="0.5", project="vision", **on_node("node-1")))
+    shared = lab.sees("half")
+    before = lab.namespace.pod("half")["status"]["containerStatuses"]
+    (old,) = its_pods(cluster)
+
+    upgrade_chart(cluster, {"logLevel": "DEBUG"})
+
+    def is_another() -> bool:
+        names = [pod["metadata"]["name"] for pod in its_pods(cluster)]
+        return len(names) == 1 and names != [old["metadata"]["name"]]
+
+    eventually(is_another, within=60, what="there is another service")
+    with service_of(cluster.plane) as service:
+        found = eventually(lambda: {w.name: w.state for w in service.workloads()})
+        assert found == {
+            f"{lab.namespace.name}.half": "running",
+            f"{lab.namespace.name}.train": "running",
+        }
+    lab.namespace.create(session("other-half", part="0.5", project="vision", **on_node("node-1")))
+    assert lab.sees("other-half") == shared
+    assert lab.namespace.pod("half")["status"]["containerStatuses"] == before
+    (trains_on,) = lab.namespace.pods("train")
+    assert trains_on["status"]["containerStatuses"] == trains["status"]["containerStatuses"]
+    lab.plane.kubectl(
+        *("exec", "-n", lab.namespace.name, trains_on["metadata"]["name"], "--"),
+        *("sh", "-c", "kill -TERM 1"),  # it ends with 0 then
+    )
+    status = eventually(
+        lambda: s if (s := lab.namespace.job("train")["status"]).get("succeeded") else None,
+        what="the training is complete",
+    )
+    assert status.get("failed", 0) == 0
+    said = helm("status", "runai", "--namespace", "runai", kubeconfig=cluster.plane.kubeconfig)
+    assert "STATUS: deployed" in said

@@ -1,0 +1,102 @@
+"""An elastic job on real nodes: its container is started again on more GPUs, and on fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nodes_hub import NodesHub
+from nodes_lab import NodesLab
+from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.client import Client
+from waiting import eventually
+
+pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.slow, pytest.mark.timeout(600)]
+
+# Says what it sees, notices that it is to stop, and is finished when somebody says so.
+TRAINING = """
+import os, pathlib, signal, sys, time
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("sees", os.environ["NVIDIA_VISIBLE_DEVICES"], flush=True)
+while not pathlib.Path("/tmp/enough").exists():
+    time.sleep(0.05)
+"""
+JOBS = "/apis/batch/v1/namespaces/runai/jobs"
+PODS = "/api/v1/namespaces/runai/pods"
+PATIENCE_S = 180
+"""A job that was just started is left alone for half a minute before it grows."""
+BOTH = {"GPU-0-0", "GPU-0-1"}
+
+
+class Story:
+    """A node of two GPUs, and a job of bob's that runs on what there is of them."""
+
+    def __init__(self, lab: NodesLab, service: Client) -> None:
+        self.lab, self.service = lab, service
+
+    def submit(self, name: str, owner: str, gpus: int, *, elastic: bool = False) -> None:
+        asked: Any = {"name": name, "owner": owner, "command": ["python", "-c", TRAINING]}
+        self.service.submit(SubmitRequest(**asked, gpus=gpus, elastic=elastic, grace_seconds=5))
+
+    def until(self, name: str, state: str) -> WorkloadDetail:
+        def there() -> bool:
+            found = self.service.workload(name)
+            assert found.state == state, found.reason
+            return True
+
+        eventually(there, within=PATIENCE_S, what=f"{name} is {state}")
+        return self.service.workload(name)
+
+    def sees(self, name: str, count: int) -> set[str]:
+        """Wait until a job's container says that it sees so many devices; return them."""
+
+        def found() -> set[str]:
+            lines = [line.text for line in self.service.logs(name)]
+            seen = {tuple(line.split()[1].split(",")) for line in lines if line.startswith("sees")}
+            return next((set(devices) for devices in seen if len(devices) == count), set())
+
+        return eventually(found, within=PATIENCE_S, what=f"{name} sees {count}")
+
+    def finish(self, name: str) -> None:
+        selected = f"job-name={name.replace('/', '-')}"
+        found = self.lab.plane.request("GET", f"{PODS}?labelSelector={selected}")["items"]
+        (pod,) = (p["metadata"]["name"] for p in found if p["status"]["phase"] == "Running")
+        self.lab.plane.kubectl("exec", "-n", "runai", pod, "--", "touch", "/tmp/enough")
+
+
+@pytest.fixture
+def story(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[Story]:
+    """Those who submit are users of the hub."""
+    for name in ("bob", "patty"):
+        lab.project(name, quota=1, members=[name])
+    with lab.cordoned("node-1"):
+        yield Story(lab, service)
+        lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
+        path = f"{PODS}?labelSelector=batch.kubernetes.io/job-name"
+        eventually(lambda: not lab.plane.request("GET", path)["items"], what="their jobs are gone")
+
+
+def test_it_grows_onto_a_gpu_that_is_free_and_gives_it_back_to_its_owner(story: Story):
+    story.submit("other", "patty", 1)
+    story.until("patty/other", "running")
+    story.submit("e", "bob", 2, elastic=True)
+    first = story.sees("bob/e", 1)
+
+    story.finish("patty/other")
+    assert story.sees("bob/e", 2) == BOTH
+
+    story.submit("owner", "patty", 1)
+    story.until("patty/owner", "running")
+    last = story.sees("bob/e", 1)
+    story.finish("bob/e")
+    done = story.until("bob/e", "succeeded")
+    story.finish("patty/owner")
+    story.until("patty/owner", "succeeded")
+
+    assert first < BOTH
+    assert last < BOTH
+    assert done.elastic is not None
+    assert (done.failures, done.pauses, done.elastic.resizes) == (0, 0, 2)

@@ -1,0 +1,150 @@
+"""An elastic job of several pods on real nodes: its workers come and go, and no sample is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allowed_training import PATIENCE_S, AllowedTraining
+from nodes_hub import NAMESPACE, NodesHub
+from nodes_lab import NodesLab
+from real_nodes.images import RUNAI
+from real_nodes.node import ENVIRONMENT, OURS
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from waiting import eventually
+
+pytestmark = [
+    pytest.mark.nodes,
+    pytest.mark.cc,
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+HOME = "/home"
+CORE, JOBS = f"/api/v1/namespaces/{NAMESPACE}", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+
+
+class Story:
+    """Two nodes of two GPUs, and an elastic job of bob's, who may have one."""
+
+    def __init__(self, lab: NodesLab, service: Client, disk: Path) -> None:
+        self.lab, self.service = lab, service
+        self.job = AllowedTraining("bob/e", disk / "training", lambda: service)
+
+    def submit(self) -> None:
+        self.service.submit(
+            SubmitRequest(
+                name="e",
+                owner="bob",
+                command=self.job.command("python", f"{HOME}/training"),
+                workers=3,
+                elastic=True,
+                grace_seconds=30,
+                env={
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{OURS}/tests",
+                },
+            )
+        )
+
+    def takes(self, name: str, gpus: int) -> None:
+        """Let a job of patty's take GPUs, and wait until it has them."""
+        command = ["sleep", "1000000"]
+        asked = SubmitRequest(name=name, owner="patty", command=command, gpus=gpus, grace_seconds=1)
+        self.service.submit(asked)
+        eventually(
+            lambda: self.service.workload(f"patty/{name}").state == "running",
+            within=PATIENCE_S,
+            what=f"{name} runs",
+        )
+
+    def nodes(self) -> list[str]:
+        """Return where its workers are, by the kubelets' books."""
+        return sorted(
+            f"node-{number}"
+            for number in range(2)
+            for pod, devices in self.lab.books_of(number).items()
+            for _ in devices
+            if "bob-e-" in pod
+        )
+
+
+@pytest.fixture
+def disk(lab: NodesLab) -> Iterator[Path]:
+    """Give bob's notebook a disk that both nodes mount; jobs have what the notebook has."""
+    name = f"shared-{lab.number}"
+    folder = lab.cluster.place / name
+    folder.mkdir()
+    lab.storage_class(name, volumeBindingMode="Immediate")
+    volume = {"accessModes": ["ReadWriteMany"], "hostPath": {"path": str(folder)}}
+    lab.volume(name, "node-0", "node-1", of_class=name, local=None, **volume)
+    asked = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"metadata": {"name": name}, "spec": {**asked, "storageClassName": name}}
+    lab.plane.request("POST", f"{CORE}/persistentvolumeclaims", claim)
+    home = {"name": "home", "persistentVolumeClaim": {"claimName": name}}
+    mount = {"name": "home", "mountPath": HOME}
+    container = {"name": "notebook", "image": RUNAI, "command": ["tail", "-f", "/dev/null"]}
+    notebook = {
+        "metadata": {
+            "name": "notebook",
+            "labels": {"runai/project": "bob"},
+            "annotations": {"hub.jupyter.org/username": "bob"},
+        },
+        "spec": {
+            "schedulerName": "runai-scheduler",
+            "terminationGracePeriodSeconds": 0,
+            "volumes": [home],
+            "containers": [{**container, "volumeMounts": [mount]}],
+        },
+    }
+    lab.plane.request("POST", f"{CORE}/pods", notebook)
+    yield folder
+    for path in (f"{CORE}/pods/notebook", f"{CORE}/persistentvolumeclaims/{name}"):
+        lab.forget(path)
+
+
+@pytest.fixture
+def story(lab: NodesLab, service: Client, hub: NodesHub, disk: Path) -> Iterator[Story]:
+    lab.project("bob", quota=1, members=["bob"])
+    lab.project("patty", quota=3, members=["patty"])
+    eventually(
+        lambda: any(w.user == "bob" and w.state == "running" for w in service.workloads()),
+        within=PATIENCE_S,
+        what="the notebook runs",
+    )
+    yield Story(lab, service, disk)
+    lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
+    path = f"{CORE}/pods?labelSelector=batch.kubernetes.io/job-name"
+    eventually(
+        lambda: not lab.plane.request("GET", path)["items"],
+        within=PATIENCE_S,
+        what="their jobs are gone",
+    )
+
+
+def test_it_grows_over_both_nodes_shrinks_for_an_owner_and_completes(story: Story):
+    story.takes("both", 2)
+    story.takes("one", 1)
+    story.submit()
+    story.job.trains_on(1)
+
+    story.service.delete("patty/both")
+    story.job.trains_on(3)
+    grown = story.nodes()
+
+    story.takes("owner", 1)
+    story.job.trains_on(2)
+    done = story.job.to_the_end()
+
+    assert set(grown) == {"node-0", "node-1"}
+    assert len(grown) == 3
+    assert done.elastic is not None
+    assert (done.failures, done.pauses, done.exit_code) == (0, 0, 0)
+    # Those that come together may be ready at different moments, and end at different ones.
+    assert done.elastic.resizes >= 2
+    assert story.job.has_lost_nothing()
+    assert story.job.sizes() == {1, 2, 3}

@@ -1,0 +1,165 @@
+"""What breaks on real nodes: reservation pods, kubelets, devices, whole machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nodes_lab import NodesLab, on_node, session, training, whole_of_others
+from real_nodes.cluster import RealCluster
+from runai.hub_service.client import Client
+
+pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
+
+RESERVATIONS = "/api/v1/namespaces/runai-reservation/pods"
+FELL_OFF_THE_BUS = 79
+GIVES_NODES_UP = [
+    {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "tolerationSeconds": 0}
+    | {"effect": "NoExecute"}
+    for why in ("not-ready", "unreachable")
+]
+
+
+def containers(lab: NodesLab, *names: str) -> dict[str, Any]:
+    """Return which containers run: another one would be another id."""
+    statuses = {name: lab.namespace.pod(name)["status"] for name in names}
+    return {name: of["containerStatuses"][0]["containerID"] for name, of in statuses.items()}
+
+
+def test_a_reservation_that_is_killed_comes_back_on_the_device_it_held(lab: NodesLab, eventually):
+    lab.project("vision", quota=4)
+    here = on_node("node-0")
+    lab.namespace.create(session("half", part="0.5", project="vision", **here))
+    shared = lab.sees("half")
+    lab.namespace.create(whole_of_others("whole", 1, **here))
+    lab.runs("whole")
+    before = containers(lab, "half", "whole")
+    killed = lab.reservations()[shared]["metadata"]
+
+    lab.plane.request("DELETE", f"{RESERVATIONS}/{killed['name']}", {"gracePeriodSeconds": 0})
+
+    def is_back() -> bool:
+        found = lab.reservations().get(shared, {}).get("metadata", killed)
+        return bool(found["uid"] != killed["uid"])
+
+    eventually(is_back, what="the device is reserved again")
+    lab.namespace.create(session("other-half", part="0.5", project="vision", **here))
+    assert lab.sees("other-half") == shared
+    assert containers(lab, "half", "whole") == before
+
+
+def test_a_device_that_was_lost_meanwhile_is_never_shared_with_who_has_it_whole(
+    lab: NodesLab, eventually
+):
+    """A pod of another scheduler waits for any device, and gets the one whose guard is killed."""
+    lab.project("vision", quota=4)
+    here = on_node("node-0")
+    lab.namespace.create(session("half", part="0.5", project="vision", **here))
+    shared = lab.sees("half")
+    lab.namespace.create(whole_of_others("whole", 1, **here))
+    lab.namespace.create(whole_of_others("greedy", 1, **here))
+    lab.runs("whole")
+    name = lab.reservations()[shared]["metadata"]["name"]
+
+    lab.plane.request("DELETE", f"{RESERVATIONS}/{name}", {"gracePeriodSeconds": 0})
+
+    def is_one_or_the_other() -> bool:
+        lost = lab.books_of(0).get(f"{lab.namespace.name}/greedy") == [shared]
+        kept = list(lab.reservations()) == [shared]
+        there = {pod["metadata"]["name"] for pod in lab.namespace.pods()}
+        return (lost and "half" not in there) or (kept and not lost and "half" in there)
+
+    eventually(is_one_or_the_other, what="the device is shared or somebody's, not both")
+
+
+def test_a_kubelet_that_is_restarted_costs_nobody_anything(
+    lab: NodesLab, cluster: RealCluster, service: Client, eventually
+):
+    lab.project("vision", quota=4)
+    here = on_node("node-0")
+    for name in ("first", "second"):
+        lab.namespace.create(session(name, part="0.5", project="vision", **here))
+    shared = {lab.sees(name) for name in ("first", "second")}
+    lab.namespace.create(session("whole", 1, project="vision", **here))
+    lab.runs("whole")
+    before = containers(lab, "first", "second", "whole")
+
+    cluster.nodes[0].restart_kubelet()
+    cluster.nodes[0].until_ready()
+
+    lab.namespace.delete("whole")
+    lab.namespace.create(session("third", part="0.5", project="vision", **here))
+    assert {lab.sees("third")} | shared == {"GPU-0-0", "GPU-0-1"}
+    assert len(shared) == 1
+    assert containers(lab, "first", "second").items() <= before.items()
+    assert len(lab.books_of(0)) == 2
+    eventually(lambda: {n.name for n in service.nodes()} == {"node-0", "node-1"})
+
+
+def test_nothing_new_goes_to_a_device_that_broke(
+    lab: NodesLab, cluster: RealCluster, service: Client, eventually
+):
+    lab.project("vision", quota=4)
+    here = on_node("node-0")
+    lab.namespace.create(session("half", part="0.5", project="vision", **here))
+    broken = lab.sees("half")
+    (other,) = set(cluster.nodes[0].devices) - {broken}
+    before = containers(lab, "half")
+
+    cluster.nodes[0].gpus.break_down(broken, why=FELL_OFF_THE_BUS)
+    try:
+
+        def is_known() -> bool:
+            nodes = {node.name: node for node in service.nodes()}
+            return [d.uuid for d in nodes["node-0"].devices if d.fault] == [broken]
+
+        eventually(is_known, what="the service knows that it broke")
+        lab.namespace.create(session("joins", part="0.5", project="vision", **here))
+        # One of two is healthy, and one is held: the kubelet would give the healthy one to nobody.
+        waits = eventually(lambda: lab.condition("joins", "PodScheduled").get("message"))
+        assert "no node that it may use" in waits
+        assert containers(lab, "half") == before
+        assert f"its GPU {broken} is broken" in lab.told("half", "DeviceBroken")
+
+        lab.namespace.delete("half")
+        assert lab.sees("joins") == other
+    finally:
+        cluster.nodes[0].gpus.mend()
+        cluster.nodes[0].until_ready()
+        lab.renew_agent("node-0", service)  # a new driver means a new agent
+
+
+def test_a_lost_machine_is_left_alone_until_it_is_back(
+    lab: NodesLab, cluster: RealCluster, eventually
+):
+    lab.project("vision", quota=4)
+    lab.namespace.create(session("stays", part="0.5", project="vision", **on_node("node-0")))
+    lab.sees("stays")
+    moves = training("moves", project="vision")
+    moves["spec"]["template"]["spec"]["tolerations"] = GIVES_NODES_UP
+    with lab.cordoned("node-0"):
+        lab.namespace.create(moves)
+        (first,) = lab.running_of("moves")
+    assert first["spec"]["nodeName"] == "node-1"
+    before = containers(lab, "stays")
+
+    cluster.nodes[1].lose()
+    try:
+        # Kubernetes gives it up; whether it still runs there, an admin alone can say.
+        name = first["metadata"]["name"]
+        eventually(lambda: "deletionTimestamp" in lab.namespace.pod(name)["metadata"])
+        lab.namespace.create(session("new", part="0.5", project="vision"))
+        assert lab.sees("new") in cluster.nodes[0].devices
+        assert [pod["metadata"]["name"] for pod in lab.namespace.pods("moves")] == [name]
+
+        with lab.tainted("node-1", "node.kubernetes.io/out-of-service", "NoExecute"):
+            (second,) = lab.running_of("moves")
+        assert second["spec"]["nodeName"] == "node-0"
+        assert containers(lab, "stays") == before
+    finally:
+        cluster.nodes[1].begin()
+        cluster.nodes[1].until_ready()
+
+    lab.namespace.create(session("there-again", 1, project="vision", **on_node("node-1")))
+    assert lab.sees("there-again") in cluster.nodes[1].devices

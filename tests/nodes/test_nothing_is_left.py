@@ -1,0 +1,67 @@
+"""Whatever ends a run, nothing of its nodes is left on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from real_nodes import cgroups
+from real_nodes.cluster import PLACES, RealCluster, sweep
+from waiting import eventually
+
+pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
+
+TESTS = Path(__file__).parents[1]
+PROGRAM = """
+import signal
+from real_nodes.cluster import RealCluster
+
+with RealCluster() as cluster:
+    print(cluster.place, flush=True)
+    signal.pause()
+"""
+
+
+def left(place: Path) -> list[str]:
+    """Return the processes, mounts and control groups of a run."""
+    commands = [" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])]
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    groups = [str(group) for group in cgroups.below(place.name).values() if group.exists()]
+    return [line for line in [*commands, *mounts] if str(place) in line] + groups
+
+
+def test_a_run_that_is_killed_leaves_no_process_and_the_next_removes_the_rest(
+    cluster: RealCluster,
+):
+    """The tests' own nodes are there beside it, and stay."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    with program.stdout as said:
+        place = Path(said.readline().strip())
+    assert place.parent == PLACES
+    assert left(place)
+
+    program.send_signal(signal.SIGKILL)
+    program.wait()
+
+    def only_empty_groups() -> bool:
+        return all(line.startswith("/sys/fs/cgroup") for line in left(place))
+
+    eventually(only_empty_groups, what="everything of it has ended")
+    sweep()
+    assert not left(place)
+    assert not place.exists()
+    assert cluster.place.exists()
+    for node in cluster.nodes:
+        node.until_ready()

@@ -1,0 +1,88 @@
+"""`make test-cluster` on real nodes that nobody uses yet, and not where the chart is already."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from control_plane.named import CONTEXT, NamedCluster
+from nodes_lab import chart_values, provide_volume
+from own_release import VALUES, OwnRelease
+from real_nodes.cluster import RealCluster
+from real_nodes.images import RUNAI
+
+pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(1200)]
+
+CHECKOUT = Path(__file__).parents[2]
+ADMIN = "administrator"
+"""The context of the nodes' own kubeconfig."""
+
+
+def played(cluster: RealCluster, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the tests of an own cluster as `make` does."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "tests/own_cluster"],
+        cwd=CHECKOUT,
+        env={
+            **os.environ,
+            "KUBECONFIG": str(cluster.plane.kubeconfig),
+            "RUNAI_REQUIRE": "own_cluster",
+            CONTEXT: ADMIN,
+            "NO_PROXY": cluster.plane.host,
+            **settings,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_story_is_played_on_a_named_cluster_and_nothing_is_left(tmp_path: Path):
+    settings = tmp_path / "values.json"
+    settings.write_text(json.dumps(chart_values()))
+    with RealCluster() as other, other.network.entered():
+        provide_volume(other)
+        done = played(other, {VALUES: str(settings), "RUNAI_CLUSTER_IMAGE": RUNAI})
+        left = other.plane.kubectl("get", "namespaces,clusterroles,crds", "-o", "name")
+        left += other.plane.kubectl("get", "nodes", "--show-labels")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "runai" not in left
+
+
+def test_where_the_chart_is_installed_nothing_is_touched(
+    cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KUBECONFIG", str(cluster.plane.kubeconfig))
+    monkeypatch.setenv("NO_PROXY", cluster.plane.host)
+    before = installed(cluster)
+
+    with (
+        NamedCluster(ADMIN) as named,
+        pytest.raises(RuntimeError, match=r"is, or was, installed there: .*namespaces/runai"),
+    ):
+        OwnRelease(named).__enter__()
+
+    assert installed(cluster) == before != []
+
+
+def installed(cluster: RealCluster) -> list[str]:
+    """Return what of a release stands outside of tests' own namespaces, which come and go."""
+    found = cluster.plane.kubectl("get", "namespaces,clusterroles,crds", "-o", "name")
+    return [name for name in found.splitlines() if "runai" in name]
+
+
+def test_a_context_that_is_not_there_is_named(
+    cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KUBECONFIG", str(cluster.plane.kubeconfig))
+
+    with pytest.raises(RuntimeError, match="RUNAI_CLUSTER_CONTEXT=another"):
+        NamedCluster("another").__enter__()

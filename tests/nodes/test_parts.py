@@ -1,0 +1,107 @@
+"""Parts of GPUs on real nodes: what containers see, and what the kubelet's own books say."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodes_lab import NodesLab, on_node, session, training, whole_of_others
+
+pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
+
+
+def test_two_halves_see_the_same_device_and_the_third_the_next(lab: NodesLab):
+    lab.project("vision", quota=4)
+    for name in ("first", "second", "third"):
+        lab.namespace.create(session(name, part="0.5", project="vision", **on_node("node-0")))
+
+    seen = [lab.sees(name) for name in ("first", "second", "third")]
+
+    assert sorted(map(seen.count, seen)) == [1, 2, 2]
+    assert set(seen) == {"GPU-0-0", "GPU-0-1"} == set(lab.reservations())
+    # To the kubelet these devices are the reservations', one each.
+    assert lab.books_of(0) == {
+        f"runai-reservation/{pod['metadata']['name']}": [device]
+        for device, pod in lab.reservations().items()
+    }
+
+
+def test_a_container_sees_the_devices_it_has_and_no_others(lab: NodesLab):
+    lab.project("vision", quota=4)
+    lab.namespace.create(session("none", project="vision"))
+    lab.namespace.create(session("whole", 1, project="vision", **on_node("node-1")))
+    lab.namespace.create(session("two-halves", part="0.5", project="vision", devices=2))
+
+    assert lab.sees("none") == "void"
+    assert lab.sees("whole") in {"GPU-1-0", "GPU-1-1"}
+    assert sorted(lab.sees("two-halves").split(",")) == ["GPU-0-0", "GPU-0-1"]
+
+
+def test_whole_gpus_of_another_scheduler_are_never_those_that_are_shared(lab: NodesLab, eventually):
+    lab.project("vision", quota=4)
+    here = on_node("node-0")
+    lab.namespace.create(session("half", part="0.5", project="vision", **here))
+    shared = lab.sees("half")
+
+    lab.namespace.create(whole_of_others("one", 1, **here))
+    lab.namespace.create(whole_of_others("none-left", 1, **here))
+
+    assert {shared, lab.sees("one")} == {"GPU-0-0", "GPU-0-1"}
+    waits = eventually(lambda: lab.condition("none-left", "PodScheduled").get("message"))
+    assert "1 Insufficient nvidia.com/gpu" in waits
+
+    # Another half joins the first: the device is not whole any more, but it is ours.
+    lab.namespace.create(session("other-half", part="0.5", project="vision", **here))
+    assert lab.sees("other-half") == shared
+
+
+def test_who_is_put_onto_a_node_past_all_schedulers_is_turned_away(lab: NodesLab, eventually):
+    lab.project("vision", quota=4)
+    lab.namespace.create(session("half", part="0.5", project="vision", **on_node("node-0")))
+    shared = lab.sees("half")
+
+    lab.namespace.create(whole_of_others("both", 2, nodeName="node-0"))
+
+    status = eventually(
+        lambda: s if (s := lab.namespace.pod("both")["status"])["phase"] == "Failed" else None
+    )
+    assert status["reason"] in {"OutOfnvidia.com/gpu", "UnexpectedAdmissionError"}
+    assert list(lab.reservations()) == [shared]
+
+
+def test_a_jobs_pod_that_is_turned_away_is_made_again_and_that_is_no_failure(
+    lab: NodesLab, eventually
+):
+    lab.project("vision", quota=4)
+    lab.namespace.create(session("half", part="0.5", project="vision", **on_node("node-0")))
+    lab.sees("half")
+    both = training("both", 2, project="vision")  # a single failure would end it
+    both["spec"]["template"]["spec"]["nodeName"] = "node-0"
+    lab.namespace.create(both)
+
+    def turned_away() -> str:
+        found = lab.namespace.pods("both")
+        return next((p["metadata"]["name"] for p in found if p["status"]["phase"] == "Failed"), "")
+
+    name = eventually(turned_away, what="it is turned away")
+    assert lab.condition(name, "DisruptionTarget").get("reason") == "TurnedAway"
+    assert "would not take it" in lab.told(name, "TurnedAway")
+    lab.namespace.delete("half")
+
+    assert lab.running_of("both")
+    assert lab.namespace.job("both")["status"].get("failed", 0) == 0
+
+
+def test_a_shared_device_is_everybodys_again_when_those_who_share_are_gone(
+    lab: NodesLab, eventually
+):
+    lab.project("vision", quota=4)
+    here = on_node("node-0")
+    lab.namespace.create(session("half", part="0.5", project="vision", **here))
+    lab.sees("half")
+    lab.namespace.create(whole_of_others("both", 2, **here))
+    eventually(lambda: lab.condition("both", "PodScheduled").get("message"))
+
+    lab.namespace.delete("half")
+
+    assert sorted(lab.sees("both").split(",")) == ["GPU-0-0", "GPU-0-1"]
+    eventually(lambda: not lab.reservations())

@@ -1,0 +1,150 @@
+"""Bob and Patty on real nodes: containers that run, are paused, resumed, and tell it themselves.
+
+The chart is installed by Helm, its service runs in a pod, and the jobs are submitted to its API.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from nodes_hub import NodesHub
+from nodes_lab import NodesLab
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from waiting import eventually
+
+pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
+
+# Says where it runs, notices that it is to stop, and is finished when somebody says so.
+TRAINING = """
+import os, pathlib, signal, sys, time
+
+def leave(*_):
+    print("paused", flush=True)
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, leave)
+print("trains on", os.environ["NVIDIA_VISIBLE_DEVICES"], flush=True)
+while not pathlib.Path("/tmp/enough").exists():
+    time.sleep(0.05)
+print("trained", flush=True)
+"""
+JOBS = "/apis/batch/v1/namespaces/runai/jobs"
+PODS = "/api/v1/namespaces/runai/pods"
+
+
+class Story:
+    """What the two of them do."""
+
+    def __init__(self, lab: NodesLab, service: Client) -> None:
+        self.lab = lab
+        self.plane = lab.plane
+        self.service = service
+
+    def submit(self, project: str, count: int) -> list[str]:
+        """Submit some trainings of one GPU; return their names."""
+        names = [f"{project}/job-{number}" for number in range(count)]
+        for name in names:
+            short = name.partition("/")[2]
+            command = ["python", "-c", TRAINING]
+            asked = {"name": short, "owner": project, "command": command, "gpus": 1}
+            self.service.submit(SubmitRequest(**asked, grace_seconds=5))  # type: ignore[arg-type]
+        return names
+
+    def those(self, *states: str) -> set[str]:
+        """Return the jobs that are so now."""
+        return {w.id for w in self.service.workloads() if w.kind == "job" and w.state in states}
+
+    def finish(self, name: str) -> None:
+        """Have a training end by itself, from inside of its container."""
+        selected = f"job-name={name.replace('/', '-')}"
+        found = self.plane.request("GET", f"{PODS}?labelSelector={selected}")["items"]
+        (pod,) = (p["metadata"]["name"] for p in found if p["status"]["phase"] == "Running")
+        self.plane.kubectl("exec", "-n", "runai", pod, "--", "touch", "/tmp/enough")
+
+    def environment_of(self, pod: str) -> dict[str, str]:
+        """Return the environment of the program that a pod runs, as it is inside."""
+        told = self.plane.kubectl("exec", "-n", "runai", pod, "--", "cat", "/proc/1/environ")
+        return dict(word.split("=", 1) for word in told.split("\0") if word)
+
+
+@pytest.fixture
+def story(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[Story]:
+    for name in ("bob", "patty"):
+        lab.project(name, quota=2, members=[name])
+    yield Story(lab, service)
+    lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
+    path = f"{PODS}?labelSelector=batch.kubernetes.io/job-name"
+    eventually(lambda: not lab.plane.request("GET", path)["items"], what="their jobs are gone")
+
+
+def followed(service: Client, name: str, into: list[str]) -> threading.Thread:
+    """Read a job's log until its end, as `runai logs -f` does."""
+
+    def read() -> None:
+        into.extend(f"{line.attempt}: {line.text}" for line in service.logs(name, follow=True))
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    return reading
+
+
+def test_bob_lends_to_patty_is_paused_and_goes_on(story: Story):
+    bobs = story.submit("bob", 4)
+    eventually(lambda: story.those("running") == set(bobs), what="all four of Bob's run")
+    logs: dict[str, list[str]] = {name: [] for name in bobs}
+    readers = [followed(story.service, name, lines) for name, lines in logs.items()]
+
+    pattys = story.submit("patty", 2)
+    eventually(lambda: set(pattys) <= story.those("running"), what="Patty's run")
+    eventually(lambda: len(story.those("paused")) == 2, what="two of Bob's are paused")
+    paused = story.those("paused")
+    assert paused < set(bobs)
+    for name in paused:
+        reason = story.service.workload(name).reason
+        assert reason is not None
+        assert "bob" in reason.text
+    books = [story.lab.books_of(node) for node in (0, 1)]
+    held = [device for book in books for devices in book.values() for device in devices]
+    assert sorted(held) == ["GPU-0-0", "GPU-0-1", "GPU-1-0", "GPU-1-1"]
+
+    for name in pattys:
+        story.finish(name)
+    eventually(lambda: story.those("running") == set(bobs), what="Bob's go on")
+    for name in bobs:
+        story.finish(name)
+    eventually(lambda: story.those("succeeded") == {*bobs, *pattys}, what="all are done")
+
+    for reader in readers:
+        reader.join()
+    for name, lines in logs.items():
+        attempts = 2 if name in paused else 1
+        said = [line.partition(": ")[2].partition(" on ")[0] for line in lines]
+        assert said == ["trains", "paused"] * (attempts - 1) + ["trains", "trained"], lines
+        assert story.service.workload(name).attempts == attempts
+
+
+def test_notebooks_of_both_share_a_device_and_say_so_themselves(story: Story, hub: NodesHub):
+    """KubeSpawner's servers as JupyterHub starts them, in containers of the nodes."""
+    try:
+        for user in ("bob", "patty"):
+            hub.start_server(user, project=user, gpus="0.5")
+        for user in ("bob", "patty"):
+            hub.wait_ready(user)
+
+        seen = {user: story.environment_of(f"jupyter-{user}") for user in ("bob", "patty")}
+
+        devices = {of["NVIDIA_VISIBLE_DEVICES"] for of in seen.values()}
+        assert devices == set(story.lab.reservations())
+        assert len(devices) == 1
+        assert {of["RUNAI_PROJECT"] for of in seen.values()} == {"bob", "patty"}
+        assert {w.user: w.state for w in story.service.workloads()} == {
+            "bob": "running",
+            "patty": "running",
+        }
+    finally:
+        for user in ("bob", "patty"):
+            hub.stop_server(user)

@@ -1,0 +1,52 @@
+"""Volumes that wait for their first pod, on real nodes: disks of a node, mounted by its kubelet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nodes_lab import NodesLab, session, training
+from real_nodes.cluster import RealCluster
+
+pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
+
+
+def mounting(made: Any, claim: str) -> Any:
+    """Have a pod, or a Job's, mount a claim at /home, and write there what it sees."""
+    spec = made["spec"].get("template", made)["spec"]
+    spec["volumes"] = [{"name": "home", "persistentVolumeClaim": {"claimName": claim}}]
+    container = spec["containers"][0]
+    container["volumeMounts"] = [{"name": "home", "mountPath": "/home"}]
+    shell, option, runs = container["command"]
+    container["command"] = [shell, option, f"echo $NVIDIA_VISIBLE_DEVICES >/home/seen; {runs}"]
+    return made
+
+
+@pytest.mark.parametrize("kind", ["half a GPU", "a whole one"])
+def test_a_pod_goes_where_its_disk_is_and_writes_on_it(
+    lab: NodesLab, cluster: RealCluster, eventually, kind: str
+):
+    """node-0 would be chosen for either; the class has a disk on node-1 alone."""
+    lab.project("vision", quota=4)
+    name = f"disk-{lab.number}"
+    folder = cluster.place / name
+    folder.mkdir()
+    lab.storage_class(name)
+    lab.volume(name, "node-1", of_class=name, local={"path": str(folder)})
+    lab.namespace.claim("home", of_class=name)
+
+    if kind == "half a GPU":
+        lab.namespace.create(mounting(session("s", part="0.5", project="vision"), "home"))
+        pod = lab.runs("s")
+    else:
+        lab.namespace.create(mounting(training("s", project="vision"), "home"))
+        (pod,) = lab.running_of("s")
+
+    seen = eventually((folder / "seen").read_text, what="it has written")
+    claim = lab.plane.request(
+        "GET", f"/api/v1/namespaces/{lab.namespace.name}/persistentvolumeclaims/home"
+    )
+    assert pod["spec"]["nodeName"] == "node-1"
+    assert (claim["status"]["phase"], claim["spec"]["volumeName"]) == ("Bound", name)
+    assert seen.strip() in {"GPU-1-0", "GPU-1-1"}

@@ -1,0 +1,185 @@
+"""A real JupyterHub in a pod beside the chart, configured as docs/kubernetes.md says.
+
+It is what zero-to-jupyterhub would install, as far as it matters here: KubeSpawner's place is ours,
+its servers are pods of the nodes, and the service asks it who somebody is. Called by tests/nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from base64 import b64decode, b64encode
+from typing import Any
+
+import httpx
+
+from control_plane.plane import ControlPlane
+from hub_configurations import documented_values
+from real_nodes.images import RUNAI
+from waiting import eventually
+
+__all__ = ["NAMESPACE", "USERS", "NodesHub", "begin_hub", "provide_tokens"]
+
+NAMESPACE = "runai"
+USERS = ("bob", "patty")
+SECRETS, PODS = (f"/api/v1/namespaces/{NAMESPACE}/{kind}" for kind in ("secrets", "pods"))
+TOKEN_KEY = "hub.services.runai.apiToken"
+COMES_UP_WITHIN_S = 180
+# What the chart of zero-to-jupyterhub does, and then the documented values.
+CONFIG = """
+import os, yaml
+from pathlib import Path
+
+c = get_config()
+c.JupyterHub.hub_bind_url = "http://0.0.0.0:8081"
+c.JupyterHub.hub_connect_url = "http://hub:8081"
+c.JupyterHub.db_url = "sqlite:////tmp/jupyterhub.sqlite"
+c.JupyterHub.cookie_secret_file = "/tmp/cookie_secret"
+c.JupyterHub.proxy_class = "runai-embedded"
+c.JupyterHub.authenticator_class = "dummy"
+c.DummyAuthenticator.allow_all = True
+c.KubeSpawner.namespace = os.environ["NAMESPACE"]
+c.KubeSpawner.image = os.environ["IMAGE"]
+c.KubeSpawner.uid = 1000
+c.KubeSpawner.working_dir = "/tmp"
+c.KubeSpawner.environment = {
+    "HOME": "/tmp", "JUPYTERHUB_SINGLEUSER_APP": "jupyter_server.serverapp.ServerApp",
+}
+c.KubeSpawner.cmd = ["python", "-m", "jupyterhub.singleuser"]
+c.KubeSpawner.start_timeout = 60
+c.KubeSpawner.delete_grace_period = 1
+c.JupyterHub.services = [{"name": "tester", "api_token": os.environ["TESTER_TOKEN"]}]
+c.JupyterHub.load_roles = [
+    {"name": "tester", "services": ["tester"], "scopes": ["admin:users", "admin:servers"]},
+]
+values = yaml.safe_load(Path("/etc/hub/values.yaml").read_text())["hub"]
+for name, service in values["services"].items():
+    service["api_token"] = os.environ["SERVICE_TOKEN"]
+    c.JupyterHub.services.append({"name": name, **service})
+for name, role in values["loadRoles"].items():
+    c.JupyterHub.load_roles.append({"name": name, **role})
+for _, text in sorted(values["extraConfig"].items()):
+    exec(text)
+"""
+RIGHTS = [
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "persistentvolumeclaims", "secrets", "services"],
+        "verbs": ["get", "watch", "list", "create", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["get", "watch", "list"]},
+]
+
+
+def provide_tokens(plane: ControlPlane) -> None:
+    """Make what of a JupyterHub must be there before our chart: the Secret with its tokens."""
+    tokens = {TOKEN_KEY: secrets.token_hex(16), "tester": secrets.token_hex(16)}
+    encoded = {name: b64encode(token.encode()).decode() for name, token in tokens.items()}
+    plane.request("POST", SECRETS, {"metadata": {"name": "hub"}, "data": encoded})
+
+
+def begin_hub(plane: ControlPlane) -> None:
+    """Make the hub, whose pod takes a token from our chart's Secret."""
+    objects: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "ServiceAccount"},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": RIGHTS},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "hub"},
+            "subjects": [{"kind": "ServiceAccount", "name": "hub", "namespace": NAMESPACE}],
+        },
+        {"apiVersion": "v1", "kind": "ConfigMap"}
+        | {"data": {"config.py": CONFIG, "values.yaml": documented_values("http://runai.runai")}},
+        {"apiVersion": "v1", "kind": "Service"}
+        | {"spec": {"selector": {"app": "hub"}, "ports": [{"port": 8081}]}},
+        {"apiVersion": "v1", "kind": "Pod", "spec": _pod()},
+    ]
+    for found in objects:
+        found["metadata"] = {"name": "hub", "namespace": NAMESPACE, "labels": {"app": "hub"}}
+        plane.kubectl("apply", "-f", "-", stdin=json.dumps(found))
+
+
+class NodesHub:
+    """The hub's own API, with the rights of an admin."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        """Wait until it answers, and knows its users."""
+        tokens = plane.request("GET", f"{SECRETS}/hub")["data"]
+        address = eventually(lambda: _address(plane), within=COMES_UP_WITHIN_S, what="a hub")
+        self.http = httpx.Client(
+            base_url=f"http://{address}:8081/hub/api",
+            headers={"Authorization": f"Bearer {_decoded(tokens['tester'])}"},
+            trust_env=False,
+            timeout=30,
+        )
+        eventually(self._answers, within=COMES_UP_WITHIN_S, what="the hub answers")
+        for user in USERS:
+            self.http.post(f"/users/{user}").raise_for_status()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.http.close()
+
+    def start_server(self, user: str, **choice: str) -> None:
+        """Ask for a server; `wait_ready` waits for it."""
+        self.http.post(f"/users/{user}/server", json=choice).raise_for_status()
+
+    def wait_ready(self, user: str) -> None:
+        """Wait until a user's server answers."""
+
+        def ready() -> bool:
+            found = self.http.get(f"/users/{user}").json()["servers"].get("", {})
+            assert found, "it has failed, or was never asked for"
+            return bool(found["ready"])
+
+        eventually(ready, within=COMES_UP_WITHIN_S, what=f"{user}'s server")
+
+    def stop_server(self, user: str) -> None:
+        """Stop a server, and wait until its pod is gone."""
+        self.http.delete(f"/users/{user}/server")
+        eventually(lambda: not self.http.get(f"/users/{user}").json()["servers"], what="no server")
+
+    def _answers(self) -> bool:
+        try:
+            return self.http.get("/").is_success
+        except httpx.TransportError:
+            return False
+
+
+def _address(plane: ControlPlane) -> str:
+    return str(plane.request("GET", f"{PODS}/hub")["status"].get("podIP", ""))
+
+
+def _decoded(secret: str) -> str:
+    return b64decode(secret).decode()
+
+
+def _pod() -> dict[str, Any]:
+    def secret(name: str, key: str) -> dict[str, Any]:
+        return {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
+
+    env = {
+        "HOME": {"value": "/tmp"},
+        "IMAGE": {"value": RUNAI},
+        "NAMESPACE": {"value": NAMESPACE},
+        "RUNAI_HUB_TOKEN": secret("runai", "hub-token"),
+        "SERVICE_TOKEN": secret("hub", TOKEN_KEY),
+        "TESTER_TOKEN": secret("hub", "tester"),
+    }
+    container = {
+        "name": "hub",
+        "image": RUNAI,
+        "command": ["python", "-m", "jupyterhub", "-f", "/etc/hub/config.py"],
+        "workingDir": "/tmp",
+        "env": [{"name": name, **of} for name, of in env.items()],
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/hub"}],
+    }
+    return {
+        "serviceAccountName": "hub",
+        "nodeSelector": {"kubernetes.io/hostname": "node-0"},
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {"runAsUser": 1000, "fsGroup": 1000},
+        "containers": [container],
+        "volumes": [{"name": "config", "configMap": {"name": "hub"}}],
+    }

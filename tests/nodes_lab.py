@@ -1,0 +1,261 @@
+"""What tests on real nodes do: install the chart there, make pods that say what they see.
+
+Called by tests/nodes; `real_nodes` has the nodes themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from control_plane.chart import install
+from control_plane.lab import ClusterLab
+from control_plane.objects import job, pod
+from control_plane.plane import ControlPlane
+from nodes_hub import begin_hub, provide_tokens
+from real_nodes.cluster import RealCluster
+from real_nodes.images import PAUSE, RUNAI
+from runai.hub_service.agent.pod_resources import PodResources
+from runai.hub_service.client import Client
+from waiting import eventually
+
+__all__ = [
+    "NodesLab",
+    "chart_values",
+    "install_chart",
+    "on_node",
+    "provide_volume",
+    "service_of",
+    "session",
+    "training",
+    "upgrade_chart",
+    "whole_of_others",
+]
+
+RUNS = "echo sees $NVIDIA_VISIBLE_DEVICES; trap 'exit 0' TERM; tail -f /dev/null & wait"
+COMES_UP_WITHIN_S = 180
+RESERVATIONS = "/api/v1/namespaces/runai-reservation/pods"
+
+
+class NodesLab(ClusterLab):
+    """A namespace on real nodes, which need time to let go of what ran."""
+
+    def __init__(self, cluster: RealCluster) -> None:
+        super().__init__(cluster.plane)
+        self.cluster = cluster
+
+    def runs(self, name: str) -> dict[str, Any]:
+        """Wait until a pod is ready; return it."""
+
+        def ready() -> dict[str, Any]:
+            found = self.namespace.pod(name)
+            conditions = {c["type"]: c["status"] for c in found["status"].get("conditions", ())}
+            assert conditions.get("Ready") == "True", found["status"]
+            return found
+
+        return eventually(ready, within=150, what=f"{name} runs")
+
+    def sees(self, name: str) -> str:
+        """Return what a pod's container, once it runs, sees as its devices."""
+        self.runs(name)
+        path = f"/api/v1/namespaces/{self.namespace.name}/pods/{name}/log"
+        return says(eventually(lambda: self.plane.request("GET", path), what=f"{name} says it"))
+
+    def running_of(self, job: str) -> list[dict[str, Any]]:
+        """Wait until a Job has a pod that runs; return all that do."""
+
+        def found() -> list[dict[str, Any]]:
+            pods = self.namespace.pods(job)
+            return [pod for pod in pods if pod["status"]["phase"] == "Running" and _stays(pod)]
+
+        return eventually(found, within=COMES_UP_WITHIN_S, what=f"{job} runs")
+
+    def condition(self, name: str, kind: str) -> dict[str, str]:
+        """Return a condition of a pod; nothing before it has it."""
+        found = self.namespace.pod(name)["status"].get("conditions", ())
+        return next((each for each in found if each["type"] == kind), {})
+
+    def renew_agent(self, node: str, service: Client) -> None:
+        """Have another agent on a node, and wait until it has told that all is well."""
+        selected = (
+            f"labelSelector=app.kubernetes.io/component=agent&fieldSelector=spec.nodeName={node}"
+        )
+        self.plane.request("DELETE", f"/api/v1/namespaces/runai/pods?{selected}")
+
+        def is_well() -> bool:
+            return all(device.healthy for found in service.nodes() for device in found.devices)
+
+        eventually(is_well, within=COMES_UP_WITHIN_S, what="all devices are healthy")
+
+    @contextlib.contextmanager
+    def cordoned(self, node: str) -> Iterator[None]:
+        """Have nothing new go to a node."""
+        self.plane.kubectl("cordon", node)
+        yield
+        self.plane.kubectl("uncordon", node)
+
+    @contextlib.contextmanager
+    def tainted(self, node: str, key: str, effect: str) -> Iterator[None]:
+        """Taint a node."""
+        self.plane.kubectl("taint", "node", node, f"{key}=yes:{effect}")
+        yield
+        self.plane.kubectl("taint", "node", node, f"{key}-")
+
+    def told(self, name: str, word: str) -> str:
+        """Return what an Event of that word says of a pod, once there is one."""
+
+        def found() -> str:
+            path = f"/api/v1/namespaces/{self.namespace.name}/events"
+            return next(
+                (
+                    str(event["message"])
+                    for event in self.plane.request("GET", path)["items"]
+                    if (event["reason"], event["involvedObject"]["name"]) == (word, name)
+                ),
+                "",
+            )
+
+        return eventually(found, what=f"{name} is told {word}")
+
+    def books_of(self, node: int) -> dict[str, list[str]]:
+        """Return which pods have which devices, as the kubelet's own books say."""
+        socket = self.cluster.nodes[node].place / "lib/kubelet/pod-resources/kubelet.sock"
+        kubelet = PodResources(str(socket))
+        try:
+            return kubelet.holders()
+        finally:
+            kubelet.close()
+
+    def reservations(self) -> dict[str, dict[str, Any]]:
+        """Return the reservation pods that there are, by the device that each has."""
+        found = self.plane.request("GET", RESERVATIONS)["items"]
+        notes = (one["metadata"].get("annotations", {}) for one in found)
+        devices = [of.get("run.ai/reserve_for_gpu_index", "") for of in notes]
+        return dict(zip(devices, found, strict=True))
+
+    def remove(self) -> None:
+        """Leave nothing behind; deleted at once, pods would go on running on their nodes."""
+        path = f"/apis/batch/v1/namespaces/{self.namespace.name}/jobs"
+        self.plane.request("DELETE", path, {"propagationPolicy": "Background"})
+        pods = f"/api/v1/namespaces/{self.namespace.name}/pods"
+        self.plane.request("DELETE", pods)
+
+        def gone() -> bool:
+            # The scheduler removes the reservations of those who are gone.
+            return not self.namespace.pods() and not self.reservations()
+
+        eventually(gone, within=COMES_UP_WITHIN_S, what="its pods are gone")
+        self.plane.request("DELETE", f"/api/v1/namespaces/{self.namespace.name}")
+
+
+def session(
+    name: str, gpus: int = 0, *, project: str, part: str = "", devices: int = 1, **spec: Any
+) -> Any:
+    """Return a session's pod that says which devices it sees, and then waits."""
+    notes = {"gpu-fraction": part, "gpu-fraction-num-devices": str(devices)} if part else {}
+    made = pod(name, gpus, project=project, annotations=notes, **spec)
+    return _running(made, made["spec"])
+
+
+def training(name: str, gpus: int = 1, *, project: str) -> Any:
+    """Return a Job of one such pod."""
+    made = job(name, gpus, project=project)
+    return _running(made, made["spec"]["template"]["spec"])
+
+
+def whole_of_others(name: str, gpus: int, **spec: Any) -> Any:
+    """Return a pod of whole GPUs that the scheduler of Kubernetes places, unless it says where."""
+    made = pod(name, gpus, schedulerName="default-scheduler", **spec)
+    return _running(made, made["spec"])
+
+
+def on_node(node: str) -> dict[str, Any]:
+    """Return what a pod's spec says that can be on that node alone."""
+    return {"nodeSelector": {"kubernetes.io/hostname": node}}
+
+
+def says(log: str) -> str:
+    """Return the devices that a container says it sees."""
+    (line,) = (line for line in log.splitlines() if line.startswith("sees"))
+    return line.removeprefix("sees").strip()
+
+
+def install_chart(cluster: RealCluster) -> None:
+    """Install it as an admin would, and wait until its service and its agents work."""
+    plane = cluster.plane
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": "runai"}})
+    provide_tokens(plane)
+    provide_volume(cluster)
+    upgrade_chart(cluster, {})
+    begin_hub(plane)
+
+    def agents_report() -> bool:
+        nodes = {n.name: [d.uuid for d in n.devices] for n in client.nodes()}
+        return nodes == {node.name: node.devices for node in cluster.nodes}
+
+    with service_of(plane) as client:
+        eventually(agents_report, within=COMES_UP_WITHIN_S, what="agents report")
+
+
+def chart_values() -> dict[str, Any]:
+    """Return the values that the chart needs on these nodes."""
+    name, _, tag = RUNAI.rpartition(":")
+    return {
+        "image": {"name": name, "tag": tag},
+        "jobs": {"image": RUNAI, "exec": True},
+        "reservations": {"image": PAUSE},
+        # Node 1 is the one that tests lose.
+        "nodeSelector": {"kubernetes.io/hostname": "node-0"},
+    }
+
+
+def upgrade_chart(cluster: RealCluster, changes: Mapping[str, Any]) -> None:
+    """Install the chart or upgrade it, with values that differ from what it has on these nodes."""
+    settings = cluster.place / "values.json"
+    settings.write_text(json.dumps({**chart_values(), **changes}))
+    install(cluster.plane, "--values", str(settings))
+
+
+def service_of(plane: ControlPlane) -> Client:
+    """Return a client of the service that leads, with the token that it shares with the hub."""
+
+    def leads() -> str:
+        path = "/api/v1/namespaces/runai/pods?labelSelector=runai/leads=true"
+        for found in plane.request("GET", path)["items"]:
+            if "deletionTimestamp" not in found["metadata"] and found["status"].get("podIP"):
+                return str(found["status"]["podIP"])
+        return ""
+
+    address = eventually(leads, within=COMES_UP_WITHIN_S, what="a service leads")
+    secret = plane.request("GET", "/api/v1/namespaces/runai/secrets/runai")["data"]
+    token = b64decode(secret["hub-token"]).decode()
+    return Client(f"http://{address}:8000/services/runai/", token, patience_s=30)
+
+
+def provide_volume(cluster: RealCluster) -> None:
+    """Have a disk for the history of the service."""
+    folder = cluster.place / "history"
+    folder.mkdir()
+    folder.chmod(0o777)  # the kubelet gives folders of the host to nobody
+    volume = {
+        "metadata": {"name": "history"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "5Gi"},
+            "hostPath": {"path": str(folder)},
+        },
+    }
+    cluster.plane.request("POST", "/api/v1/persistentvolumes", volume)
+
+
+def _stays(pod: Any) -> bool:
+    return "deletionTimestamp" not in pod["metadata"]
+
+
+def _running(made: Any, spec: Any) -> Any:
+    spec |= {"terminationGracePeriodSeconds": 1}
+    spec["containers"][0] |= {"image": RUNAI, "command": ["sh", "-c", RUNS]}
+    return made

@@ -1,0 +1,26 @@
+"""Fixtures of the tests on a cluster of one's own: `make test-cluster`, docs/kubernetes.md.
+
+release   the chart, installed on that cluster for all of them; each test finds it empty
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from control_plane.named import CONTEXT, NamedCluster
+from own_release import OwnRelease
+
+
+@pytest.fixture(scope="session")
+def installed() -> Iterator[OwnRelease]:
+    with NamedCluster(os.environ[CONTEXT]) as cluster, OwnRelease(cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def release(installed: OwnRelease) -> Iterator[OwnRelease]:
+    yield installed
+    installed.empty()

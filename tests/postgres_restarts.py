@@ -1,0 +1,114 @@
+"""A real PostgreSQL server that can be stopped, killed and started again on the same data.
+
+Knows its processes; `postgres` knows how to make it. Called by tests of the ledger and of the
+service, and by benchmarks/recovery.py.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from postgres import ACCOUNT, postgres_server
+from waiting import eventually
+
+__all__ = ["RestartedServer", "restarted_server"]
+
+
+@dataclass
+class RestartedServer:
+    """A real server that can be stopped and started."""
+
+    address: str
+    folder: Path
+    command: list[str]
+    running: subprocess.Popen[bytes] | None = None
+
+    def pid(self) -> int:
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+
+    def stop(self) -> None:
+        """Have it end at once, in good order."""
+        psutil.Process(self.pid()).send_signal(signal.SIGINT)
+        self._gone()
+        eventually(lambda: not (self.folder / "data" / "postmaster.pid").exists(), within=60)
+
+    def kill(self) -> None:
+        """Kill it and all that it has started, as a machine that goes down does."""
+        main = psutil.Process(self.pid())
+        main.suspend()  # or it has one more child while we list them
+        victims = [main, *main.children(recursive=True)]
+        for victim in victims:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+        # A child of ours would stay as a zombie, which its successor takes for somebody alive.
+        main.wait(60)
+        self._gone()
+        eventually(lambda: not any(_lives(victim) for victim in victims), within=60)
+
+    def start(self) -> None:
+        """Start it again and wait until it answers.
+
+        One that ends at once is started anew: what was killed may hold its memory a moment longer.
+        """
+        self._begin()
+
+        def is_there() -> bool:
+            if self.running is None or self.running.poll() is not None:
+                self._begin()
+            return self.answers()
+
+        eventually(is_there, within=60)
+
+    def _begin(self) -> None:
+        account = pwd.getpwnam(ACCOUNT) if os.geteuid() == 0 else None
+        self.running = subprocess.Popen(
+            self.command,
+            user=account.pw_uid if account else None,
+            group=account.pw_gid if account else None,
+            extra_groups=[] if account else None,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+        )
+
+    def answers(self) -> bool:
+        try:
+            psycopg.connect(host=str(self.folder), user="ledger", dbname="postgres").close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _gone(self) -> None:
+        if self.running is not None:
+            self.running.wait(60)
+        eventually(lambda: not self.answers(), within=60)
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@contextmanager
+def restarted_server() -> Iterator[RestartedServer]:
+    """Yield a server with an empty database; nothing of it is left."""
+    with postgres_server() as address:
+        folder = Path(address.partition("host=")[2])
+        found = RestartedServer(address.format("postgres"), folder, [])
+        found.command = psutil.Process(found.pid()).cmdline()
+        try:
+            yield found
+        finally:
+            if found.running is not None and found.running.poll() is None:
+                found.stop()

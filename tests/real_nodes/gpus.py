@@ -1,0 +1,198 @@
+"""GPUs of a node that has none: a device plugin that a real kubelet talks to, and a fake driver.
+
+    with Gpus(folder, sockets, ["GPU-node-0-0", "GPU-node-0-1"]) as gpus:
+        gpus.break_down("GPU-node-0-1", why=79)
+
+The kubelet gives out what the plugin offers. The driver is the library of tests/agent, in `folder`,
+which the node mounts into containers as NVIDIA's runtime does. Registers anew whenever the kubelet
+has been restarted. Called by `node`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from protocol_buffers import messages
+
+__all__ = ["Gpus"]
+
+RESOURCE = "nvidia.com/gpu"
+VERSION = "v1beta1"
+SOCKET = "gpu.sock"
+MEMORY_MIB, DRIVERS_MIB = 16_000, 100
+LOOKS_EVERY_S = 0.2
+WITHIN_S = 30
+
+# k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, as far as it matters here.
+_KINDS = messages(
+    {
+        "Empty": [],
+        "Options": [],
+        "Register": [
+            ("version", 1, "string", ""),
+            ("endpoint", 2, "string", ""),
+            ("resource_name", 3, "string", ""),
+            ("options", 4, "Options", ""),
+        ],
+        "Device": [("ID", 1, "string", ""), ("health", 2, "string", "")],
+        "Devices": [("devices", 1, "Device", "repeated")],
+        "Wanted": [("devices_ids", 1, "string", "repeated")],
+        "Allocate": [("container_requests", 1, "Wanted", "repeated")],
+        "Variable": [("key", 1, "string", ""), ("value", 2, "string", "")],
+        "File": [
+            ("container_path", 1, "string", ""),
+            ("host_path", 2, "string", ""),
+            ("permissions", 3, "string", ""),
+        ],
+        "Given": [("envs", 1, "Variable", "repeated"), ("devices", 3, "File", "repeated")],
+        "Allocated": [("container_responses", 1, "Given", "repeated")],
+    }
+)
+
+
+class Gpus:
+    """The devices of one node."""
+
+    def __init__(self, folder: Path, sockets: Path, devices: Sequence[str]) -> None:
+        """Keep the driver's state in `folder`; the kubelet's sockets are in another one."""
+        self.devices = list(devices)
+        self._folder = folder
+        self._sockets = sockets
+        self._broken: dict[str, int] = {}
+        self._serials = itertools.count(1)
+        self._changed = threading.Condition()
+        self._stopped = threading.Event()
+        self._keeping = threading.Thread(target=self._keep, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Offer them to the kubelet, now or when it comes."""
+        self._tell_driver()
+        self._keeping.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Offer them no longer."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._keeping.join()
+
+    def break_down(self, device: str, *, why: int) -> None:
+        """Have a device fail with an Xid, for the driver and the device plugin."""
+        self._set({**self._broken, device: why})
+
+    def mend(self) -> None:
+        """Have all devices healthy again, as after a restart of the driver."""
+        self._set({})
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _set(self, broken: dict[str, int]) -> None:
+        with self._changed:
+            self._broken = broken
+            self._tell_driver()
+            self._changed.notify_all()
+
+    def _tell_driver(self) -> None:
+        lines = [f"gpu {uuid} {MEMORY_MIB} {DRIVERS_MIB} 0 0 Fake" for uuid in self.devices]
+        for number, uuid in enumerate(self.devices):
+            if xid := self._broken.get(uuid):
+                # An event with a number of its own, and what the driver wants done about it.
+                lines += [f"xid {number} {next(self._serials)} {xid}", f"recovery {number} 1"]
+            else:
+                lines.append(f"recovery {number} 0")
+        new = self._folder / "state.new"
+        new.write_text("\n".join(lines) + "\n")
+        new.rename(self._folder / "state")
+
+    def _keep(self) -> None:
+        """Be registered with the kubelet that there is: it forgets us when it ends."""
+        while not self._stopped.is_set():
+            with contextlib.suppress(OSError, grpc.RpcError):
+                kubelet = (self._sockets / "kubelet.sock").stat().st_ino
+                with self._served():
+                    self._register()
+                    while self._is_known_to(kubelet) and not self._stopped.wait(LOOKS_EVERY_S):
+                        pass
+            self._stopped.wait(LOOKS_EVERY_S)
+
+    def _is_known_to(self, kubelet: int) -> bool:
+        now = (self._sockets / "kubelet.sock").stat().st_ino
+        return now == kubelet and (self._sockets / SOCKET).exists()
+
+    @contextlib.contextmanager
+    def _served(self) -> Iterator[None]:
+        methods = {
+            "GetDevicePluginOptions": self._method(lambda _asked: _KINDS["Options"](), "Empty"),
+            "Allocate": self._method(self._allocate, "Allocate"),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                self._watch, response_serializer=lambda answer: answer.SerializeToString()
+            ),
+        }
+        (self._sockets / SOCKET).unlink(missing_ok=True)
+        server = grpc.server(ThreadPoolExecutor(4))
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(f"{VERSION}.DevicePlugin", methods)]
+        )
+        server.add_insecure_port(f"unix://{self._sockets / SOCKET}")
+        server.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+            server.stop(0).wait()
+
+    @staticmethod
+    def _method(answer: Any, kind: str) -> Any:
+        return grpc.unary_unary_rpc_method_handler(
+            lambda asked, _context: answer(asked),
+            request_deserializer=_KINDS[kind].FromString,
+            response_serializer=lambda given: given.SerializeToString(),
+        )
+
+    def _register(self) -> None:
+        asked = _KINDS["Register"](version=VERSION, endpoint=SOCKET, resource_name=RESOURCE)
+        with grpc.insecure_channel(f"unix://{self._sockets / 'kubelet.sock'}") as channel:
+            register = channel.unary_unary(f"/{VERSION}.Registration/Register")
+            register(asked.SerializeToString(), timeout=WITHIN_S, wait_for_ready=True)
+
+    def _watch(self, _asked: bytes, context: Any) -> Iterator[Any]:
+        told: dict[str, int] | None = None
+        while context.is_active() and not self._stopped.is_set():
+            with self._changed:
+                if told == self._broken:
+                    self._changed.wait(LOOKS_EVERY_S)
+                    continue
+                told = self._broken
+            yield _KINDS["Devices"](
+                devices=[
+                    _KINDS["Device"](ID=uuid, health="Unhealthy" if uuid in told else "Healthy")
+                    for uuid in self.devices
+                ]
+            )
+
+    def _allocate(self, asked: Any) -> Any:
+        return _KINDS["Allocated"](
+            container_responses=[self._given(each.devices_ids) for each in asked.container_requests]
+        )
+
+    def _given(self, uuids: Sequence[str]) -> Any:
+        visible = _KINDS["Variable"](key="NVIDIA_VISIBLE_DEVICES", value=",".join(sorted(uuids)))
+        files = [
+            _KINDS["File"](
+                container_path=f"/dev/nvidia{self.devices.index(uuid)}",
+                host_path="/dev/null",
+                permissions="rw",
+            )
+            for uuid in uuids
+        ]
+        return _KINDS["Given"](envs=[visible], devices=files)

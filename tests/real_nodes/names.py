@@ -1,0 +1,85 @@
+"""The names of Services for the pods of the nodes: as CoreDNS would answer, as far as tests ask.
+
+    with Names(plane):          # inside of the nodes' network
+
+`runai.runai`, with or without `.svc.cluster.local`, is the address of that Service; anything else
+there is none. Called by `cluster`.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from typing import Any, Self
+
+from control_plane.plane import ApiRefused, ControlPlane
+
+__all__ = ["DOMAIN", "Names"]
+
+DOMAIN = "cluster.local"
+HEADER, QUESTION = 12, 4
+ADDRESS, INTERNET = 1, 1
+IS_ANSWER, UNKNOWN = 0x8400, 0x8403
+SHORT_LIVED_S = 1
+
+
+class Names:
+    """See the module."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        """Answer nothing before `with`."""
+        self._plane = plane
+        self._answering = threading.Thread(target=self._answer, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Answer at port 53 of the network's own address."""
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((self._plane.host, 53))
+        self._answering.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Answer no longer."""
+        self._socket.sendto(b"", self._socket.getsockname())
+        self._answering.join()
+        self._socket.close()
+
+    def _answer(self) -> None:
+        while True:
+            asked, who = self._socket.recvfrom(512)
+            if not asked:  # we say so ourselves
+                return
+            self._socket.sendto(self._reply(asked), who)
+
+    def _reply(self, asked: bytes) -> bytes:
+        name, end = _name(asked)
+        kind, _class = struct.unpack_from("!HH", asked, end)
+        found = self._service(name)
+        has = found is not None and kind == ADDRESS  # others, such as IPv6's, are known to be none
+        flags = UNKNOWN if found is None else IS_ANSWER
+        counts = struct.pack("!HHHHH", flags, 1, int(has), 0, 0)
+        reply = asked[:2] + counts + asked[HEADER : end + QUESTION]
+        if has:
+            is_name = 0xC000 | HEADER  # the same that was asked for
+            reply += struct.pack("!HHHIH", is_name, ADDRESS, INTERNET, SHORT_LIVED_S, 4)
+            reply += socket.inet_aton(str(found))
+        return reply
+
+    def _service(self, name: str) -> str | None:
+        service, _, namespace = name.removesuffix(f".svc.{DOMAIN}").partition(".")
+        try:
+            path = f"/api/v1/namespaces/{namespace}/services/{service}"
+            found: Any = self._plane.request("GET", path)
+        except ApiRefused:
+            return None
+        return str(found["spec"]["clusterIP"]) if "spec" in found else None
+
+
+def _name(asked: bytes) -> tuple[str, int]:
+    """Return the name in a question, and where it ends."""
+    at, labels = HEADER, []
+    while length := asked[at]:
+        labels.append(asked[at + 1 : at + 1 + length].decode())
+        at += 1 + length
+    return ".".join(labels), at + 1

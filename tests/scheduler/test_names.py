@@ -1,0 +1,98 @@
+"""Who is named in a reason, and to whom (X, `name_others`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+import strategies
+from builders import job, project, session, snapshot
+from runai.hub_service.scheduler import Plan, Snapshot, decide
+from runai.hub_service.scheduler.wire import plan_to_json
+
+OTHERS = {
+    "who is stopped": (
+        snapshot(
+            "1x1",
+            [project("secret", 1), project("vision", 0)],
+            [job("mine", project="vision", on="n1:0"), job("theirs", project="secret")],
+        ),
+        "mine",
+    ),
+    "who waits for somebody who stops": (
+        snapshot(
+            "1x1",
+            [project("secret", 0), project("vision", 1)],
+            [
+                job("theirs", project="secret", on="n1:0", state="stopping"),
+                job("mine", project="vision", on="n1:0", state="reserved"),
+            ],
+        ),
+        "mine",
+    ),
+    "who comes behind another": (
+        snapshot(
+            "1x1",
+            [project("secret", 1), project("vision", 0)],
+            [job("mine", project="vision"), job("theirs", project="secret")],
+        ),
+        "mine",
+    ),
+    "who is in a project with others": (
+        snapshot(
+            "1x3",
+            [
+                project("parent", 1, build=1),
+                project("secret", 1, parent="parent"),
+                project("vision", 1, parent="parent"),
+            ],
+            [
+                session("theirs", project="secret", on="n1:0"),
+                session("mine", project="vision"),
+            ],
+        ),
+        "mine",
+    ),
+}
+
+
+@pytest.mark.parametrize(("world", "reader"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("names_others", [True, False])
+def test_workloads_and_people_of_other_projects_are_named_where_the_policy_says_so(
+    world: Snapshot, reader: str, *, names_others: bool
+) -> None:
+    world = replace(world, policy=replace(world.policy, name_others=names_others))
+
+    told = [
+        json.dumps(decision)
+        for decision in plan_to_json(decide(world))["decisions"]
+        if decision["workload"] == reader
+    ]
+
+    assert told
+    assert any("theirs" in each for each in told) is names_others
+    assert any("secret" in each for each in told) or names_others or "build" in told[-1]
+
+
+@given(strategies.snapshots())
+def test_what_a_policy_says_of_names_changes_no_decision(world: Snapshot) -> None:
+    named = decide(replace(world, policy=replace(world.policy, name_others=True)))
+    hidden = decide(replace(world, policy=replace(world.policy, name_others=False)))
+
+    def deeds(plan: Plan) -> list[object]:
+        return [
+            (d.kind, d.workload, getattr(d, "node", None), getattr(d, "devices", None))
+            for d in plan.decisions
+        ]
+
+    assert deeds(named) == deeds(hidden)
+    projects = {w.name: w.project for w in world.workloads}
+    workers = {k.name: w.project for w in world.workloads for k in w.workers}
+    for decision in hidden.decisions:
+        mine = projects[decision.workload]
+        gains = getattr(getattr(decision, "reason", None), "for_", None)
+        assert gains is None or projects.get(gains, mine) == mine
+        assert all(workers[w] == mine for w in getattr(decision, "waits_for", ()))

@@ -1,0 +1,77 @@
+"""Who waits as before is told by the same object as before; whoever does not, anew (X)."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import job, project, snapshot
+from runai.hub_service.scheduler import Changes, Index, Policy, Wait, Workload, decide
+
+
+def waiting() -> Index:
+    """On one GPU one job of a runs; three of a wait, and two of b."""
+    jobs = [job(f"a-{n}", submitted=10 + n) for n in range(3)]
+    jobs += [job(f"b-{n}", project="b", submitted=10 + n) for n in range(2)]
+    world = snapshot("1x1", [project("a", 1), project("b", 0)], [job("a-r", on="n1:0"), *jobs])
+    return Index(world)
+
+
+def told(index: Index) -> dict[str, Wait]:
+    plan = decide(index)
+    assert plan == decide(index.snapshot())
+    return {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
+
+
+def anew(before: dict[str, Wait], after: dict[str, Wait]) -> set[str]:
+    return {name for name, wait in after.items() if before.get(name) is not wait}
+
+
+def test_who_waits_as_before_is_told_by_the_same_object() -> None:
+    index = waiting()
+    first = told(index)
+
+    assert len(first) == 5
+    assert anew(first, told(index)) == set()
+
+
+@pytest.mark.parametrize(
+    ("come", "gone", "told_anew"),
+    [
+        pytest.param([job("a-9", submitted=19)], [], {"a-9"}, id="a last one comes"),
+        pytest.param(
+            [job("a-1x", submitted=11)], [], {"a-1x", "a-2"}, id="one comes between the others"
+        ),
+        pytest.param([], ["a-2"], set(), id="the last one goes"),
+        pytest.param([], ["a-0"], {"a-1", "a-2"}, id="the first one goes"),
+        pytest.param([], ["b-0", "b-1"], set(), id="a whole queue goes"),
+        pytest.param(
+            [job("a-1", submitted=11, gpus=2)], [], {"a-1", "a-2"}, id="one asks for more"
+        ),
+    ],
+)
+def test_what_changes_is_told_anew_and_the_queue_behind_it(
+    come: list[Workload], gone: list[str], told_anew: set[str]
+) -> None:
+    index = waiting()
+    before = told(index)
+    index.apply(Changes(workloads=tuple(come), gone=tuple(gone)))
+
+    assert anew(before, told(index)) == told_anew
+
+
+def test_another_reason_is_told_to_everybody_who_waits_for_it() -> None:
+    index = waiting()
+    before = told(index)
+    index.apply(Changes(gone=("a-r",)))
+
+    after = told(index)
+
+    assert "a-0" not in after
+    assert anew(before, after) == set(after)
+
+
+def test_where_nobody_is_to_be_told_why_nobody_is() -> None:
+    index = waiting()
+    index.apply(Changes(policy=Policy(explain="none")))
+
+    assert told(index) == {}

@@ -1,0 +1,116 @@
+"""One question for all who ask the same at once, few at once, each answer believed for a while."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from labs import Clock
+from runai.hub_service.api.asked_once import AskedOnce
+from runai.hub_service.errors import Unavailable
+
+KEEP_S = 30.0
+
+
+class Hub:
+    """Answers when it is told to, and counts what it is asked."""
+
+    def __init__(self, at_once: int = 2) -> None:
+        self.clock = Clock()
+        self.asked: list[str] = []
+        self.answers = asyncio.Event()
+        self.error: Exception | None = None
+        self.once = AskedOnce[str](at_once=at_once, keep_s=KEEP_S, clock=self.clock)
+
+    def who(self, name: str) -> asyncio.Task[str]:
+        async def question() -> str:
+            self.asked.append(name)
+            await self.answers.wait()
+            if self.error is not None:
+                raise self.error
+            return name.upper()
+
+        return asyncio.ensure_future(self.once.ask(name, question))
+
+
+async def begun() -> None:
+    """Let everything begin that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_all_who_ask_the_same_are_answered_by_one_question():
+    hub = Hub()
+    many = [hub.who("ana") for _ in range(1000)]
+    await begun()
+    hub.answers.set()
+
+    assert set(await asyncio.gather(*many)) == {"ANA"}
+    assert hub.asked == ["ana"]
+
+
+async def test_few_questions_are_asked_at_once_and_all_are_answered():
+    hub = Hub(at_once=2)
+    many = [hub.who(f"user-{n}") for n in range(50)]
+    await begun()
+    assert len(hub.asked) == 2
+    hub.answers.set()
+
+    assert len(set(await asyncio.gather(*many))) == 50
+
+
+async def test_an_answer_is_believed_for_as_long_as_was_said_since_it_was_asked_for():
+    hub = Hub()
+    first = hub.who("ana")
+    await begun()
+    hub.clock.at += 10  # as long as the hub takes
+    hub.answers.set()
+    await first
+
+    hub.clock.at += KEEP_S - 10 - 1
+    await hub.who("ana")
+    assert hub.asked == ["ana"]
+    hub.clock.at += 1
+    await hub.who("ana")
+    assert hub.asked == ["ana", "ana"]
+
+
+async def test_an_error_is_everybodys_and_is_not_kept():
+    hub = Hub()
+    hub.error = Unavailable("away")
+    hub.answers.set()
+    for one in [hub.who("ana") for _ in range(3)]:
+        with pytest.raises(Unavailable):
+            await one
+    hub.error = None
+
+    assert await hub.who("ana") == "ANA"
+    assert hub.asked == ["ana", "ana"]
+
+
+async def test_who_goes_away_takes_the_answer_from_nobody():
+    hub = Hub()
+    first, second = hub.who("ana"), hub.who("ana")
+    await begun()
+    first.cancel()
+    await begun()
+    hub.answers.set()
+
+    assert await second == "ANA"
+    assert hub.asked == ["ana"]
+
+
+async def test_what_is_known_is_answered_while_others_are_asked_about():
+    hub = Hub(at_once=1)
+    hub.answers.set()
+    await hub.who("ana")
+    hub.answers.clear()
+    waits = hub.who("bo")
+    await begun()
+
+    assert await hub.who("ana") == "ANA"
+    assert not waits.done()
+    await hub.once.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waits

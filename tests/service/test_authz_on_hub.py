@@ -1,0 +1,310 @@
+"""Who may do what, on a real JupyterHub: by tokens, cookies, commands, magics and buttons."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+import httpx
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from authz import ACTORS, ROWS, USERS, asked, expected, judged, name_of
+from runai.hub_service.cli import cli, lifecycle
+from runai.hub_service.cli.reporting import ReportedError
+from runai.hub_service.errors import Forbidden, NotFound, RunaiError, Unauthenticated
+from runai.widgets import connect
+from users_hub import (
+    HUB_TOKEN,
+    NODE,
+    NODE_TOKEN,
+    OPEN,
+    READER,
+    ROOT,
+    SUBMIT,
+    Hub,
+    log_in,
+    login_cookies,
+    users_hub,
+)
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
+
+PROJECTS = """
+projects:
+  vision: {quota: 2.5, limit: 4, members: [ana, mia, ro], admins: [vic]}
+  nlp: {quota: 2.5, groups: [nlp-people]}
+  spare: {quota: 0}
+"""
+WITH_COOKIES = ("owner", "member", "project admin", "admin", "outsider")
+NAMED = [(row, named) for row in ROWS for named in row.get("by", ())]
+COMMANDS = [(row, named) for row, named in NAMED if named.startswith("runai ")]
+MAGICS = [(row, named) for row, named in NAMED if named.startswith("%")]
+
+
+@dataclass
+class Stage:
+    """A platform with a running job of ana's, a session, and a project to spare."""
+
+    hub: Hub
+    tokens: dict[str, str]
+    process: int
+    """One that a session may be said to be."""
+    clients: dict[str, httpx.Client] = field(default_factory=dict)
+    """One for each token, and one for nobody: making one takes longer than asking."""
+    cookies: dict[str, httpx.Client] = field(default_factory=dict)
+
+    @property
+    def places(self) -> dict[str, Any]:
+        return {"node": NODE, "pid": self.process}
+
+    def ask(self, role: str, **request: Any) -> httpx.Response:
+        return self.clients[role].request(**request)
+
+    def set(self) -> None:
+        """Put back what an actor has taken away."""
+        people: dict[str, Any] = {"members": ["ana", "mia", "ro"], "admins": ["vic"]}
+        for name, fields in (("vision", {**people, "quota": 2.5, "limit": 4}), ("spare", {})):
+            self.ask("admin", method="PUT", url=f"api/v1/projects/{name}", json=fields)
+        self.ask("admin", method="DELETE", url="api/v1/projects/new")
+        self._have("exp1", "owner", {"command": ["sleep", "600"]})
+        self._have("lab", "hub", {"kind": "session", "owner": "ana"})
+        found = self._state("exp1")
+        if found == "suspended":
+            self.ask("owner", method="POST", url="api/v1/workloads/vision/exp1/resume")
+
+    def _have(self, name: str, role: str, fields: dict[str, Any]) -> None:
+        if self._state(name) in {"stopping", "ended", "failed", "succeeded"}:
+            self.ask("hub", method="DELETE", url=f"api/v1/workloads/vision/{name}")
+            eventually(lambda: not self._state(name), within=60, what=f"{name} is gone")
+        if not self._state(name):
+            body = {"project": "vision", "name": name, **fields}
+            self.ask(role, method="POST", url="api/v1/workloads", json=body).raise_for_status()
+
+    def _state(self, name: str) -> str:
+        reply = self.ask("hub", method="GET", url=f"api/v1/workloads/vision/{name}")
+        return str(reply.json()["state"]) if reply.is_success else ""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with users_hub(tmp_path_factory.mktemp("hub"), PROJECTS) as hub, ExitStack() as opened:
+        # A notebook's token opens the service and submits; the reader's only opens it.
+        scopes = {"reader": [OPEN]}
+        tokens = {
+            role: hub.token(ACTORS[role], *scopes.get(role, [OPEN, SUBMIT])) for role in USERS
+        }
+        tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER}
+        process = subprocess.Popen(["sleep", "600"])
+        stage = Stage(hub, tokens, process.pid)
+        for role in (*tokens, "nobody"):
+            headers = {"Authorization": f"Bearer {tokens[role]}"} if role in tokens else {}
+            client = httpx.Client(base_url=f"{hub.url}{ROOT}", headers=headers, timeout=60)
+            stage.clients[role] = opened.enter_context(client)
+        for role in WITH_COOKIES:
+            browser = httpx.Client(base_url=hub.url, follow_redirects=True, timeout=30)
+            log_in(opened.enter_context(browser), ACTORS[role])
+            xsrf = login_cookies(browser)["_xsrf"].value
+            # As the pages' own script sends them.
+            browser.headers.update({"X-XSRFToken": xsrf, "Origin": hub.url})
+            browser.follow_redirects = False
+            stage.cookies[role] = browser
+        try:
+            yield stage
+        finally:
+            process.kill()
+            process.wait()
+            for name in ("exp1", "lab"):
+                stage.ask("hub", method="DELETE", url=f"api/v1/workloads/vision/{name}")
+
+
+@pytest.fixture(autouse=True)
+def _set(stage: Stage) -> None:
+    stage.set()
+
+
+# -- routes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name_of)
+def test_tokens_do_what_the_table_says(stage, row):
+    request = asked(row, **stage.places)
+    outcomes = {}
+    for role in stage.clients:
+        if row["route"].partition(" ")[0] != "GET":
+            stage.set()
+        with stage.clients[role].stream(**request) as reply:
+            outcomes[role] = judged(reply)
+
+    assert outcomes == {role: expected(row, role) for role in outcomes}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name_of)
+def test_logins_in_a_browser_do_what_the_table_says(stage, row):
+    request = asked(row, **stage.places)
+    request["url"] = f"{ROOT}{request['url']}"
+    outcomes, forged = {}, {}
+    for role in WITH_COOKIES:
+        if request["method"] != "GET":
+            stage.set()
+            forged[role] = stage.cookies[role].request(
+                **request, headers={"Origin": "https://evil.example"}
+            )
+        with stage.cookies[role].stream(**request) as reply:
+            outcomes[role] = judged(reply)
+
+    assert outcomes == {role: expected(row, role) for role in outcomes}
+    # What another site's page sends with the same cookie changes nothing.
+    assert {reply.json()["code"] for reply in forged.values()} <= {"cross_site"}
+
+
+# -- the command line, and notebooks -------------------------------------------------------------
+
+
+REFUSED = (Forbidden, NotFound, Unauthenticated)
+
+
+class Replaced(Exception):
+    """This process would have become another program."""
+
+
+@pytest.mark.parametrize(("row", "command"), COMMANDS, ids=[named for _, named in COMMANDS])
+def test_commands_do_what_the_table_says(stage, row, command, monkeypatch, tmp_path, capsys):
+    def replace(*_program: object) -> None:
+        raise Replaced
+
+    told: list[RunaiError] = []
+    monkeypatch.setattr(os, "execvpe", replace)
+    # Of several names each is told by itself.
+    monkeypatch.setattr(lifecycle, "report", lambda error, **_: told.append(error))
+    monkeypatch.setenv("RUNAI_API_URL", f"{stage.hub.url}{ROOT}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    outcomes = {}
+    for role in (*USERS, "nobody"):
+        if not row["route"].startswith("GET"):
+            stage.set()
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", stage.tokens.get(role, "made-up"))
+        arguments = shlex.split(command.format(**stage.places))[1:]
+        try:
+            told.clear()
+            cli.main(arguments, prog_name="runai", standalone_mode=False)
+            outcomes[role] = _outcome(told[0]) if told else "let in"
+        except Replaced:
+            outcomes[role] = "let in"
+        except ReportedError as refused:
+            outcomes[role] = _outcome(refused.error)
+        except click.exceptions.Exit:
+            outcomes[role] = "let in"
+        assert "Traceback" not in "".join(capsys.readouterr())
+
+    assert outcomes == {role: _spoken(row, role) for role in outcomes}
+
+
+@pytest.mark.parametrize(("row", "magic"), MAGICS, ids=[named for _, named in MAGICS])
+def test_magics_do_what_the_table_says(stage, row, magic, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setenv("RUNAI_WORKLOAD", "vision/exp1")
+    monkeypatch.chdir(tmp_path)
+    hooks = sys.displayhook, sys.excepthook
+    outcomes = {}
+    for role in USERS:
+        if not row["route"].startswith("GET"):
+            stage.set()
+        link = connect(f"{stage.hub.url}{ROOT}", stage.tokens[role])
+        shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+        shell.run_cell("%load_ext runai.widgets")
+        ran = shell.run_cell(f"{magic}\npass" if magic.startswith("%%") else magic)
+        error = ran.error_in_exec
+        # A cell is run all the same; what is refused is to measure it.
+        refused = "not measured: " in capsys.readouterr().out
+        told = "refused" if refused else "let in"
+        outcomes[role] = told if error is None else _outcome(_cause(error))
+        link.close()
+    sys.displayhook, sys.excepthook = hooks
+
+    assert outcomes == {role: _spoken(row, role) for role in outcomes}
+
+
+def _cause(error: BaseException) -> RunaiError:
+    """Return what the platform said before it became a sentence."""
+    cause = error if isinstance(error, RunaiError) else error.__context__
+    assert isinstance(cause, RunaiError), repr(error)
+    return cause
+
+
+def _outcome(error: RunaiError) -> str:
+    # Anything else is about the workload's state, told to those who may.
+    return "refused" if isinstance(error, REFUSED) else "let in"
+
+
+def _spoken(row: dict[str, Any], role: str) -> str:
+    return "let in" if expected(row, role) == "let in" else "refused"
+
+
+# -- buttons -------------------------------------------------------------------------------------
+
+PATHS = {
+    "suspend": "POST /api/v1/workloads/{project}/{name}/suspend",
+    "exp1": "DELETE /api/v1/workloads/{project}/{name}",
+}
+
+
+@pytest.mark.parametrize("page", ["", "workloads/vision/exp1"], ids=["all", "one"])
+def test_pages_show_a_button_to_those_alone_who_may_press_it(stage, page):
+    rows = {row["route"]: row for row in ROWS}
+    for role in WITH_COOKIES:
+        shown = stage.cookies[role].get(f"{ROOT}{page}").text
+        offered = re.findall(r'<button[^>]*data-path="workloads/vision/exp1(?:/(\w+))?"', shown)
+        may = {path for path, route in PATHS.items() if expected(rows[route], role) == "let in"}
+
+        assert {path or "exp1" for path in offered} == may, role
+
+
+def test_forms_are_shown_to_those_alone_who_may_send_them(stage):
+    shown = {
+        role: {
+            "project": 'data-form="project"' in browser.get(f"{ROOT}projects/vision").text,
+            "submit": 'value="vision"' in browser.get(f"{ROOT}submit").text,
+        }
+        for role, browser in stage.cookies.items()
+    }
+
+    assert shown == {
+        "owner": {"project": False, "submit": True},
+        "member": {"project": False, "submit": True},
+        "project admin": {"project": True, "submit": True},
+        "admin": {"project": True, "submit": False},
+        "outsider": {"project": False, "submit": False},
+    }
+
+
+def test_nobody_learns_of_another_project_more_than_its_sums(stage):
+    """By any route that answers: no names of workloads, people, programs, paths."""
+    stage.ask("owner", method="POST", url="api/v1/workloads", json={
+        "project": "vision", "name": "secret-job", "command": ["sleep", "601"],
+        "env": {"SECRET": "of-ana"}, "gpus": "0.5", "source": "# secret source",
+    })  # fmt: skip
+    told = []
+    for row in ROWS:
+        request = asked(row, **stage.places)
+        if request["method"] == "GET" and "/events" not in row["route"]:
+            if "/live/" in row["route"]:
+                continue
+            reply = stage.ask("outsider", **{**request, "params": request["params"] or {}})
+            told.append((row["route"], reply.text))
+    stage.ask("hub", method="DELETE", url="api/v1/workloads/vision/secret-job")
+    secrets = ("secret-job", "of-ana", "secret source", "sleep", '"ana"', '"mia"', ">ana<")
+
+    leaked = [(route, secret) for route, text in told for secret in secrets if secret in text]
+    assert leaked == []

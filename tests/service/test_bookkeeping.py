@@ -1,0 +1,171 @@
+"""What the ledger is told of workloads: what they asked for, and who went unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.bookkeeping import Bookkeeping, held_devices
+from runai.hub_service.broadcast import Broadcast
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.controller import Controller
+from runai.hub_service.ledger import Asked, Ledger
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
+START = 1_700_000_000.0
+
+
+class Told(Ledger):
+    """A real ledger that remembers what it was asked to keep of requests."""
+
+    def __init__(self, database: Path, clock: Callable[[], float]) -> None:
+        super().__init__(database, clock=clock)
+        self.requests: list[tuple[str, str, int]] = []
+
+    def asked(self, workload: str, asked: Asked) -> None:
+        self.requests.append((workload, asked.text, asked.starts))
+        super().asked(workload, asked)
+
+
+class Service:
+    """A cluster of rows, its controller and its bookkeeping; time stands still."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = START
+        self.cluster = SimulatedCluster({"box": DEVICES}, clock=self.clock)
+        self.ledger = Told(folder / "ledger.sqlite", self.clock)
+        self.controller = Controller(self.cluster, decide)
+        self.bookkeeping = Bookkeeping(
+            self.cluster,
+            self.ledger,
+            self.controller.changes,
+            self.clock,
+            seen=lambda: self.controller.last.snapshot,
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    async def cycle(self) -> list[tuple[str, str, int]]:
+        """Decide, write down, and give what was written of requests."""
+        await self.controller.cycle()
+        await self.bookkeeping.write_down()
+        told, self.ledger.requests = self.ledger.requests, []
+        return told
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    service = Service(tmp_path)
+    yield service
+    service.ledger.close()
+
+
+ASKED = '{"workers":[{"gpus":1}],"preemptible":true,"priority":%d,"min_workers":1}'
+
+
+async def test_what_is_asked_is_written_once_and_again_at_each_start(service):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000))
+    await service.cluster.submit([spec])
+
+    told = [await service.cycle() for _ in range(4)]
+
+    # The first cycle decides about it before it starts it.
+    assert [entry for cycle in told for entry in cycle] == [("vision/exp", ASKED % 50, 1)]
+
+
+async def test_who_is_paused_and_goes_on_was_started_twice(service):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    low = WorkloadSpec("vision", "low", "ana", "job", ("train",), gpus=MilliGpu(1000), priority=25)
+    await service.cluster.submit([low])
+    await service.cycle()
+    service.now += 10
+    await service.cluster.submit([replace(low, name="high", priority=75)])
+    await service.cycle()
+    service.cluster.complete("vision/low", 143)
+    await service.cycle()
+    service.cluster.complete("vision/high")
+    await service.cycle()
+    service.now += 10
+    await service.cycle()
+
+    past = {one.workload: one for one in await service.ledger.past(0.0)}
+
+    assert (past["vision/low"].starts, past["vision/low"].submitted) == (2, START)
+    assert past["vision/low"].asked == ASKED % 25
+    assert past["vision/high"].asked == ASKED % 75
+
+
+async def test_a_gang_of_which_a_part_is_left_asked_for_all_of_it(service):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    gang = WorkloadSpec(
+        "vision", "gang", "ana", "job", ("train",), gpus=MilliGpu(500), workers=2, min_workers=2
+    )
+    await service.cluster.submit([gang])
+    await service.cycle()
+    service.now += 10
+    await service.cluster.suspend("vision/gang", by="ana")
+    service.cluster.complete("vision/gang", 143, worker=0)
+    await service.cycle()
+    service.now += 10
+    await service.cycle()
+
+    (past,) = await service.ledger.past(0.0)
+
+    assert past.asked == (
+        '{"workers":[{"count":2,"gpus":0.5}],"preemptible":true,"priority":50,"min_workers":2}'
+    )
+
+
+async def test_who_was_deleted_just_before_a_crash_is_closed_in_the_ledger(tmp_path):
+    now = [1_700_000_000.0]
+
+    def clock() -> float:
+        return now[0]
+
+    store, ledger = MemoryStore(), Ledger(tmp_path / "ledger.sqlite", clock=clock)
+    cluster = SimulatedCluster({"box": DEVICES}, clock=clock, store=store)
+    await cluster.put_project(ProjectSpec("vision"))
+    for name in ("gone", "stays"):
+        spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(500))
+        await cluster.submit([spec])
+    await cluster.apply(decide(await cluster.observe()))
+    await Bookkeeping(cluster, ledger, Broadcast(), clock).write_down()
+    now[0] += 60
+    await cluster.delete("vision/gone", by="ana")
+    cluster.complete("vision/gone", 143)
+    ledger.close()
+
+    ledger = Ledger(tmp_path / "ledger.sqlite", clock=clock)
+    await Bookkeeping(cluster, ledger, Broadcast(), clock).write_down()
+
+    assert ledger.workloads() == ["vision/stays"]
+    assert [event.kind for event in await ledger.events("vision/gone")][-1] == "deleted"
+    ledger.close()
+
+
+async def test_who_came_and_went_between_two_looks_is_forgotten_as_well(service):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    await service.cycle()
+    spec = WorkloadSpec("vision", "short", "ana", "job", ("train",), gpus=MilliGpu(1000))
+    await service.cluster.submit([spec])
+    await service.controller.cycle()
+    # As an agent's report does, whenever it comes.
+    held = held_devices(await service.cluster.workloads(), await service.cluster.devices())
+    service.ledger.record(service.now, 0.0, held)
+    await service.cluster.delete("vision/short", by="ana")
+    service.cluster.complete("vision/short", 143)
+    assert service.ledger.workloads() == ["vision/short"]
+
+    await service.cycle()
+
+    assert service.ledger.workloads() == []
+    assert [e.kind for e in await service.ledger.events("vision/short")] == ["deleted"]

@@ -1,0 +1,41 @@
+"""What a container runs ends when it is told to, from its first moment on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from waiting import eventually
+
+BLOCKS = """
+import pathlib, time
+pathlib.Path({begun!r}).touch()
+while True:
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "imported"),
+    [((), "uvicorn"), (("agent",), "psutil")],
+    ids=["the service", "an agent"],
+)
+def test_told_to_end_while_it_imports_it_ends_at_once(tmp_path, arguments, imported):
+    """As the first process of a container it would not even hear of it without a handler."""
+    begun, modules = tmp_path / "begun", tmp_path / "modules"
+    modules.mkdir()
+    (modules / f"{imported}.py").write_text(BLOCKS.format(begun=str(begun)))
+    command = [sys.executable, "-P", "-m", "runai.hub_service.container", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(modules)}
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            eventually(begun.exists, within=120, what="it imports")
+            process.send_signal(signal.SIGTERM)
+
+            assert process.wait(30) == 0
+        finally:
+            process.kill()

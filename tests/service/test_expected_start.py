@@ -1,0 +1,59 @@
+"""When what waits is expected to start: in every list, without anybody asking about one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from builders import job, project, snapshot
+from runai.hub_service.api.schemas import SubmitRequest, WorkloadView
+from runai.hub_service.api.start_views import Forecasts
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.controller import Cycle
+from runai.hub_service.scheduler import Workload, decide
+from waiting import eventually_async
+
+
+async def start_in_list(client: AsyncClient, name: str) -> WorkloadView | None:
+    found = next(w for w in await client.workloads() if w.name == name)
+    return found if found.expected_start else None
+
+
+async def test_a_list_tells_when_each_that_waits_starts(simulated):
+    ana = await simulated.client("ana")
+    for name, gpus in (("first", 4), ("second", 4)):
+        await ana.submit(
+            SubmitRequest(
+                name=name, project="vision", command=["train"], gpus=gpus, expected_runtime=600
+            )
+        )
+    waiting = await eventually_async(lambda: start_in_list(ana, "second"))
+    running = await start_in_list(ana, "first")
+
+    assert running is None
+    assert waiting.expected_start.at - waiting.submitted <= timedelta(seconds=601)
+    assert waiting.expected_start.text.startswith("expected to start in")
+
+
+def cycle_of(*waiting: Workload) -> Cycle:
+    running = job("runs", on="n1:0", started=990, expected_runtime=60)
+    world = snapshot("1x1", [project("a", 1)], [running, *waiting])
+    return Cycle(world, decide(world))
+
+
+async def test_a_forecast_rests_thirty_times_as_long_as_it_took():
+    asked_at = iter([0.0, 0.0, 5.0])  # may it begin, it begins, it has ended: five seconds
+    later = [154.0]
+    forecasts = Forecasts(clock=lambda: next(asked_at, later[0]))
+    turn = asyncio.Semaphore(1)
+    alone, crowded = cycle_of(job("waits", 1)), cycle_of(job("waits", 1), job("too", 1))
+
+    await eventually_async(lambda: forecasts.of(alone, turn))
+    known = forecasts.of(crowded, turn)
+    async with turn:
+        pass  # nobody is before us: nothing has begun
+    assert list(known) == ["waits"]
+    assert forecasts.of(crowded, turn) is known
+
+    later[0] = 155.0
+    await eventually_async(lambda: len(forecasts.of(crowded, turn)) == 2)

@@ -1,0 +1,130 @@
+"""The service on a disk that really fails: what users and `health/ready` are told, and when not.
+
+Full to the last byte, and with files that the kernel lets nobody write; mended again while nobody
+asks for anything, as a load balancer that waits for `health/ready` lets nobody ask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from crashes.small_disk import SmallDisk, immutable
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from runai.hub_service.errors import Unavailable
+from service_process import TOKEN, Service
+from waiting import eventually
+
+pytestmark = [pytest.mark.mounts, pytest.mark.timeout(300)]
+
+STEPS = "import time, itertools\nfor n in itertools.count(): print(n, flush=True); time.sleep(0.05)"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    (tmp_path / "data").mkdir()
+    found = SmallDisk(tmp_path / "data", 32)
+    yield found
+    found.gone()
+
+
+@pytest.fixture
+def on_small_disk(
+    disk: SmallDisk, tmp_path: Path, free_port: Callable[[], int]
+) -> Iterator[Service]:
+    """Run the service whose data directory is a disk of its own."""
+    found = Service(tmp_path, free_port())
+    found.start()
+    yield found
+    found.clean()
+
+
+@contextmanager
+def full(disk: SmallDisk) -> Iterator[None]:
+    disk.fill()
+    try:
+        yield
+    finally:
+        disk.make_room()
+
+
+@contextmanager
+def not_writable(disk: SmallDisk) -> Iterator[None]:
+    files = sorted(disk.folder.glob("cluster.sqlite*"))
+    immutable(files, are=True)
+    try:
+        yield
+    finally:
+        immutable(files, are=False)
+
+
+@pytest.mark.parametrize("broken", [full, not_writable])
+def test_a_failing_disk_is_told_of_while_it_fails_and_no_longer(
+    broken, disk: SmallDisk, on_small_disk: Service
+):
+    service = on_small_disk
+    service.submit("gets-on", STEPS)
+    service.until("vision/gets-on", "running")
+    assert readiness(service) == (200, "")
+
+    with broken(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
+        # What has room in the log of the database yet is stored.
+        refused = eventually(lambda: refusal(ana), within=60)
+
+        assert refused is not None
+        assert refused.code == "not_stored"
+        assert "Nothing can be stored now" in refused.message
+        assert refused.retry_after == 2.0
+        assert "An admin makes room" in refused.hint
+        assert readiness(service) == (503, "database")
+        assert httpx.get(f"{service.client.url}health/live", timeout=60).status_code == 200
+        assert service.client.workload("vision/gets-on").state == "running"
+        # Whoever asks whether it is ready does not make it so.
+        assert readiness(service) == (503, "database")
+
+    # Nobody asks for anything, and nothing happens by itself: one job runs on.
+    eventually(lambda: readiness(service) == (200, ""), within=60)
+    service.submit("afterwards", "print('done')")
+    service.until("vision/afterwards", "succeeded")
+    assert service.client.workload("vision/gets-on").attempts == 1
+
+
+@pytest.mark.parametrize("exit_code", [0, 3], ids=["success", "failure"])
+def test_a_job_that_ends_on_a_full_disk_has_ended_once(
+    exit_code: int, disk: SmallDisk, on_small_disk: Service, tmp_path: Path
+):
+    service, orders = on_small_disk, tmp_path / "orders"
+    os.mkfifo(orders)
+    service.submit("ends", f"import sys; sys.exit(int(open({str(orders)!r}).readline()))")
+    service.until("vision/ends", "running")
+    place = disk.folder / "jobs/vision/ends/attempt-1/worker-0"
+
+    with full(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
+        eventually(lambda: refusal(ana), within=60)
+        disk.fill()
+        orders.write_text(f"{exit_code}\n")
+        eventually(lambda: [*place.glob("ended.json*")], within=60, what="it is to be noted")
+
+    ended = service.until("vision/ends", "succeeded", "failed", "retrying")
+    assert (ended.state, ended.exit_code) == ("failed" if exit_code else "succeeded", exit_code)
+    assert ended.attempts == 1
+
+
+def refusal(client: Client) -> Unavailable | None:
+    """Submit something; return why it was refused, if it was."""
+    try:
+        client.submit(SubmitRequest(owner="ana", command=["true"], source="#" * 50_000))
+    except Unavailable as refused:
+        return refused
+    return None
+
+
+def readiness(service: Service) -> tuple[int, str]:
+    reply = httpx.get(f"{service.client.url}health/ready", timeout=60)
+    return reply.status_code, reply.json().get("because", "")

@@ -1,0 +1,84 @@
+"""Event streams: one drawing for each person, however many streams, and only while they read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.clusters.records import ProjectSpec
+from waiting import eventually_async
+
+ANA, MIA = Actor("ana"), Actor("mia")
+
+
+def overview(event: bytes):
+    return json.loads(event.removeprefix(b"event: overview\ndata: "))
+
+
+async def test_streams_of_one_person_share_a_drawing(simulated):
+    feeds = simulated.platform.feeds
+    many = [feeds.follow(lambda: ANA) for _ in range(50)]
+
+    first = await asyncio.gather(*(anext(stream) for stream in many))
+
+    assert len({id(event) for event in first}) == 1
+    assert feeds.drawn < 10
+    for stream in many:
+        await stream.aclose()
+
+
+async def test_nobody_draws_when_nobody_reads(simulated):
+    feeds = simulated.platform.feeds
+    stream = feeds.follow(lambda: ANA)
+    await anext(stream)
+
+    await stream.aclose()
+
+    assert feeds._feeds == {}
+
+
+async def test_each_person_sees_their_own(simulated):
+    feeds = simulated.platform.feeds
+    out, ana = feeds.follow(lambda: Actor("out")), feeds.follow(lambda: ANA)
+
+    def may_submit(event: bytes) -> set[str]:
+        return {p["name"] for p in overview(event)["projects"] if p["may_submit"]}
+
+    assert may_submit(await anext(out)) == set()
+    assert may_submit(await anext(ana)) == {"vision"}
+    for stream in (out, ana):
+        await stream.aclose()
+
+
+async def test_news_reach_every_stream(simulated):
+    feeds = simulated.platform.feeds
+    streams = [feeds.follow(lambda who=who: who) for who in (ANA, ANA, MIA)]
+    await asyncio.gather(*(anext(stream) for stream in streams))
+
+    await simulated.platform.cluster.put_project(ProjectSpec("chemistry"))
+
+    async def shows_it(stream) -> None:
+        async for event in stream:
+            if "chemistry" in {p["name"] for p in overview(event)["projects"]}:
+                return
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*map(shows_it, streams))
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_a_reader_whose_rights_change_is_shown_what_they_may_see_now(simulated):
+    now = [Actor("out")]
+    feeds = simulated.platform.feeds
+    stream = feeds.follow(lambda: now[0])
+    await anext(stream)
+
+    now[0] = Actor("out", admin=True)
+
+    async def is_admin() -> bool:
+        return any(p["may_admin"] for p in overview(await anext(stream))["projects"])
+
+    await eventually_async(is_admin)
+    await stream.aclose()

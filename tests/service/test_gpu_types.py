@@ -1,0 +1,60 @@
+"""Asking for a type of GPU: which types are meant, and what is said where there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.gpu_types import types_meant
+from runai.hub_service.submission import Site, workload_specs
+
+VISION = ProjectSpec("vision")
+A100, SMALL, L4 = "NVIDIA A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA L4"
+SITE = Site({"vision": VISION}, [], 16_000, most_devices=4, gpu_types=[A100, SMALL, L4])
+
+
+def specs(**fields):
+    request = SubmitRequest(command=["true"], **fields)
+    return workload_specs(request, user="ana", project=VISION, site=SITE)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        pytest.param("NVIDIA A100-SXM4-80GB", (A100,), id="its name"),
+        pytest.param("nvidia-a100-sxm4-80gb", (A100,), id="its name as labels write it"),
+        pytest.param("A100", (SMALL, A100), id="a word that several have"),
+        pytest.param("a100 40gb", (SMALL,), id="two words"),
+        pytest.param("l4", (L4,), id="a word, in small letters"),
+    ],
+)
+def test_who_asks_so_means(asked, meant):
+    (spec,) = specs(gpus=1, gpu_type=asked)
+
+    assert set(spec.gpu_types) == set(meant)
+
+
+def test_who_says_nothing_takes_any():
+    assert specs(gpus=1)[0].gpu_types == ()
+
+
+@pytest.mark.parametrize("asked", ["H100", "A10", "A100 L4", "-"])
+def test_a_type_that_is_not_there_is_refused_with_those_that_are(asked):
+    with pytest.raises(InvalidRequest, match=f"There is no GPU of type {asked}") as wrong:
+        specs(gpus=1, gpu_type=asked)
+
+    assert wrong.value.hint == f"There is {A100} and {L4} and {SMALL}."
+
+
+def test_where_no_node_says_what_it_has_that_is_said():
+    with pytest.raises(InvalidRequest) as wrong:
+        types_meant("A100", [""])
+
+    assert wrong.value.hint == "No node says which type it has."
+
+
+def test_a_type_without_a_gpu_is_a_mistake():
+    with pytest.raises(InvalidRequest, match="no GPU is asked for"):
+        specs(gpu_type="A100")

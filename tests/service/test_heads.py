@@ -1,0 +1,70 @@
+"""What comes before a body is bounded, as bodies are; who sends more is cut off, others are not."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import pytest
+
+from runai.hub_service.serving import MOST_HEAD_BYTES
+
+PIECE = 4096
+
+
+async def sent_until_cut_off(url: str, begin: bytes, piece: bytes) -> tuple[int, bytes]:
+    """Send a request without an end; return how much was sent before the service let go."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    sent = 0
+    try:
+        writer.write(begin)
+        while sent < 100 * MOST_HEAD_BYTES and not reader.at_eof():
+            writer.write(piece)
+            await writer.drain()
+            sent += len(piece)
+            await asyncio.sleep(0)
+        told = await reader.read()
+    except ConnectionError:
+        told = b""
+    finally:
+        writer.close()
+    return sent, told
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        pytest.param(b"GET /", b"x" * PIECE, id="a path"),
+        pytest.param(b"GET / HTTP/1.1\r\nX-Long: ", b"x" * PIECE, id="one header"),
+        pytest.param(b"GET / HTTP/1.1\r\n", b"X-Many: x\r\n" * (PIECE // 11), id="headers"),
+    ],
+)
+async def test_a_head_without_an_end_is_cut_off(simulated, begin, piece):
+    async with asyncio.timeout(60):
+        sent, told = await sent_until_cut_off(simulated.url, begin, piece)
+
+    assert sent < 100 * MOST_HEAD_BYTES
+    assert b" 200 " not in told
+
+
+async def test_many_requests_over_one_connection_are_counted_each_for_itself(simulated):
+    parts = urlsplit(simulated.url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    one = (
+        f"GET {parts.path}health/live HTTP/1.1\r\n"
+        f"Host: {parts.netloc}\r\nX-Long: {'x' * PIECE}\r\n\r\n"
+    ).encode()
+
+    async with asyncio.timeout(60):
+        for _ in range(2 * MOST_HEAD_BYTES // PIECE):
+            writer.write(one)
+            assert b" 200 " in await reader.readline()
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(
+                int(line.partition(b":")[2])
+                for line in head.splitlines()
+                if line.lower().startswith(b"content-length")
+            )
+            await reader.readexactly(length)
+    writer.close()

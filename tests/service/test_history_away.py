@@ -1,0 +1,133 @@
+"""The service's PostgreSQL is killed and started again while people submit and ask.
+
+The database is of the history alone, so nobody's submission is refused; who asks about the past is
+told when to come again, `health/ready` says what is missing, and nothing that happened is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import psycopg
+import pytest
+
+from postgres_restarts import RestartedServer, restarted_server
+from runai.hub_service.errors import Unavailable
+from runai.hub_service.ledger import Ledger
+from service_process import TOKEN, Service
+from waiting import eventually
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(600)]
+
+PEOPLE = 3
+
+
+@pytest.fixture
+def server() -> Iterator[RestartedServer]:
+    with restarted_server() as found:
+        yield found
+
+
+@dataclass
+class Told:
+    """What people were answered."""
+
+    acknowledged: list[str] = field(default_factory=list)
+    submissions: set[int] = field(default_factory=set)
+    questions: list[httpx.Response] = field(default_factory=list)
+
+
+class People:
+    """Some who submit and ask without pause, each answer looked at as it is: no client waits."""
+
+    def __init__(self, url: str) -> None:
+        self.told = Told()
+        self._enough = threading.Event()
+        self._url = url
+        self._all = [threading.Thread(target=self._go_on) for _ in range(PEOPLE)]
+
+    def __enter__(self) -> Told:
+        for person in self._all:
+            person.start()
+        return self.told
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        for person in self._all:
+            person.join()
+
+    def _go_on(self) -> None:
+        job = {"owner": "ana", "gpus": 1, "command": ["sleep", "600"], "grace_seconds": 1}
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        with httpx.Client(base_url=self._url, headers=headers, timeout=60) as http:
+            while not self._enough.is_set():
+                reply = http.post("api/v1/workloads", json=job)
+                self.told.submissions.add(reply.status_code)
+                if reply.status_code == 201:
+                    self.told.acknowledged += [w["id"] for w in reply.json()["workloads"]]
+                # So long ago that memory cannot answer.
+                past = {"project": "vision", "since": "2020-01-01T00:00:00Z"}
+                self.told.questions.append(http.get("api/v1/usage", params=past))
+                self._enough.wait(0.5)  # each of them is a job, to be ended afterwards
+
+
+def test_a_killed_database_costs_nobody_a_submission_and_the_past_is_whole_again(
+    service: Service, server: RestartedServer
+):
+    service.environment["RUNAI_LEDGER"] = server.address
+    service.start()
+    with People(service.client.url) as told:
+        eventually(lambda: len(told.acknowledged) >= 5, within=60)
+        assert readiness(service) == (200, {"status": "ready"})
+
+        server.kill()
+        asked, kept = len(told.questions), len(told.acknowledged)
+        eventually(lambda: any(reply.status_code == 503 for reply in told.questions), within=60)
+        eventually(lambda: len(told.acknowledged) >= kept + 5, within=60)
+        assert readiness(service) == (200, {"status": "ready", "without": "history"})
+
+        server.start()
+        eventually(lambda: told.questions[-1].status_code == 200, within=60)
+        eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
+        eventually(lambda: len(told.acknowledged) >= kept + 10, within=60)
+
+    assert told.submissions == {201}
+    assert len(set(told.acknowledged)) == len(told.acknowledged)
+    assert {w.id for w in service.client.workloads()} == set(told.acknowledged)
+    assert {reply.status_code for reply in told.questions} == {200, 503}
+    assert all(reply.status_code == 200 for reply in told.questions[: max(0, asked - PEOPLE)])
+    for refused in (reply for reply in told.questions if reply.status_code == 503):
+        assert refused.headers["Retry-After"] == "2"
+        problem = refused.json()
+        assert problem["code"] == "history_away"
+        assert problem["detail"].startswith("The history cannot be read now (OperationalError)")
+    # What happened while it was away was written when it was back, and only once.
+    eventually(lambda: queued_ever(server) == sorted(told.acknowledged), within=60)
+
+
+def test_a_service_does_not_start_on_a_database_that_is_away_and_shows_no_address(
+    server: RestartedServer,
+):
+    server.kill()
+
+    with pytest.raises(Unavailable, match=r"RUNAI_LEDGER\) does not answer") as refused:
+        Ledger(server.address)
+
+    assert str(server.folder) not in f"{refused.value} {refused.value.hint}"
+    server.start()
+    Ledger(server.address).close()
+
+
+def readiness(service: Service) -> tuple[int, dict[str, str]]:
+    reply = httpx.get(f"{service.client.url}health/ready", timeout=60)
+    return reply.status_code, reply.json()
+
+
+def queued_ever(server: RestartedServer) -> list[str]:
+    with psycopg.connect(host=os.fspath(server.folder), user="ledger", dbname="postgres") as opened:
+        rows = opened.execute("SELECT DISTINCT workload FROM events").fetchall()
+    return sorted(row[0] for row in rows)

@@ -1,0 +1,366 @@
+"""What a hostile user, page or node asks for: refused in one sentence, with nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import time
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.streams import CHECK_EVERY_S, with_signs_of_life
+from runai.hub_service.clusters.records import StateReason
+from runai.hub_service.errors import Unauthenticated
+from runai.hub_service.log_lines import LogLines
+from runai.hub_service.printable import for_terminal, printable
+
+JSON = {"Content-Type": "application/json"}
+ODD_LETTERS = {
+    "NUL": "\0",
+    "newline": "\n",
+    "escape": "\x1b[2J",
+    "C1": "\x9b2J",
+    "right to left": "\u202e",
+    "line separator": "\u2028",
+}
+
+
+def client(served, who: str) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {who}-token"} if who else {}
+    return httpx.AsyncClient(base_url=served.url, headers=headers, timeout=60)
+
+
+async def ask(served, who: str, method: str, path: str, **request: Any) -> httpx.Response:
+    async with client(served, who) as http:
+        return await http.request(method, path, **request)
+
+
+def job(**fields: Any) -> bytes:
+    return json.dumps({"name": "x", "command": ["true"], **fields}).encode()
+
+
+# -- requests that nothing is made of ------------------------------------------------------------
+
+BODIES = [
+    pytest.param(b"[" * 200_000, 400, "invalid_json", id="deeper than Python goes"),
+    pytest.param(b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 400, "invalid_json", id="deep"),
+    pytest.param(b'{"gpus":' + b"9" * 5000 + b"}", 400, "invalid_json", id="a longer number"),
+    pytest.param(b"\xff\xfe{", 400, "invalid_json", id="no UTF-8"),
+    pytest.param(job(env={"A": "x" * 10_000_000}), 413, "too_large", id="10 MB"),
+    pytest.param(job(env={"A": "x" * 140_000}), 400, "invalid_request", id="a long variable"),
+    pytest.param(job(env={f"A{i}": "x" * 100_000 for i in range(20)}), 400, "invalid_request",
+                 id="many long variables"),
+    pytest.param(job(command=["x" * 100_000] * 20), 400, "invalid_request", id="long arguments"),
+    pytest.param(job(array=10_000, workers=10_000), 400, "invalid_request",
+                 id="a hundred million workers"),
+    pytest.param(job(command=["a\0b"]), 400, "invalid_request", id="NUL in an argument"),
+    pytest.param(job(env={"A": "a\0b"}), 400, "invalid_request", id="NUL in a variable"),
+    pytest.param(b'{"command":["\\ud800"]}', 400, "invalid_request", id="half a letter"),
+    pytest.param(b'{"command":["true"],"env":{"A":"\\udfff"}}', 400, "invalid_request",
+                 id="half a letter in a variable"),
+    pytest.param(job(env={"A\n": "b"}), 400, "invalid_request", id="newline in a variable's name"),
+    pytest.param(job(workdir="/a\0b"), 400, "invalid_request", id="NUL in a directory"),
+    pytest.param(job(workdir="/tmp/\x1b[31m"), 400, "invalid_request", id="escape in a directory"),
+    pytest.param(job(workdir="/" + "a" * 4000), 400, "no_such_directory", id="a long directory"),
+    pytest.param(job(workdir="/../../etc/shadow"), 400, "no_such_directory", id="a file"),
+    pytest.param(job(name="../../x"), 400, "invalid_request", id="a way up as a name"),
+    pytest.param(job(project="../vision"), 400, "invalid_request", id="a way up as a project"),
+    pytest.param(job(gpu_memory_mib=10**400), 400, "invalid_request", id="a huge number"),
+    pytest.param(job(gpus="1e999999999"), 400, "invalid_request", id="a huge power"),
+    pytest.param(job(gpus="1_0" * 30), 400, "invalid_request", id="no figure"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["submit", "dry run"])
+@pytest.mark.parametrize(("body", "status", "code"), BODIES)
+async def test_a_hostile_submission_is_refused_whole(simulated, body, status, code, dry_run):
+    params = {"dry_run": dry_run}
+    reply = await ask(
+        simulated, "ana", "POST", "api/v1/workloads", content=body, headers=JSON, params=params
+    )
+
+    problem = reply.json()
+    assert (reply.status_code, problem["code"]) == (status, code)
+    assert len(problem["detail"]) < 1100
+    assert problem["detail"].isprintable()
+    assert await simulated.platform.cluster.workloads() == []
+
+
+async def test_a_body_without_a_length_is_bounded_too(simulated):
+    async def endless():
+        for _ in range(200):
+            yield b" " * 100_000
+
+    async with client(simulated, "ana") as http:
+        reply = await http.post("api/v1/workloads", content=endless(), headers=JSON)
+
+    assert reply.status_code == 413
+
+
+QUESTIONS = [
+    pytest.param("usage?since=0001-01-01T00:00:00%2B14:00", 200, id="before the calendar"),
+    pytest.param("usage?until=9999-12-31T23:59:59-14:00", 200, id="after the calendar"),
+    pytest.param("usage?since=0001-01-01T00:00:00Z&step_s=1", 200, id="two thousand years"),
+    pytest.param("usage/by/node?since=0001-01-01T00:00:00%2B14:00", 200, id="of each"),
+    pytest.param("usage?workload=%00", 404, id="NUL as a workload"),
+    pytest.param("workloads/..%2f..%2fetc/passwd", 404, id="a way up"),
+    pytest.param("workloads/vision/%0d%0aSet-Cookie:%20a=b", 404, id="a header in a name"),
+    pytest.param("workloads/vision/" + "a" * 5000, 404, id="a long name"),
+    pytest.param("workloads/vision/%ff", 404, id="no UTF-8"),
+    pytest.param("workloads?project=%1b[2J", 200, id="an escape"),
+]
+
+
+@pytest.mark.parametrize(("path", "status"), QUESTIONS)
+async def test_a_hostile_question_is_answered_or_refused_on_one_line(simulated, path, status):
+    reply = await ask(simulated, "ana", "GET", f"api/v1/{path}")
+
+    assert reply.status_code == status
+    assert "set-cookie" not in reply.headers
+    if status >= 400:
+        assert reply.json()["detail"].isprintable()
+        assert len(reply.content) < 2000
+
+
+@pytest.mark.parametrize("letter", ODD_LETTERS.values(), ids=ODD_LETTERS)
+async def test_no_name_that_is_stored_has_an_odd_letter(simulated, letter):
+    for who, method, path, body in (
+        ("root", "PUT", "projects/new", {"members": [f"a{letter}b"]}),
+        ("root", "PUT", "projects/new", {"node_types_build": [f"a{letter}b"]}),
+        ("root", "PUT", f"projects/{quote(f'a{letter}b')}", {"quota": 1}),
+        ("ana", "POST", "workloads", {"name": f"a{letter}b", "command": ["true"]}),
+        ("ana", "POST", "workloads", {"image": f"a{letter}b", "command": ["true"]}),
+        ("hub", "POST", "workloads", {"kind": "session", "owner": "ana", "server": f"a{letter}b"}),
+    ):
+        reply = await ask(simulated, who, method, f"api/v1/{path}", json=body)
+        assert reply.status_code in {400, 404}, path
+        assert reply.json()["detail"].isprintable()
+    assert {p.spec.name for p in await simulated.platform.cluster.projects()} == {"vision", "nlp"}
+    assert await simulated.platform.cluster.workloads() == []
+
+
+async def test_a_question_about_very_many_workers_does_not_keep_the_scheduler(simulated):
+    add = [{"project": "vision", "gpus": "1", "array": 600}] * 2
+    reply = await ask(simulated, "ana", "POST", "api/v1/plan", json={"add": add})
+
+    assert reply.status_code == 400
+    assert "at most 1000 workers" in reply.json()["detail"]
+
+
+# -- markup, headers, spreadsheets ---------------------------------------------------------------
+
+
+async def test_every_reply_tells_browsers_to_run_nothing_of_it(simulated):
+    for path in ("health", "metrics", "api/v1/openapi.json", "api/v1/overview", "nothing",
+                 "consumption/project.csv", "static/live.js", ""):  # fmt: skip
+        reply = await ask(simulated, "ana", "GET", path)
+
+        assert reply.headers["x-content-type-options"] == "nosniff", path
+        assert "default-src 'none'" in reply.headers["content-security-policy"], path
+        assert "frame-ancestors" in reply.headers["content-security-policy"], path
+        assert ("no-store" in reply.headers["cache-control"]) == (not path.startswith("static")), (
+            path
+        )
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["?range=%3Cscript%3Ealert(1)%3C/script%3E", "workloads/vision/%3Cscript%3E",
+     "consumption?range=%22%3E%3Cimg%20src=x%3E"],
+)  # fmt: skip
+async def test_nothing_that_is_asked_for_becomes_markup(simulated, path):
+    reply = await ask(simulated, "ana", "GET", path)
+
+    assert "<script>alert" not in reply.text
+    assert "<img" not in reply.text
+    assert "vision/<script>" not in reply.text
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "|calc"]
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+async def test_no_name_is_a_formula_in_a_spreadsheet(name):
+    from runai.hub_service.api.page import _cell
+
+    assert _cell(name).startswith(("'", "\\"))
+    assert "\n" not in _cell(name + "\n=1")
+
+
+# -- what others are told ------------------------------------------------------------------------
+
+
+async def test_members_are_not_told_the_programs_and_paths_in_a_failure(simulated):
+    ana, mia, vic = [await simulated.client(name) for name in ("ana", "mia", "vic")]
+    (made,) = (await ana.submit(SubmitRequest(name="exp1", command=["true"]))).workloads
+    secret = "cannot start /home/ana/secret-project/train.py: no such file"
+    cluster = simulated.platform.cluster
+    row = cluster._rows[made.id]
+    from dataclasses import replace
+
+    record = replace(row.record, reason=StateReason("not_started", secret))
+    cluster._rows[made.id] = replace(row, record=record)
+
+    told = {
+        who: (await one.workloads())[0].reason.text
+        for who, one in {"ana": ana, "mia": mia, "vic": vic}.items()
+    }
+    page = await ask(simulated, "mia", "GET", "workloads/vision/exp1")
+
+    assert told == {"ana": secret, "vic": secret, "mia": "could not be started"}
+    assert "secret-project" not in page.text
+
+
+# -- a node that lies ----------------------------------------------------------------------------
+
+
+def report(**fields: Any) -> dict[str, Any]:
+    return {"node": "lab", "at": time.time(), "interval": 1, "devices": [], "samples": [], **fields}
+
+
+async def device(served) -> str:
+    overview = await ask(served, "ana", "GET", "api/v1/overview")
+    return str(overview.json()["nodes"][0]["devices"][0]["uuid"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param('{"at": NaN}', id="no time"),
+        pytest.param('{"at": 1e999}', id="the end of time"),
+        pytest.param('{"interval": -1}', id="backwards"),
+        pytest.param('{"age": 1e999}', id="an endless age"),
+        pytest.param('{"devices": [{"device": "d", "utilization": NaN, "memory_mib": 0}]}',
+                     id="no utilization"),
+        pytest.param('{"devices": [{"device": "d", "utilization": 0, "memory_mib": -5}]}',
+                     id="negative memory"),
+    ],
+)  # fmt: skip
+async def test_a_report_that_cannot_be_true_is_refused(simulated, wrong):
+    body = json.dumps({**report(), **json.loads(wrong)}).encode()
+    path = "api/v1/nodes/lab/samples"
+    reply = await ask(simulated, "agent", "POST", path, content=body, headers=JSON)
+
+    assert reply.status_code == 400
+
+
+async def test_a_node_has_no_say_in_the_devices_of_another(simulated):
+    here, elsewhere = await device(simulated), "GPU-of-another-node"
+    figures = {"utilization": 1.0, "memory_mib": 7}
+    body = report(
+        devices=[{"device": uuid, **figures} for uuid in (here, elsewhere)],
+        samples=[
+            {"workload": workload, "device": uuid, **figures}
+            for uuid in (here, elsewhere)
+            for workload in ("", "nlp/nobodys")
+        ],
+    )
+    reply = await ask(simulated, "agent", "POST", "api/v1/nodes/lab/samples", json=body)
+
+    assert reply.status_code == 200
+    ledger = simulated.platform.ledger
+    assert ledger.device(here) == (1.0, 7)
+    assert ledger.device(elsewhere) is None
+    assert ledger.current("nlp/nobodys") is None
+
+
+async def test_a_program_may_call_itself_what_it_likes(simulated):
+    uuid = await device(simulated)
+    process = {
+        "device": uuid, "pid": 7, "workload": "", "worker": "", "account": "eve",
+        "name": "a\x1b[2J\n\udcff", "notebook": "<script>", "utilization": 0.5, "memory_mib": 1,
+    }  # fmt: skip
+    body = json.dumps(report(processes=[process])).encode()
+    path = "api/v1/nodes/lab/samples"
+    taken = await ask(simulated, "agent", "POST", path, content=body, headers=JSON)
+    nodes = await ask(simulated, "root", "GET", "api/v1/nodes")
+
+    assert (taken.status_code, nodes.status_code) == (200, 200)
+    assert nodes.json()[0]["devices"][0]["others"][0]["processes"] == 1
+
+
+def test_the_agent_can_send_what_a_program_calls_itself():
+    from runai.hub_service.api.reports import AgentReport
+
+    process = {"device": "d", "pid": 7, "workload": "", "worker": "", "account": "eve",
+               "name": "odd\udcff\n", "utilization": None, "memory_mib": None}  # fmt: skip
+    sent = AgentReport.model_validate(report(processes=(process,))).model_dump_json()
+
+    assert json.loads(sent)["processes"][0]["name"] == r"odd\udcff\n"
+
+
+# -- streams, logs, terminals --------------------------------------------------------------------
+
+
+async def test_a_silent_stream_asks_again_who_reads_it_in_time(monkeypatch):
+    """Twenty seconds, and the thirty for which the hub's answer is believed: less than a minute."""
+    from runai.hub_service.api.hub_auth import KEEP_S
+
+    now = 0.0
+
+    async def wait(_futures, **given):
+        nonlocal now
+        now += given["timeout"]
+        await asyncio.sleep(0)
+
+    async def silent():
+        await asyncio.Event().wait()
+        yield b""
+
+    async def check():
+        raise Unauthenticated("revoked")
+
+    monkeypatch.setattr("runai.hub_service.api.streams.time.monotonic", lambda: now)
+    monkeypatch.setattr("runai.hub_service.api.streams.asyncio.wait", wait)
+    signs = [s async for s in with_signs_of_life(silent(), b":", check, asyncio.Event())]
+
+    assert now == CHECK_EVERY_S
+    assert len(signs) == 1
+    assert now + KEEP_S <= 60
+
+
+def test_a_log_record_begins_one_line_whatever_is_in_it():
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LogLines("%(levelname)s %(name)s: %(message)s"))
+    record = logging.LogRecord(
+        "runai.api", logging.ERROR, "", 0, "no %s", ("x\nERROR runai.api: forged\x1b[2J",), None
+    )
+    try:
+        logging.getLevelNamesMapping()["a\nERROR runai.api: forged"]
+    except KeyError as error:
+        record.exc_info = (KeyError, error, error.__traceback__)
+    handler.emit(record)
+
+    lines = stream.getvalue().splitlines()
+    assert [line for line in lines if line.startswith("ERROR")] == lines[:1]
+    assert lines[0] == r"ERROR runai.api: no x\nERROR runai.api: forged\x1b[2J"
+    assert "\x1b" not in stream.getvalue()
+
+
+TERMINAL = {
+    "colours stay": ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m"),
+    "a progress bar stays": ("10 %\r20 %", "10 %\r20 %"),
+    "the screen is not cleared": ("\x1b[2J", r"\x1b[2J"),
+    "the title is not set": ("\x1b]0;root#\x07", r"\x1b]0;root#\x07"),
+    "the clipboard is not written": ("\x1b]52;c;cm0=\x07", r"\x1b]52;c;cm0=\x07"),
+    "8-bit controls are seen": ("\x9b2J", r"\x9b2J"),
+    "writing is not turned round": ("\u202efdp.exe", r"\u202efdp.exe"),
+    "a terminal does not answer": ("\x1b[c\x1b[6n", r"\x1b[c\x1b[6n"),
+}
+
+
+@pytest.mark.parametrize(("line", "shown"), TERMINAL.values(), ids=TERMINAL)
+def test_output_of_others_does_not_act_on_a_terminal(line, shown):
+    assert for_terminal(line) == shown
+
+
+@pytest.mark.parametrize("letter", ODD_LETTERS.values(), ids=ODD_LETTERS)
+def test_what_is_shown_on_one_line_is_printable(letter):
+    assert printable(f"a{letter}b").isprintable()

@@ -1,0 +1,387 @@
+"""What is stored and shown later is text wherever it is shown: on pages, in logs, to a program."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.async_api import Browser, Dialog, Page, async_playwright
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.progress import Progress
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.notifications.news import Notification
+from runai.widgets import connect, panel
+from runai.widgets.panel import Panel
+from service_process import TOKEN
+from waiting import eventually, eventually_async
+
+
+def script(of: str) -> str:
+    return f"<script>alert('{of}')</script>"
+
+
+def image(of: str) -> str:
+    """Leave an attribute and a quoted text, and run when the browser cannot load it."""
+    return f"""'"><img src=x onerror=alert('{of}')>"""
+
+
+EVE = image("user")
+UUID = "GPU-0"
+DEVICE = Device(0, UUID, script("device"), 16_000, simulated=True)
+BROKEN = Device(0, "GPU-1", "A", 16_000, simulated=True, fault=script("fault"))
+NODE = image("node")
+
+
+class Reporting(SimulatedCluster):
+    """Its only job reports of itself what it likes."""
+
+    async def progress(self) -> Mapping[str, Progress]:
+        return {"vision/exp1": Progress({script("loss"): 0.5}, {image("by"): script("Adam")})}
+
+
+def process(workload: str, account: str) -> dict[str, Any]:
+    return {
+        "device": UUID, "pid": 7, "workload": workload, "worker": "", "account": account,
+        "name": script("program"), "notebook": image("notebook"), "utilization": 0.5,
+        "memory_mib": 1,
+    }  # fmt: skip
+
+
+async def reported(served, notice: str) -> None:
+    """Let the node's agent tell everything that it can."""
+    figures = {"device": UUID, "utilization": 0.5, "memory_mib": 1}
+    told = {"workload": "vision/exp1", "device": UUID, "at": time.time(),
+            "rung": "notice", "text": notice}  # fmt: skip
+    report = {
+        "node": "lab", "at": time.time(), "interval": 1, "devices": [figures],
+        "samples": [{"workload": "vision/exp1", **figures}], "notices": [told],
+        "processes": [process("vision/exp1", "eve"), process("", image("account"))],
+        "tiers": {}, "no_hard_limit": script("hard limit"),
+    }  # fmt: skip
+    async with browser_of(served, "agent") as http:
+        taken = await http.post("api/v1/nodes/lab/samples", json=report)
+        assert taken.status_code == 200, taken.text
+
+
+@pytest.fixture
+async def told(platform_on) -> AsyncIterator[Any]:
+    """Serve a platform where everybody, and everything, is called what runs in a browser."""
+    cluster = Reporting({"lab": [DEVICE], NODE: [BROKEN]}, clock=time.time)
+    async with platform_on(cluster) as served:
+        served.platform.authenticator._users.actors[EVE] = Actor(EVE)
+        root, eve = await served.client("root"), await served.client(EVE)
+        names = {name: [EVE, script(name).replace("/", "")] for name in ("groups", "admins")}
+        await root.put_project("vision", ProjectPut(members=[EVE, "ana"], **names))
+        command = [script("program"), image("argument")]
+        request = SubmitRequest(
+            name="exp1", project="vision", command=command, gpus=1, env={"A": script("env")},
+            workdir="/", source=script("source"),
+        )  # fmt: skip
+        await eve.submit(request)
+        await cluster.note("vision/exp1", f"cannot start {script('history')} {image('history')}")
+        await reported(served, script("notice"))
+        served.platform.recent.add(
+            Notification(time.time(), "failed", "vision/exp1", "vision", EVE, script("news"))
+        )
+        yield served
+
+
+def browser_of(served, name: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=served.url, headers={"Authorization": f"Bearer {name}-token"}, timeout=60
+    )
+
+
+class Seen(HTMLParser):
+    """What a browser would make of a page: elements that act, and the text that is read."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.acting: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.text += "".join(value or "" for value in given.values())
+        ours = tag == "script" and (given.get("src") or "").startswith("/services/runai/static/")
+        if (tag in {"script", "img"} and not ours) or any(n.startswith("on") for n in given):
+            self.acting.append((tag, given))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+PAGES = {
+    # For an admin, and for the one who is called so: what of it each page shows.
+    ("root", ""): ("user", "fault", "node", "account", "loss", "notice"),
+    ("root", "workloads/vision/exp1"): ("user", "history", "loss", "notice"),
+    ("root", "projects/vision"): ("user", "groups", "admins"),
+    ("root", "consumption"): ("user",),
+    ("root", "new-project"): (),
+    ("root", "submit"): (),
+    (EVE, ""): ("user", "fault", "node", "loss", "notice", "news"),
+    (EVE, "workloads/vision/exp1"): ("user", "history", "loss", "notice"),
+    (EVE, "projects/vision"): ("user", "groups", "admins"),
+    (EVE, "consumption"): ("user",),
+    (EVE, "submit"): (),
+}
+
+
+@pytest.mark.parametrize(
+    ("who", "path", "shown"),
+    [(who, path, shown) for (who, path), shown in PAGES.items()],
+    ids=[f"{'admin' if who == 'root' else 'eve'} {path or 'gpus'}" for who, path in PAGES],
+)
+async def test_what_is_stored_is_text_on_every_page(told, who, path, shown):
+    async with browser_of(told, who) as http:
+
+        async def looked() -> Seen:
+            reply = await http.get(path)
+            assert reply.status_code == 200
+            seen = Seen(reply.text)
+            # The ledger sums up what was held for a moment at least.
+            assert [name for name in shown if f"alert('{name}')" not in seen.text] == []
+            return seen
+
+        seen = await eventually_async(looked)
+
+    assert seen.acting == []
+
+
+@pytest.mark.parametrize("path", ["live/gpus", "live/workloads/vision/exp1"])
+async def test_what_is_stored_is_text_in_every_update(told, path):
+    news: dict[str, Any] = {}
+    async with browser_of(told, EVE) as http, http.stream("GET", path) as reply:
+        async for line in reply.aiter_lines():
+            if line.startswith("data: "):
+                news = json.loads(line.removeprefix("data: "))
+                break
+    seen = [Seen(part) for part in news["parts"].values()]
+
+    assert [part.acting for part in seen if part.acting] == []
+    assert "alert('notice')" in "".join(part.text for part in seen)
+
+
+# -- to a browser --------------------------------------------------------------------------------
+
+ACTING = """() => [...document.querySelectorAll("*")].filter(
+    each => [...each.attributes].some(one => one.name.startsWith("on"))
+        || (each.tagName == "IMG" && each.getAttribute("src") == "x")
+        || (each.tagName == "SCRIPT" && !each.src)
+).map(each => each.outerHTML)"""
+SECONDS_MS = 60_000
+
+
+@pytest.fixture
+async def browser(chromium: Path) -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        await browser.close()
+
+
+def dialogs_of(page: Page) -> list[str]:
+    """Return what the page's dialogs have said so far; each is closed."""
+    said: list[str] = []
+
+    async def note(dialog: Dialog) -> None:
+        said.append(dialog.message)
+        await dialog.dismiss()
+
+    page.on("dialog", note)
+    return said
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("passes_over", [False, True], ids=["as served", "without the policy"])
+async def test_nothing_that_is_stored_runs_in_a_browser(told, browser, passes_over, monkeypatch):
+    """Without the policy it is the escaping alone that keeps it from running."""
+
+    async def logs(*_of: object, **_how: object) -> AsyncIterator[LogChunk]:
+        yield LogChunk(0, 1, f"{script('line')} {image('line')}\n".encode())
+
+    monkeypatch.setattr(told.platform.cluster, "logs", logs)
+    found: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
+    for who, path in PAGES:
+        headers = {"Authorization": f"Bearer {who}-token"}
+        context = await browser.new_context(bypass_csp=passes_over, extra_http_headers=headers)
+        page = await context.new_page()
+        dialogs = dialogs_of(page)
+        await page.goto(f"{told.url}{path}")
+        if not path or path.startswith("workloads/"):
+            later = f"of page {len(found)}"
+            # What is sent to an open page becomes part of it, as text.
+            await reported(told, image(later))
+            await page.get_by_text(f"alert('{later}')").first.wait_for(timeout=SECONDS_MS)
+        if path.startswith("workloads/"):
+            line = page.locator("#logs", has_text="alert('line')")
+            await line.wait_for(timeout=SECONDS_MS)
+        # Asked for later than any picture: had there been one, it would have failed by now.
+        await page.evaluate("fetch('/services/runai/static/live.js').then(reply => reply.text())")
+        found[who, path] = dialogs, await page.evaluate(ACTING)
+        await context.close()
+
+    assert found == dict.fromkeys(found, ([], []))
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(120)
+async def test_the_same_as_markup_runs_and_is_seen(browser):
+    page = await browser.new_page()
+    dialogs = dialogs_of(page)
+    async with page.expect_event("dialog", timeout=SECONDS_MS):
+        await page.set_content(f"<p>{image('user')}</p>")
+
+    assert dialogs == ["user"]
+    assert len(await page.evaluate(ACTING)) == 1
+
+
+MOUNTED = """async ([script, state]) => {
+    const heard = {};
+    const model = {
+        get: name => name == "state" ? window.state : "",
+        on: (what, hear) => { heard[what] = hear; },
+        off: () => {}, send: () => {},
+    };
+    window.state = state;
+    window.becomes = later => { window.state = later; heard["change:state"](); };
+    const module = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+    (await import(module)).default.render({ model, el: document.body });
+}"""
+# Asked for later than any picture of the panel's: had there been one, it would have failed by now.
+LAST_PICTURE = """() => new Promise(failed => {
+    const last = new Image();
+    last.onerror = failed;
+    last.src = "x";
+})"""
+
+
+@contextmanager
+def panel_of(url: str, token: str) -> Iterator[Panel]:
+    link = connect(url, token)
+    view = panel()
+    try:
+        yield view
+    finally:
+        view.close()
+        link.close()
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(300)
+async def test_nothing_that_is_stored_runs_in_the_panel_of_a_notebook(told, browser):
+    """Its state is made as in a kernel; its script runs between what a front end gives it."""
+    opened = panel_of(told.url, f"{EVE}-token")
+    view = await asyncio.to_thread(opened.__enter__)
+    page = await browser.new_page()
+    said = dialogs_of(page)
+    await page.set_content("<body></body>")
+    await page.evaluate(MOUNTED, [view._esm, view.state])
+    for shown in ("loss", "notice", "news"):
+        await page.get_by_text(f"alert('{shown}')").first.wait_for(timeout=SECONDS_MS)
+
+    # What is told of while it is open becomes part of it, as text.
+    await reported(told, image("later"))
+    await eventually_async(lambda: "alert('later')" in json.dumps(view.state))
+    await page.evaluate("later => window.becomes(later)", view.state)
+    await page.get_by_text("alert('later')").first.wait_for(timeout=SECONDS_MS)
+    await page.evaluate(LAST_PICTURE)
+    acting = await page.evaluate(ACTING)
+    await asyncio.to_thread(opened.__exit__, None, None, None)
+
+    assert (said, acting) == ([], [])
+
+
+# -- to a program --------------------------------------------------------------------------------
+
+TELLS = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['TOLD']]), flush=True)"
+ARGUMENTS = [
+    "; touch x $(touch y) `touch z`",
+    "' && touch x && '",
+    '" || touch x || "',
+    "a\ntouch x\n",
+    "| tee x > y",
+    "*",
+    "~",
+    "$HOME ${PATH}",
+    "\\",
+    "",
+    "-rf",
+]
+KINDS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "two of an array": {"array": 2},
+    "two workers": {"workers": 2},
+    "elastic": {"elastic": True},
+}
+
+
+@pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
+async def test_what_a_shell_would_do_reaches_a_program_as_it_is(served, tmp_path, fields):
+    place = tmp_path / "; touch x $(touch y)"
+    place.mkdir()
+    ana = await served.client("ana")
+    request = SubmitRequest(
+        name="shell", project="vision", gpus=1, workdir=str(place),
+        command=[sys.executable, "-I", "-S", "-c", TELLS, *ARGUMENTS],
+        env={"TOLD": ARGUMENTS[0]}, **fields,
+    )  # fmt: skip
+    for made in (await ana.submit(request)).workloads:
+        seen = made
+        while seen.state not in {"succeeded", "failed"}:
+            seen = await ana.wait(made.id, seen.version, timeout_s=30)
+        told = [json.loads(line.text) async for line in ana.logs(made.id)]
+
+        assert seen.state == "succeeded"
+        assert told == [[ARGUMENTS, ARGUMENTS[0]]] * len(seen.workers)
+    assert [*place.iterdir()] == []
+    assert not {"x", "y", "z"} & {path.name for path in tmp_path.rglob("*")}
+
+
+# -- into a log ----------------------------------------------------------------------------------
+
+FORGED = "%0a2026-11-01 12:00:00,000 ERROR runai.api: forged%0d%1b[2J%e2%80%a8"
+
+
+def lines(log: Path) -> list[str]:
+    """Return the lines that are whole."""
+    return log.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_request_writes_one_line_into_the_services_log_whatever_its_path(service, form):
+    service.environment["RUNAI_LOG_FORMAT"] = form
+    service.start()
+    headers = {"Authorization": f"Bearer {TOKEN}", "X-Request-ID": "of-the-test"}
+    path = f"{service.client.url}api/v1/workloads/vision/{FORGED}/suspend"
+    reply = httpx.post(path, headers=headers, timeout=60)
+
+    assert reply.status_code in {400, 404}
+    # Written when the answer is on its way.
+    [line] = eventually(lambda: [each for each in lines(service.log) if "forged" in each])
+    content = service.log.read_text(encoding="utf-8")
+    assert "of-the-test" in line
+    assert not {"\r", "\x1b", "\u2028"} & set(content)
+    if form == "json":
+        assert json.loads(line)["message"].startswith("POST '/services/runai/api/v1/workloads/")
+    else:
+        assert re.match(r"[-0-9]+ [0-9:,]+ INFO +runai.requests: POST ", line)

@@ -1,0 +1,69 @@
+"""A port for a program that listens later is one that nobody gets meanwhile."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+import ports
+from runai.hub_service import later_ports
+from runai.hub_service.later_ports import later_port, port_is_free
+
+HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def test_a_taken_port_is_not_free():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", ports.free_port()))
+        other.listen()
+        port = other.getsockname()[1]
+        taken = port_is_free(port)
+
+    assert (taken, port_is_free(port)) == (False, True)
+
+
+def test_no_outgoing_connection_is_given_it():
+    if not HANDED_OUT.exists():
+        pytest.skip("only Linux says what it hands out")
+    first, last = map(int, HANDED_OUT.read_text().split())
+    if first <= 20_000:
+        pytest.skip(f"this machine hands out ports from {first} on")
+
+    chosen = {later_port() for _ in range(50)}
+    assert not any(first <= port <= last for port in chosen)
+    assert len(chosen) > 1
+
+
+@pytest.mark.parametrize(
+    ("handed_out", "wanted"),
+    [
+        pytest.param("32768\t60999\n", range(20_000, 32_768), id="as Linux has it"),
+        pytest.param("25000 60999", range(20_000, 25_000), id="from among them on"),
+        pytest.param("1024 65535", range(20_000, 1_024), id="from below them on: none is left"),
+        pytest.param("", range(20_000, 32_768), id="not said"),
+        pytest.param(None, range(20_000, 32_768), id="another system"),
+    ],
+)
+def test_those_that_are_handed_out_are_left_out(
+    tmp_path: Path, handed_out: str | None, wanted: range
+):
+    file = tmp_path / "range"
+    if handed_out is not None:
+        file.write_text(handed_out)
+
+    assert later_ports._kept_free(range(20_000, 32_768), file) == wanted
+
+
+def test_where_all_are_handed_out_the_kernel_chooses(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(later_ports, "_CANDIDATES", range(0))
+
+    assert port_is_free(later_port())
+
+
+def test_a_test_gets_another_one_each_time():
+    chosen = ports.free_ports(100)
+
+    assert len({*chosen}) == len(chosen)
+    assert all(port_is_free(port) for port in chosen)

@@ -1,0 +1,62 @@
+"""Programs that write a million lines, or one that never ends: all is told, a piece at a time."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.client import AsyncClient
+from waiting import eventually_async
+
+MOST = 1_000_000
+ONE_LINE = "import sys; sys.stdout.write('x' * 3_000_000 + chr(0))"
+
+
+async def written(client: AsyncClient, *command: str) -> WorkloadDetail:
+    """Run a program to its end."""
+    request = SubmitRequest(name="long", project="vision", command=[*command])
+    (made,) = (await client.submit(request)).workloads
+
+    async def ended() -> bool:
+        return (await client.workload(made.id)).state == "succeeded"
+
+    await eventually_async(ended, what="it has written everything")
+    return await client.workload(made.id)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lines", [50_000, pytest.param(MOST, marks=pytest.mark.slow)])
+async def test_many_lines_are_told_whole_or_from_their_end(ana, lines):
+    job = await written(ana, "seq", str(lines))
+
+    last = [line.text async for line in ana.logs(job.id, tail=3)]
+    count, before = 0, 0
+    async for line in ana.logs(job.id, follow=True):
+        count += 1
+        assert int(line.text) == before + 1
+        before = int(line.text)
+
+    assert last == [str(lines - 2), str(lines - 1), str(lines)]
+    assert count == lines
+
+
+async def test_a_line_without_an_end_is_told_in_pieces(ana):
+    job = await written(ana, sys.executable, "-I", "-S", "-c", ONE_LINE)
+
+    pieces = [line.text async for line in ana.logs(job.id)]
+
+    assert "".join(pieces) == "x" * 3_000_000 + "\0"
+    assert max(map(len, pieces)) <= 2**20
+
+
+async def test_who_reads_slowly_or_leaves_holds_nobody_up(ana):
+    job = await written(ana, "seq", str(MOST))
+    reading = ana.logs(job.id, follow=True)
+    first = (await anext(reading)).text
+
+    # The service has written ahead what the connection takes, and answers others meanwhile.
+    assert first == "1"
+    assert (await ana.workload(job.id)).state == "succeeded"
+    await reading.aclose()

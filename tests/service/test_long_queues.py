@@ -1,0 +1,63 @@
+"""Long queues: an overview lists one's own and the first of others, and counts the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.views import SHOWN_OWN, SHOWN_WAITING
+from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.submission import Site, workload_specs
+
+MORE = 30
+
+
+async def test_an_overview_lists_the_first_of_a_long_queue_and_counts_the_rest(simulated):
+    ana, mia = [await simulated.client(name) for name in ("ana", "mia")]
+    many = SHOWN_WAITING + MORE
+    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)
+    await ana.submit(wish)
+    await mia.submit(SubmitRequest(name="last", gpus=1, command=["train"]))
+
+    seen = await mia.overview()
+
+    waits = [w for w in seen.workloads if w.state == "queued"]
+    assert len(waits) == SHOWN_WAITING
+    assert waits[-1].name == "last"
+    (project,) = [p for p in seen.projects if p.name == "vision"]
+    assert seen.waiting_left_out == project.waiting - SHOWN_WAITING > 0
+    assert any(note.startswith(f"{seen.waiting_left_out} more wait") for note in seen.notes)
+    assert len(await mia.workloads()) == many + 1
+
+
+async def test_ones_own_are_listed_beyond_that(simulated):
+    ana = await simulated.client("ana")
+    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=SHOWN_WAITING + MORE)
+    await ana.submit(wish)
+
+    seen = await ana.overview()
+
+    assert SHOWN_OWN > SHOWN_WAITING + MORE
+    assert (len(seen.workloads), seen.waiting_left_out) == (SHOWN_WAITING + MORE, 0)
+
+
+async def test_who_sees_nothing_of_a_project_is_told_of_none_of_its_queue(simulated):
+    ana, out = [await simulated.client(name) for name in ("ana", "out")]
+    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=SHOWN_WAITING + MORE)
+    await ana.submit(wish)
+
+    seen = await out.overview()
+
+    assert (seen.workloads, seen.waiting_left_out, seen.notes) == ([], 0, [])
+
+
+@pytest.mark.parametrize("many", [0, 1, 63, 64, 65, 127, 128, 200, 1000])
+def test_a_name_is_found_beside_however_many(many):
+    vision = ProjectSpec("vision")
+    taken = {f"vision/job-{number}" for number in range(1, many + 1)}
+    wish = SubmitRequest(gpus=1, command=["train"])
+
+    site = Site({"vision": vision}, taken, 1000)
+    (spec,) = workload_specs(wish, user="ana", project=vision, site=site)
+
+    assert spec.name == f"job-{many + 1}"

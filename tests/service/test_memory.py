@@ -1,0 +1,98 @@
+"""The memory of a service, a process of its own, that is asked for what is large.
+
+After a first time, which loads what is needed, more of the same leave it where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import psutil
+import pytest
+
+from runai.hub_service.api.bodies import MOST_BODY_BYTES
+from service_process import TOKEN, Service
+from waiting import eventually
+
+pytestmark = [pytest.mark.timeout(900)]
+
+MIB = 2**20
+TEN_MB = 10_000_000
+MANY, AT_ONCE = 20, 5
+GROWS_BY_MIB = 64
+"""At most; five bodies at once are 50 MB."""
+JOB = {"kind": "job", "owner": "ana", "name": "large", "command": ["true"]}
+
+
+def padded(length: int) -> bytes:
+    """A submission with so much room between its fields."""
+    body = json.dumps(JOB).encode()
+    return body[:-1] + b" " * (length - len(body)) + body[-1:]
+
+
+def pieces() -> Iterator[bytes]:
+    """A body that does not say how long it is."""
+    for _ in range(TEN_MB // 100_000):
+        yield b" " * 100_000
+
+
+BODIES: dict[str, tuple[int, Callable[[], bytes | Iterator[bytes]]]] = {
+    "too long": (413, lambda: padded(TEN_MB)),
+    "too long, and does not say so": (413, pieces),
+    "as long as may be": (201, lambda: padded(MOST_BODY_BYTES)),
+    "deep": (400, lambda: b"[" * MOST_BODY_BYTES),
+    "deep, of objects": (400, lambda: b'{"a":' * (MOST_BODY_BYTES // 5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "body"), BODIES.values(), ids=BODIES)
+def test_large_bodies_leave_no_memory_behind(service, status, body):
+    service.start()
+    url = f"{service.client.url}api/v1/workloads?dry_run=true"
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+
+    def send(_number: int) -> int:
+        # Who refuses before everything is read may close the connection in the sender's face.
+        try:
+            return httpx.post(url, content=body(), headers=headers, timeout=120).status_code
+        except (httpx.WriteError, httpx.RemoteProtocolError, httpx.ReadError):
+            return 413
+
+    with ThreadPoolExecutor(AT_ONCE) as people:
+        assert set(people.map(send, range(AT_ONCE))) == {status}
+        before = memory(service)
+        answered = list(people.map(send, range(MANY)))
+
+    assert set(answered) == {status}
+    eventually(lambda: memory(service) < before + GROWS_BY_MIB, what="the memory is given back")
+
+
+@pytest.mark.parametrize("lines", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_long_output_is_read_without_being_held(service, lines):
+    service.start()
+    service.submit("writes", f"for n in range({lines}): print('line', n)")
+    service.until("vision/writes", "succeeded")
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    url = f"{service.client.url}api/v1/workloads/vision/writes/logs"
+
+    def read(query: str) -> int:
+        found = 0
+        with httpx.stream("GET", f"{url}{query}", headers=headers, timeout=300) as reply:
+            for piece in reply.iter_bytes():
+                found += piece.count(b"\n")
+        return found
+
+    assert read("?tail=1000") == 1000
+    before = memory(service)
+
+    assert read("") >= lines
+    assert memory(service) < before + GROWS_BY_MIB
+
+
+def memory(service: Service) -> float:
+    """Return the MiB that the service has now."""
+    assert service.process is not None
+    return psutil.Process(service.process.pid).memory_info().rss / MIB

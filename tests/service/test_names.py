@@ -1,0 +1,49 @@
+"""What people read of other projects, where the policy says that others are not named."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.scheduler import Policy
+from waiting import eventually_async
+
+
+@pytest.fixture
+def quiet(simulated):
+    """The platform with `name_others: false`."""
+    simulated.platform.controller._policy = Policy(name_others=False)
+    return simulated
+
+
+async def test_no_answer_names_who_gained_in_another_project(quiet):
+    """Whatever is asked for: lists, explanations, plans, histories, notifications, pages."""
+    ana, nel = await quiet.client("ana"), await quiet.client("nel")
+    await ana.submit(SubmitRequest(name="mine", command=["true"], gpus=1, array=4))
+    await eventually_async(lambda: _holds(quiet, "vision", 4000))
+    await nel.submit(SubmitRequest(name="unmentionable", command=["true"], gpus=1, array=2))
+
+    async def has_lost_something() -> bool:
+        return any("nlp" in (w.reason.text if w.reason else "") for w in await ana.workloads())
+
+    await eventually_async(has_lost_something, what="one of hers is stopped for nlp")
+    lost = next(w for w in await ana.workloads() if w.reason and "nlp" in w.reason.text)
+    told = [
+        (await ana.overview()).model_dump_json(),
+        (await ana.workload(lost.id)).model_dump_json(),
+        (await ana.explanation(lost.id)).model_dump_json(),
+    ]
+    headers = {"Authorization": "Bearer ana-token"}
+    async with httpx.AsyncClient(base_url=quiet.url, headers=headers, timeout=60) as http:
+        told += [
+            (await http.get(path)).text for path in ("api/v1/plan", "", f"workloads/{lost.id}")
+        ]
+
+    assert "a job of nlp" in told[1]
+    assert [each for each in told if "unmentionable" in each or '"nel"' in each] == []
+
+
+async def _holds(quiet, project, milli):
+    records = await quiet.platform.cluster.workloads()
+    return sum(r.allocated for r in records if r.spec.project == project) == milli

@@ -1,0 +1,113 @@
+"""What is open follows who may read: a stream ends, or shows less, when its reader's rights go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+
+import httpx
+import pytest
+
+from runai.hub_service.api import streams
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
+from waiting import eventually_async
+
+EXP = "vision/exp-of-ana"
+STREAMS = {
+    "events": "api/v1/events",
+    "page of all": "live/gpus",
+    "page of one": f"live/workloads/{EXP}",
+    "output": f"api/v1/workloads/{EXP}/logs?follow=true",
+}
+
+
+@dataclass
+class Reader:
+    """Somebody who keeps a stream open."""
+
+    status: int
+    ended: bool = False
+    pieces: list[str] = field(default_factory=list)
+
+    async def read(self, pieces: AsyncIterator[str]) -> None:
+        async for piece in pieces:
+            self.pieces.append(piece)
+        self.ended = True
+
+    def names_it(self) -> bool:
+        return any("exp-of-ana" in piece for piece in self.pieces)
+
+
+@pytest.fixture
+async def opened(simulated, monkeypatch) -> AsyncIterator:
+    """Open streams of a platform that looks all the time who reads them."""
+    monkeypatch.setattr(streams, "CHECK_EVERY_S", 0.1)
+    ana = await simulated.client("ana")
+    await ana.submit(SubmitRequest(name="exp-of-ana", gpus=1, command=["train"]))
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+        reading = []
+
+        async def open_as(who: str, path: str) -> Reader:
+            headers = {"Authorization": f"Bearer {who}-token"}
+            http = httpx.AsyncClient(base_url=simulated.url, headers=headers, timeout=60)
+            await stack.enter_async_context(http)
+            reply = await stack.enter_async_context(http.stream("GET", path))
+            reader = Reader(reply.status_code)
+            reading.append(tasks.create_task(reader.read(reply.aiter_text())))
+            return reader
+
+        try:
+            yield open_as
+        finally:
+            for task in reading:
+                task.cancel()
+
+
+@pytest.mark.parametrize("path", STREAMS.values(), ids=STREAMS)
+async def test_a_stream_ends_when_its_readers_token_is_revoked(simulated, opened, path):
+    reader = await opened("vic", path)
+    assert (reader.status, reader.ended) == (200, False)
+
+    del simulated.platform.authenticator._users.actors["vic"]
+
+    await eventually_async(lambda: reader.ended, what="the stream ends")
+
+
+@pytest.mark.parametrize("what", ["page of one", "output"])
+async def test_who_leaves_a_project_reads_on_of_none_of_its_workloads(simulated, opened, what):
+    root, reader = await simulated.client("root"), await opened("vic", STREAMS[what])
+    assert (reader.status, reader.ended) == (200, False)
+
+    await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
+
+    await eventually_async(lambda: reader.ended, what="the stream ends")
+
+
+async def test_whose_group_is_taken_away_reads_no_more_of_its_project(simulated, opened):
+    """The hub's answer says so; the project itself has not changed."""
+    users = simulated.platform.authenticator._users
+    root = await simulated.client("root")
+    await root.put_project("vision", ProjectPut(members=["ana"], admin_groups=["nlp-people"]))
+    reader = await opened("nel", STREAMS["output"])
+    assert (reader.status, reader.ended) == (200, False)
+
+    users.actors["nel"] = replace(users.actors["nel"], groups=frozenset())
+
+    await eventually_async(lambda: reader.ended, what="the stream ends")
+
+
+@pytest.mark.parametrize("what", ["events", "page of all"])
+async def test_who_leaves_a_project_is_shown_its_workloads_no_more(simulated, opened, what):
+    root, ana = await simulated.client("root"), await simulated.client("ana")
+    reader = await opened("vic", STREAMS[what])
+    await eventually_async(reader.names_it, what="it is shown at first")
+
+    await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
+    await ana.submit(SubmitRequest(name="later", gpus=1, command=["train"]))
+    at = len(reader.pieces)
+    await eventually_async(lambda: len(reader.pieces) > at + 1, what="it is drawn anew")
+
+    assert "vision/later" not in "".join(reader.pieces)
+    assert not reader.ended

@@ -1,0 +1,220 @@
+"""What operators count on: ids of requests, health that means something, restarts under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+
+from runai.hub_service.api.hub_auth import HubAuthenticator
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from runai.hub_service.config import Config
+from runai.hub_service.errors import RunaiError
+from service_process import TOKEN
+from waiting import eventually, eventually_async
+
+JOB = {"gpus": 1, "command": ["sleep", "600"], "grace_seconds": 1}
+ANA = {"Authorization": "Bearer ana-token"}
+
+
+@pytest.fixture
+async def http(served):
+    async with httpx.AsyncClient(base_url=served.url, headers=ANA, timeout=60) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("given", "is_kept"),
+    [
+        pytest.param("load-7.3", True, id="plain"),
+        pytest.param("a" * 64, True, id="as long as may be"),
+        pytest.param("a" * 65, False, id="too long"),
+        pytest.param("a b", False, id="two words"),
+        pytest.param('"}, {"level', False, id="JSON"),
+        pytest.param("", False, id="empty"),
+        pytest.param(None, False, id="none"),
+    ],
+)
+async def test_a_request_keeps_its_id_where_it_may_stand_in_a_log(given, is_kept, http):
+    headers = {} if given is None else {"X-Request-ID": given}
+
+    reply = await http.get("api/v1/projects", headers=headers)
+
+    told = reply.headers["X-Request-ID"]
+    assert told == given if is_kept else re.fullmatch(r"[0-9a-f]{16}", told)
+
+
+async def test_what_is_logged_for_a_request_has_its_id_and_no_query(http, caplog):
+    caplog.set_level(logging.INFO, "runai.requests")
+
+    await http.post("api/v1/workloads?token=secret", json={}, headers={"X-Request-ID": "mine"})
+
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "runai.requests"]
+    assert re.fullmatch(r"POST '/services/runai/api/v1/workloads' 4\d\d in \d+ ms", line)
+
+
+async def test_an_incident_is_told_under_the_id_of_its_request(served, http, monkeypatch):
+    async def broken() -> None:
+        raise RuntimeError("not foreseen")
+
+    monkeypatch.setattr(served.platform.cluster, "projects", broken)
+
+    reply = await http.get("api/v1/projects", headers={"X-Request-ID": "mine"})
+
+    assert (reply.status_code, reply.headers["X-Request-ID"]) == (500, "mine")
+
+
+@pytest.fixture
+def asked_hub() -> Iterator[ThreadingHTTPServer]:
+    """A hub that knows ana by any token, and notes in `ids` under which id each path is asked."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            ids[self.path] = self.headers["X-Request-ID"]
+            self.send_response(200)
+            self.end_headers()
+            scopes = ["access:services!service=runai", "custom:runai:submit"]
+            told = {"kind": "user", "name": "ana", "groups": [], "admin": False, "scopes": scopes}
+            self.wfile.write(json.dumps(told).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    ids: dict[str, str | None] = {}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as hub:
+        hub.ids = ids  # type: ignore[attr-defined]
+        thread = threading.Thread(target=hub.serve_forever)
+        thread.start()
+        yield hub
+        hub.shutdown()
+        thread.join()
+
+
+async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(served, http, asked_hub):
+    settings = Config.from_environment(
+        {
+            "RUNAI_DATA_DIR": "/unused",
+            "RUNAI_HUB_TOKEN": "unused",
+            "JUPYTERHUB_API_URL": f"http://127.0.0.1:{asked_hub.server_port}/hub/api",
+            "JUPYTERHUB_API_TOKEN": "unused",
+        }
+    )
+    assert settings.hub is not None
+    users = HubAuthenticator(settings.hub, prefix="/services/runai/", secret="unused")
+    served.platform.authenticator = users
+    try:
+        reply = await http.get("api/v1/whoami", headers={"X-Request-ID": "mine"})
+    finally:
+        await users.close()
+
+    assert (reply.status_code, reply.json()["name"]) == (200, "ana")
+    # Whose the token is, JupyterHub's own library asks, which sends no headers of ours.
+    assert asked_hub.ids == {"/hub/api/user": None, "/hub/api/users/ana": "mine"}
+
+
+async def test_it_is_ready_when_what_is_asked_for_is_stored_and_decided_about(served, http):
+    platform = served.platform
+    platform.checks = {"scheduler": platform.controller.trouble}
+
+    async def is_ready() -> bool:
+        return bool((await http.get("health/ready")).json() == {"status": "ready"})
+
+    await eventually_async(is_ready)
+    platform.checks = {"scheduler": lambda: "", "database": lambda: "database or disk is full"}
+    reply = await http.get("health/ready")
+    assert (reply.status_code, reply.json()["because"]) == (503, "database")
+    platform.checks = {}
+    platform.leaving.set()
+    assert (await http.get("health/ready")).json()["because"] == "leaving"
+    assert (await http.get("health/live")).status_code == 200
+
+
+async def test_a_repeated_submission_stores_nothing_and_answers_the_same(http):
+    key = {"Idempotency-Key": "0123456789abcdef"}
+
+    first = await http.post("api/v1/workloads", json=JOB, headers=key)
+    again = await http.post("api/v1/workloads", json=JOB, headers=key)
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    ids = [w["id"] for w in first.json()["workloads"]]
+    assert [w["id"] for w in again.json()["workloads"]] == ids
+    assert [w["id"] for w in (await http.get("api/v1/workloads")).json()] == ids
+
+
+async def test_repeats_at_the_same_time_store_once(http):
+    key = {"Idempotency-Key": "0123456789abcdef"}
+
+    replies = await asyncio.gather(
+        *(http.post("api/v1/workloads", json=JOB, headers=key) for _ in range(5))
+    )
+
+    assert {reply.status_code for reply in replies} == {201}
+    assert len((await http.get("api/v1/workloads")).json()) == 1
+
+
+async def test_a_key_is_its_users_own(http):
+    key = {"Idempotency-Key": "0123456789abcdef"}
+    await http.post("api/v1/workloads", json=JOB, headers=key)
+
+    mine = {**key, "Authorization": "Bearer mia-token"}
+    reply = await http.post("api/v1/workloads", json=JOB, headers=mine)
+
+    assert [w["user"] for w in reply.json()["workloads"]] == ["mia"]
+
+
+async def test_a_key_that_is_none_is_refused(http):
+    reply = await http.post("api/v1/workloads", json=JOB, headers={"Idempotency-Key": "a b"})
+
+    assert reply.status_code == 400
+
+
+@pytest.mark.timeout(300)
+def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowledged(service):
+    service.environment["RUNAI_LOG_FORMAT"] = "json"
+    service.start()
+    acknowledged: list[str] = []
+    failed: list[RunaiError] = []
+    enough = threading.Event()
+
+    def submit_and_submit() -> None:
+        with Client(service.client.url, TOKEN, patience_s=120) as client:
+            while not enough.is_set():
+                # Without a name: only its key tells a repeat from another one.
+                request = SubmitRequest(owner="ana", gpus=1, command=["sleep", "600"])
+                try:
+                    acknowledged.extend(w.id for w in client.submit(request).workloads)
+                except RunaiError as error:
+                    failed.append(error)
+
+    def has(many: int) -> bool:
+        return len(acknowledged) >= many
+
+    people = [threading.Thread(target=submit_and_submit) for _ in range(4)]
+    for person in people:
+        person.start()
+    for number, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=1):
+        eventually(partial(has, 8 * number), within=120)
+        service.stop(how)
+        service.start()
+    eventually(partial(has, 32), within=120)
+    enough.set()
+    for person in people:
+        person.join()
+
+    assert failed == []
+    assert len(set(acknowledged)) == len(acknowledged)
+    assert {workload.id for workload in service.client.workloads()} == set(acknowledged)
+    lines = [json.loads(line) for line in service.log.read_text().splitlines()]
+    posts = [line for line in lines if line["message"].startswith("POST")]
+    assert {line["level"] for line in posts} == {"info"}
+    assert all(re.fullmatch(r"[0-9a-f]{16}", line["request"]) for line in posts)
+    assert len({line["request"] for line in posts}) >= len(acknowledged)

@@ -1,0 +1,68 @@
+"""Which buttons a workload has on the pages, state by state, and for whom: as the table says."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from authz import ACTORS, ROWS, let_in
+from runai.hub_service.api.idle_schemas import IdleView
+from runai.hub_service.api.schemas import ElasticView, SubmitRequest
+from runai.hub_service.api.templates import templates
+
+AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
+IDLE = IdleView(since=AT, text="idle", keeps_left=1, releasable=True)
+ELASTIC = ElasticView(workers=3, least=1, training=3, most=4, text="")
+
+STATES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "running": ({"state": "running"}, {"Pause", "Stop"}),
+    "paused": ({"state": "paused"}, {"Pause", "Stop"}),
+    "suspended": ({"state": "suspended"}, {"Resume", "Stop"}),
+    "finished": ({"state": "succeeded", "finished": AT}, {"Delete"}),
+    "elastic": (
+        {"state": "running", "elastic": ELASTIC},
+        {"Pause", "Add a worker", "One worker less", "Stop"},
+    ),
+    "idle": (
+        {"state": "running", "kind": "session", "idle": IDLE},
+        {"Keep 30 more minutes", "Give GPU back", "Stop"},
+    ),
+    "given back": (
+        {"state": "running", "kind": "session", "released": True},
+        {"Get GPU back", "Stop"},
+    ),
+}
+BUTTON = re.compile(r"<button[^>]*>([^<]+)<")
+
+
+def labels() -> dict[str, dict[str, Any]]:
+    """Return the table's row of each button that acts on a workload."""
+    return {
+        asked.removeprefix("page: "): row
+        for row in ROWS
+        if "/workloads/{project}/{name}" in row["route"]
+        for asked in row.get("by", ())
+        if asked.startswith("page: ")
+    }
+
+
+def test_every_button_of_the_table_is_there_in_some_state():
+    assert {button for _, shown in STATES.values() for button in shown} == labels().keys()
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_button_is_there_for_those_alone_who_may_press_it(simulated, state):
+    owner = await simulated.client("ana")
+    await owner.submit(SubmitRequest(name="exp1", project="vision", command=["train"], gpus=1))
+    change, buttons = STATES[state]
+    for role in ("owner", "member", "reader", "project admin", "admin", "outsider"):
+        client = await simulated.client(ACTORS[role])
+        listed = [view.model_copy(update=change) for view in await client.workloads()]
+        parts: Any = templates("/").get_template("parts.html").module
+        shown = "".join(parts.actions(view) for view in listed)
+
+        may = {button for button in buttons if role in let_in(labels()[button])}
+        assert set(BUTTON.findall(shown)) == may, role

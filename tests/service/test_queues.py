@@ -1,0 +1,73 @@
+"""Queues that follow what changes are those that would be put together anew."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.api.queues import RECENT, LastQueues, Queues
+from runai.hub_service.clusters.records import (
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.scheduler.model import DeviceShare
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+HELD = (WorkerRecord("w-0", 0, "reserved", "here", (DeviceShare(0, MilliGpu(500)),)),)
+records = st.builds(
+    WorkloadRecord,
+    st.builds(
+        WorkloadSpec,
+        project=st.sampled_from(["vision", "nlp"]),
+        name=st.just("exp"),
+        user=st.sampled_from(["ana", "mia"]),
+        kind=st.just("job"),
+    ),
+    st.sampled_from(WorkloadState),
+    submitted=st.just(0.0),
+    workers=st.sampled_from([(), HELD]),
+    position=st.none() | st.integers(1, 3),
+)
+
+
+@given(st.lists(records, max_size=8), st.data())
+def test_queues_follow_whatever_comes_changes_and_goes(
+    first: list[WorkloadRecord], data: st.DataObject
+) -> None:
+    queues, now = LastQueues(), first
+    queues.of(now)
+    for _ in range(3):
+        now = [data.draw(st.just(record) | records) for record in now]
+        now += data.draw(st.lists(records, max_size=2))
+        if data.draw(st.booleans()) and now:
+            del now[data.draw(st.integers(0, len(now) - 1))]
+
+        assert queues.of(now) == Queues.of(now)
+
+
+@given(st.lists(records, max_size=8))
+def test_each_is_where_it_belongs(given: list[WorkloadRecord]) -> None:
+    found = Queues.of(given)
+
+    waiting = [r for r in given if r.state.value in {"queued", "paused", "retrying"}]
+    for queues, of in (
+        (found.of_project, lambda record: record.spec.project),
+        (found.of_user, lambda record: record.spec.user),
+    ):
+        assert sorted(map(id, waiting)) == sorted(id(r) for queue in queues.values() for r in queue)
+        assert all(of(record) == name for name, queue in queues.items() for record in queue)
+        assert all(queues.values())
+    assert [*found.present] == [record for record in given if record not in waiting]
+    assert [*found.holding] == [record for record in given if record.workers]
+    for queue in found.of_project.values():
+        places = [r.position or 9 for r in queue]
+        assert places == sorted(places)
+
+
+@given(records.filter(lambda record: record.state.finished), st.integers(0, 2 * RECENT))
+def test_of_those_that_have_finished_the_last_are_there(record: WorkloadRecord, many: int) -> None:
+    given = [record] * many
+
+    assert len(Queues.of(given).present) == min(many, RECENT)

@@ -1,0 +1,295 @@
+"""A person's part of the event loop's time: who asks for more than others waits, and only they."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from labs import Clock
+from runai.hub_service.allowance import Allowance
+from runai.hub_service.api import fair_use, submitting
+from runai.hub_service.api.fair_use import LONGEST_WAIT_S, Guests
+from runai.hub_service.api.metering import charge, charged, metered, spending
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.shares import ASKS_S, FULL_S, MOST_OWED_S, Places, Share, Shares, away
+from runai.hub_service.errors import TooMany
+
+LEAST = 0.15
+STEP_S = 0.01
+
+
+class Loop:
+    """People who take steps of a loop, one after the other, in its own time."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.shares = Shares(LEAST, self.clock)
+
+    def new(self) -> Share:
+        return self.shares.new()
+
+    def take(self, share: Share, seconds: float) -> None:
+        self.clock.at += seconds
+        share.spend(seconds)
+
+    def play(self, seconds: float, *wants: tuple[Share, float]) -> dict[Share, float]:
+        """Let each ask for such a part of the time, while it may; return what each got."""
+        got = dict.fromkeys((share for share, _ in wants), 0.0)
+        end, began = self.clock.at + seconds, self.clock.at
+        while self.clock.at < end:
+            self.clock.at += STEP_S / 10
+            for share, part in wants:
+                due = got[share] < part * (self.clock.at - began)
+                if due and share.wait_s() == 0:
+                    self.take(share, STEP_S)
+                    got[share] += STEP_S
+        return {share: each / (self.clock.at - began) for share, each in got.items()}
+
+
+def test_who_is_alone_has_all_the_time():
+    loop = Loop()
+    ana = loop.new()
+
+    assert loop.play(20, (ana, 1.0))[ana] > 0.85
+
+
+def test_a_flood_beside_somebody_who_asks_little_takes_the_least_part():
+    loop = Loop()
+    flood, quiet = loop.new(), loop.new()
+
+    got = loop.play(60, (flood, 1.0), (quiet, 0.02))
+
+    assert got[quiet] == pytest.approx(0.02, rel=0.1)
+    assert got[flood] == pytest.approx(LEAST, rel=0.2)
+
+
+def test_a_flood_beside_somebody_who_asks_more_takes_about_as_much():
+    loop = Loop()
+    flood, other = loop.new(), loop.new()
+
+    got = loop.play(60, (flood, 1.0), (other, 0.3))
+
+    assert got[other] == pytest.approx(0.3, rel=0.1)
+    assert got[flood] <= 1.6 * got[other]
+
+
+@given(part=some.floats(0.001, 0.1), others=some.integers(1, 4))
+def test_who_asks_for_less_than_the_least_part_never_waits(part, others):
+    loop = Loop()
+    quiet = loop.new()
+
+    got = loop.play(10, (quiet, part), *[(loop.new(), 1.0 / others) for _ in range(others)])
+
+    assert got[quiet] >= 0.8 * part - STEP_S
+
+
+def test_a_flood_has_all_the_time_again_when_others_are_gone():
+    loop = Loop()
+    flood, quiet = loop.new(), loop.new()
+    loop.play(10, (flood, 1.0), (quiet, 0.02))
+
+    loop.clock.at += ASKS_S
+
+    assert loop.play(20, (flood, 1.0))[flood] > 0.85
+
+
+def test_one_long_call_is_not_held_against_its_caller_for_ever():
+    loop = Loop()
+    ana, mia = loop.new(), loop.new()
+    loop.take(mia, STEP_S)
+    loop.take(ana, 60.0)
+    loop.take(mia, STEP_S)
+
+    assert ana.wait_s() <= (MOST_OWED_S + FULL_S) / LEAST
+
+
+async def test_calls_of_one_person_go_in_as_they_came():
+    loop = Loop()
+    ana, mia = loop.new(), loop.new()
+    loop.take(mia, 0.001)
+    loop.take(ana, 1.0)
+    entered: list[int] = []
+
+    async def enter(number: int) -> None:
+        await ana.enter()
+        entered.append(number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(5):
+            tasks.create_task(enter(number))
+        await asyncio.sleep(0)
+        assert entered == []
+        loop.clock.at += 100
+
+    assert entered == [0, 1, 2, 3, 4]
+
+
+def test_who_would_wait_for_long_is_told_to_come_again():
+    clock = Clock()
+    here = Guests(Allowance(time_percent=10), clock=clock)
+    mia = here.enter(b"mia", submits=False)
+    ana = here.enter(b"ana", submits=False)
+    assert ana.share is not None
+    assert mia.share is not None
+    mia.share.spend(0.001)
+    ana.share.spend(5.0)
+    ana.share._waiting = 50
+
+    with pytest.raises(TooMany, match="take so much of the service's time") as refused:
+        here.enter(b"ana", submits=False)
+
+    assert refused.value.retry_after > LONGEST_WAIT_S
+    here.enter(b"mia", submits=False)
+
+
+# -- what is counted -----------------------------------------------------------------------------
+
+
+async def test_the_steps_of_a_call_are_counted_and_not_its_waits(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("runai.hub_service.api.metering.thread_time", lambda: now)
+    spent: list[float] = []
+
+    async def call() -> str:
+        nonlocal now
+        now += 1
+        await asyncio.sleep(0)
+        now += 2
+        return "answer"
+
+    async def meanwhile() -> None:
+        nonlocal now
+        now += 100
+
+    answer, _ = await asyncio.gather(metered(call(), spent.append), meanwhile())
+
+    assert (answer, sum(spent)) == ("answer", 3)
+
+
+async def test_who_breaks_a_call_off_breaks_off_what_is_in_it():
+    ended: list[str] = []
+
+    async def call() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cleaned up")
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await metered(call(), lambda _seconds: None)
+
+    assert ended == ["cleaned up"]
+
+
+async def test_what_is_made_while_it_is_sent_is_counted_for_who_asked():
+    spent: list[float] = []
+
+    async def page():
+        yield b"a"
+        yield b"b"
+
+    token = spending.set(spent.append)
+    sent = [piece async for piece in charged(page())]
+    spending.reset(token)
+
+    assert sent == [b"a", b"b"]
+    assert len(spent) >= 2
+
+
+async def test_who_submits_is_charged_for_the_decision(simulated, monkeypatch):
+    ana, charges = await simulated.client("ana"), list[float]()
+    monkeypatch.setattr(submitting, "charge", charges.append)
+
+    await ana.submit(SubmitRequest(gpus=1, command=["train"]))
+
+    (charge,) = charges
+    assert charge > 0
+
+
+async def test_what_a_call_has_made_necessary_is_charged_to_who_asked():
+    spent: list[float] = []
+    charge(1.0)  # nobody asks here
+    token = spending.set(spent.append)
+    charge(0.25)
+    spending.reset(token)
+
+    assert spent == [0.25]
+
+
+# -- places --------------------------------------------------------------------------------------
+
+
+async def test_few_are_worked_on_at_once_and_who_waits_gives_its_place_away():
+    places, at_work, most = Places(2), 0, 0
+    decided = asyncio.Event()
+
+    async def submission() -> None:
+        nonlocal at_work, most
+        async with places.taken():
+            for part in ("stored", "answered"):
+                at_work += 1
+                most = max(most, at_work)
+                await asyncio.sleep(0)
+                at_work -= 1
+                if part == "stored":
+                    async with away():
+                        await decided.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(20):
+            tasks.create_task(submission())
+        for _ in range(100):  # all have been stored: none waits with a place in its hands
+            await asyncio.sleep(0)
+        decided.set()
+
+    assert most == 2
+
+
+async def test_a_place_is_given_back_once_by_who_is_broken_off_while_away():
+    places = Places(1)
+
+    async def submission() -> None:
+        async with places.taken(), away():
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(submission())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    async with asyncio.timeout(60), places.taken():
+        pass
+    assert places._free._value == 1
+
+
+# -- at the door ---------------------------------------------------------------------------------
+
+
+async def test_beside_a_flood_others_are_answered_first(simulated, monkeypatch):
+    """Counted in calls, not in time: the flood has taken what is its own, and waits."""
+    clock = Clock()
+    found = simulated.platform.guests
+    monkeypatch.setattr(found, "allowance", Allowance(time_percent=10))
+    monkeypatch.setattr(found, "clock", clock)
+    monkeypatch.setattr(fair_use, "HELD_S", 0.01)
+    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+
+        async def ask(who: str) -> int:
+            headers = {"Authorization": f"Bearer {who}-token"}
+            return (await http.get("api/v1/whoami", headers=headers)).status_code
+
+        assert (await ask("ana"), await ask("mia")) == (200, 200)
+        flood_of = found._guests["user ana"].share
+        found._guests["user mia"].share.spend(0.001)
+        flood_of.spend(1.0)
+        flood = [asyncio.create_task(ask("ana")) for _ in range(5)]
+
+        assert [await ask("mia") for _ in range(5)] == [200] * 5
+        assert not any(task.done() for task in flood)
+        clock.at += 100
+        assert await asyncio.gather(*flood) == [200] * 5

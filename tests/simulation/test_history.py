@@ -1,0 +1,369 @@
+"""A platform's own past, played again: with nothing changed, what was decided is decided again.
+
+The past is made by the real controller, bookkeeping and ledger in virtual time (`live`), asked for
+as the API gives it, and replayed. Whatever the platform decided by matters in these stories: left
+out of what is replayed, it would have been another month.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from live import Live, Log, Submission, lines
+from runai.hub_service.api.schemas import PastWorkload
+from runai.hub_service.bookkeeping import Bookkeeping
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.scheduler import Policy
+from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.wire import snapshot_to_json
+from runai.hub_service.simulation.engine import Setting, simulate
+from runai.hub_service.simulation.history import EVERY_S, Today, left_out, rows_of
+from runai.hub_service.simulation.jobs import PERMILLE
+from runai.hub_service.simulation.settings import projects_for_core
+from runai.hub_service.simulation.traces import TraceRow
+
+NODES = {"old": (2, "NVIDIA L4"), "new": (2, "NVIDIA A100"), "shared": (1, "NVIDIA L4")}
+PROJECTS = [
+    ProjectSpec("a", quota=MilliGpu(3000), min_runtime=120),
+    ProjectSpec("b", quota=MilliGpu(2000)),
+]
+POLICY = Policy(packing="spread", users_take_turns=True)
+
+
+def job(name: str, gpus: float, **asked: Any) -> WorkloadSpec:
+    project, _, short = name.partition("/")
+    given: dict[str, Any] = {"user": "ana", "priority": 50, **asked}
+    return WorkloadSpec(
+        project, short, kind="job", command=("true",), gpus=MilliGpu(round(1000 * gpus)), **given
+    )
+
+
+STORY: list[Submission] = [
+    (0, job("a/first", 1, gpu_types=("NVIDIA L4",)), 200),  # on the type that it asks for
+    (0, job("a/half", 0.5), 300),
+    (5, job("a/gang", 1, workers=3, min_workers=3), 400),
+    (10, job("a/low", 1, priority=25, user="cy"), 100),
+    (20, job("a/late", 1, priority=75, user="bo"), 90),  # passes those that wait
+    (25, job("a/other", 1, user="bo"), 80),
+    (30, job("b/own", 2), 150),  # takes back, once a's have run for two minutes
+    (40, job("b/memory", 0, gpu_memory_mib=4000), 70),
+]
+
+
+def played(
+    submissions: Sequence[Submission], folder: Path, policy: Policy = POLICY
+) -> tuple[Log, list[PastWorkload], Today]:
+    """Let it happen; give what was decided, and what the platform then says of its past."""
+
+    async def happen() -> tuple[Log, list[PastWorkload], Today]:
+        live = Live(submissions, NODES, PROJECTS, policy, EVERY_S)
+        ledger = Ledger(folder / "ledger.sqlite", clock=lambda: float(live.now))
+        live.look = Bookkeeping(
+            live.cluster,
+            ledger,
+            live.controller.changes,
+            lambda: float(live.now),
+            seen=lambda: live.controller.last.snapshot,
+        ).write_down
+        log = await live.log()
+        live.now += 60
+        await ledger.flush()
+        past = [
+            PastWorkload(
+                id=one.workload,
+                project=one.project,
+                user=one.user,
+                kind="job",
+                submitted=datetime.fromtimestamp(one.submitted, UTC),
+                gpus=one.allocated_s / one.held_s,
+                held_s=one.held_s,
+                starts=one.starts,
+                asked=json.loads(one.asked),
+            )
+            for one in await ledger.past(0.0)
+            if one.held_s
+        ]
+        ledger.close()
+        return log, past, Today.read(snapshot_to_json(live.controller.last.snapshot))
+
+    return asyncio.run(happen())
+
+
+def replayed(rows: Sequence[TraceRow], today: Today) -> Log:
+    log: Log = []
+    setting = Setting(
+        nodes=today.nodes,
+        projects=projects_for_core(today.specs, today.created),
+        policy=today.policy,
+        every=EVERY_S,
+        beyond=PERMILLE,
+    )
+    simulate(
+        rows, today.policy_name, setting, alone={}, on_plan=lambda at, p: log.append((at, lines(p)))
+    )
+    return log
+
+
+def decided(log: Log) -> Log:
+    """Leave out cycles in which nothing was done."""
+    did = [(at, [line for line in plan if line[0] != "wait"]) for at, plan in log]
+    return [(at, plan) for at, plan in did if plan]
+
+
+def test_with_nothing_changed_the_past_happens_again(tmp_path):
+    log, past, today = played(STORY, tmp_path)
+
+    kinds = {line[0] for _, plan in log for line in plan}
+    assert kinds >= {"start", "stop", "reserve", "wait"}
+    assert max(one.starts for one in past) > 1
+    assert decided(replayed(rows_of(past), today)) == decided(log)
+
+
+@given(
+    given_jobs=st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.integers(0, 200),
+            st.sampled_from([0.5, 1, 2]),
+            st.integers(61, 300),
+            st.sampled_from([25, 50, 75]),
+            st.sampled_from([(), ("NVIDIA A100",), ("NVIDIA L4",)]),
+            st.sampled_from(["ana", "bo"]),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    packing=st.sampled_from(["binpack", "spread", "frag"]),
+    takes_turns=st.booleans(),
+)
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_it_does_for_any_past(given_jobs, packing, takes_turns, tmp_path_factory):
+    submissions = [
+        (at, job(f"{project}/{n}", gpus, priority=priority, gpu_types=types, user=user), duration)
+        for n, (project, at, gpus, duration, priority, types, user) in enumerate(given_jobs)
+    ]
+    # Once each: who is paused again within a minute had not even read its checkpoint.
+    policy = Policy(packing=packing, users_take_turns=takes_turns, max_pauses_per_hour=1)
+    log, past, today = played(submissions, tmp_path_factory.mktemp("past"), policy)
+
+    assert decided(replayed(rows_of(past), today)) == decided(log)
+
+
+def without(**fields: Any) -> Callable[[TraceRow], TraceRow]:
+    """Return what makes a row forget something of what was asked."""
+
+    def forget(row: TraceRow) -> TraceRow:
+        assert row.asked is not None
+        return replace(row, asked=replace(row.asked, **fields))
+
+    return forget
+
+
+def of_any_type(row: TraceRow) -> TraceRow:
+    assert row.asked is not None
+    workers = tuple(replace(worker, gpu_types=()) for worker in row.asked.workers)
+    return replace(row, asked=replace(row.asked, workers=workers))
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [
+        pytest.param(without(priority=None), id="priorities"),
+        pytest.param(without(user=""), id="users"),
+        pytest.param(without(min_workers=1), id="gangs"),
+        pytest.param(of_any_type, id="types of GPU"),
+        pytest.param(lambda row: replace(row, asked=None), id="all that was asked"),
+    ],
+)
+def test_what_was_asked_matters(forget, tmp_path):
+    log, past, today = played(STORY, tmp_path)
+
+    assert decided(replayed([forget(row) for row in rows_of(past)], today)) != decided(log)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"policy": Policy()}, id="policy"),
+        pytest.param({"policy": replace(POLICY, packing="binpack")}, id="packing"),
+        pytest.param({"projects": "no min_runtime"}, id="projects"),
+        pytest.param({"nodes": "one type"}, id="types of the nodes"),
+    ],
+)
+def test_what_it_was_decided_by_matters(fields, tmp_path):
+    log, past, today = played(STORY, tmp_path)
+    seen = today.snapshot
+    if fields.get("projects"):
+        fields = {"projects": tuple(replace(p, min_runtime=0) for p in seen.projects)}
+    if fields.get("nodes"):
+        fields = {"nodes": tuple(replace(n, gpu_type="NVIDIA A100") for n in seen.nodes)}
+
+    other = Today(snapshot=replace(seen, **fields))
+
+    assert decided(replayed(rows_of(past), other)) != decided(log)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"workers": [{"count": 0}]}, "too many workers, or none"),
+        ({"workers": [{"count": 10**9}]}, "too many workers, or none"),
+        ({"workers": [{"count": "3"}]}, "no list of objects with a count"),
+        ({"workers": ["w"]}, "no list of objects with a count"),
+        ({"workers": []}, "it has no workers"),
+        ({"workers": [{}], "later": 1}, "later"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value,
+)
+def test_what_cannot_be_understood_is_said(asked, why):
+    past = a_past(asked=asked)
+
+    with pytest.raises(InvalidRequest, match=why) as said:
+        rows_of([past])
+
+    assert said.value.hint == "Is this client as new as the platform?"
+
+
+# ---- durations, and what is not known
+
+
+def a_past(**fields: Any) -> PastWorkload:
+    given: dict[str, Any] = {
+        "id": "a/x",
+        "project": "a",
+        "user": "ana",
+        "kind": "job",
+        "submitted": datetime.fromtimestamp(1000, UTC),
+        "gpus": 2.0,
+        "held_s": 600.0,
+        **fields,
+    }
+    return PastWorkload.model_validate(given)
+
+
+ELASTIC = {"workers": [{"count": 4, "gpus": 1}], "min_workers": 1}
+SIZED = {"workers": [{"gpus": 4}], "gpus_min": 1, "gpus_max": 8}
+
+
+@pytest.mark.parametrize(
+    ("fields", "duration"),
+    [
+        ({}, 600),
+        ({"asked": {"workers": [{"gpus": 2}]}}, 600),
+        ({"starts": 3}, 480),  # two minutes went into its pauses
+        ({"starts": 20}, 1),
+        ({"starts": 0}, 600),
+        ({"asked": ELASTIC}, 300),  # it had two of its four workers on average
+        ({"asked": SIZED}, 300),
+    ],
+    ids=[
+        "as held",
+        "as asked",
+        "paused",
+        "hardly ran",
+        "start unseen",
+        "elastic",
+        "of several sizes",
+    ],
+)
+def test_a_duration_is_what_it_takes_with_all_that_it_asks_for(fields, duration):
+    assert [row.duration_s for row in rows_of([a_past(**fields)])] == [duration]
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"), [(ELASTIC, 4), (SIZED, 8)], ids=["of several workers", "of several sizes"]
+)
+def test_an_elastic_job_takes_what_is_idle_and_is_as_fast_as_that(asked, gpus):
+    nodes = {"nodes": [{"name": "n", "devices": gpus}], "projects": [{"name": "a", "quota": 8}]}
+    today = Today.read(nodes)
+    setting = Setting(
+        nodes=today.nodes, projects=projects_for_core(today.specs), every=1, beyond=PERMILLE
+    )
+    plans: list[tuple[int, int]] = []
+
+    run = simulate(
+        rows_of([a_past(asked=asked)]),
+        "quota",
+        setting,
+        alone={},
+        on_plan=lambda at, plan: plans.append((at, sum(len(d[4]) for d in lines(plan)))),
+    )
+
+    assert plans[0] == (1000, gpus)
+    assert run.results.jct_mean_h == pytest.approx(600 * 2 / gpus / 3600)
+
+
+def test_a_job_of_one_worker_gives_gpus_and_gets_them_back():
+    first = a_past(id="a/sized", asked=SIZED, gpus=4.0, held_s=600.0)
+    second = a_past(
+        id="a/second", submitted=datetime.fromtimestamp(1100, UTC), held_s=100.0, gpus=4.0,
+        asked={"workers": [{"gpus": 4}]},
+    )  # fmt: skip
+    today = Today.read(
+        {"nodes": [{"name": "n", "devices": 8}], "projects": [{"name": "a", "quota": 8}]}
+    )
+    log: Log = []
+
+    setting = Setting(
+        nodes=today.nodes, projects=projects_for_core(today.specs), every=1, beyond=PERMILLE
+    )
+    run = simulate(
+        rows_of([first, second]), "quota", setting, alone={},
+        on_plan=lambda at, plan: log.append((at, lines(plan))),
+    )  # fmt: skip
+
+    resized = [(at, len(line[4])) for at, plan in log for line in plan if line[0] == "resize"]
+    assert [size for _, size in resized] == [4, 8]
+    assert run.results.jobs == 2
+    assert run.results.pauses == 0
+
+
+@pytest.mark.parametrize(
+    ("phases", "name"),
+    [(["allocate"], "quota"), (["allocate", "consolidate"], "quota+consolidate")],
+)
+def test_the_policy_is_the_platforms_own(phases, name):
+    assert Today.read({"policy": {"phases": phases}}).policy_name == name
+
+
+def test_a_platform_that_says_something_new_is_not_understood():
+    with pytest.raises(InvalidRequest, match="colour"):
+        Today.read({"policy": {"colour": "red"}})
+
+
+def told(past: Sequence[PastWorkload], **today: Any) -> list[str]:
+    seen = Today.read({"projects": [{"name": "a", "quota": 8}], **today})
+    known = [one for one in past if one.project == "a"]
+    return list(left_out(past, rows_of(known), seen))[1:]
+
+
+@pytest.mark.parametrize(
+    ("past", "today", "sentence"),
+    [
+        ([a_past(asked={"workers": [{"gpus": 2}]})], {}, None),
+        ([a_past()], {}, "1 job is of before it was written down what is asked for"),
+        ([a_past(project="gone"), a_past(project="gone")], {}, "2 jobs are of projects that are"),
+        ([a_past(asked=ELASTIC)], {}, "1 job is elastic: taken to be as fast as they have GPUs."),
+        ([], {"policy": {"history_weight": 2}}, "The policy's history_weight counts for nothing"),
+        ([], {"nodes": [{"name": "n7", "schedulable": False}]}, "taken to have worked: n7."),
+        ([], {"nodes": [{"name": "n", "devices": 2, "broken_devices": [1]}]}, "to have worked: n."),
+    ],
+    ids=["all", "request", "project", "elastic", "history_weight", "closed", "broken"],
+)
+def test_what_is_not_known_is_said(past, today, sentence):
+    said = told(past, **today)
+
+    assert len(said) == (sentence is not None)
+    assert all(sentence in one for one in said)

@@ -1,0 +1,68 @@
+"""The map on the spawn form: what is free of each GPU now."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.api.schemas import DeviceView, NodeView
+from runai.spawner.form import Offer, ProjectChoices, render
+from runai.spawner.free_map import FreeMap, free_map
+
+
+def node(*allocated: float | None, name: str = "box") -> NodeView:
+    """Return a machine by what of each device is allocated; None: taken out."""
+    return NodeView(
+        name=name,
+        devices=[
+            DeviceView(
+                device=number,
+                uuid=f"GPU-{number}",
+                name="A",
+                memory_mib=16384,
+                simulated=False,
+                healthy=part is not None,
+                allocated=part or 0,
+            )
+            for number, part in enumerate(allocated)
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        pytest.param([node(1, 0.5, 0)], "1.5 of 3 GPUs free now, 1 of them whole", id="mixed"),
+        pytest.param([node(1, 1)], "0 of 2 GPUs free now", id="full"),
+        pytest.param([node(0, 0)], "2 of 2 GPUs free now", id="empty"),
+        pytest.param([node(None, 0)], "1 of 2 GPUs free now, 1 of them whole", id="one taken out"),
+        pytest.param(
+            [node(0), node(1, name="b")], "1 of 2 GPUs free now, 1 of them whole", id="two"
+        ),
+        pytest.param([], "", id="no GPUs"),
+    ],
+)
+def test_what_is_free_is_said_in_a_sentence(nodes, words):
+    assert free_map(nodes).words == words
+
+
+def test_each_device_is_drawn_and_read_out():
+    [drawn] = free_map([node(0.25, 1, None)]).nodes
+
+    assert list(drawn.taken) == [0.25, 1, None]
+    assert drawn.words == "box, GPU 0: 0.75 free; GPU 1: 0 free; GPU 2: taken out"
+
+
+def test_of_a_large_cluster_only_the_sentence_is_left():
+    drawn = free_map([node(*[0.0] * 65)])
+
+    assert drawn.words == "65 of 65 GPUs free now"
+    assert not drawn.nodes
+
+
+def test_the_form_shows_it_once():
+    offer = Offer([ProjectChoices("nlp", ""), ProjectChoices("cv", "")], free_map([node(0.5, 0)]))
+    html = render(offer.projects, free=offer.free, last={})
+
+    assert html.count('id="runai-free"') == 1
+    assert 'aria-label="box, GPU 0: 0.5 free; GPU 1: 1 free"' in html
+    assert 'id="runai-free"' not in render(offer.projects, free=FreeMap(), last={})

@@ -1,0 +1,102 @@
+"""One start of one worker by a real supervisor, with the handles that tests need."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from runai.hub_service.clusters.local.attempt import Attempt, Instructions
+from runai.hub_service.clusters.row import Ending
+
+
+class Start:
+    """One attempt; `one_start` kills in the end whatever of it is left."""
+
+    def __init__(self, path: Path) -> None:
+        self.attempt = Attempt(path)
+        self.path = path
+        self.pid = 0
+        self.search_path = f"{os.environ['PATH']}:{path}"
+        """Ours by its last folder: whatever carries it has come from here."""
+
+    def __call__(
+        self, *command: str, environment: dict[str, str] | None = None, **told: Any
+    ) -> Start:
+        """Start a command and return when it runs, or could not start."""
+        everything: dict[str, Any] = {"workdir": "/tmp", "grace_seconds": 30} | told
+        environment = {"PATH": self.search_path, **(environment or {})}
+        self.pid, status = self.attempt.launch(Instructions(command, **everything), environment)
+        os.read(status, 1)
+        os.close(status)
+        return self
+
+    def python(self, program: str, **told: Any) -> Start:
+        """Start a Python program, and wait until it has printed "ready"."""
+        self(sys.executable, "-I", "-S", "-u", "-c", program, **told)
+        return self
+
+    @property
+    def supervisor(self) -> psutil.Process:
+        """Return the supervisor itself; `pid` is its parent, the witness."""
+        told = json.loads((self.path / "supervisor.json").read_text())
+        return psutil.Process(told["pid"])
+
+    @property
+    def worker(self) -> psutil.Process:
+        """Return the worker's process."""
+        process = self.attempt.process()
+        assert process is not None
+        return psutil.Process(process.pid)
+
+    def stop(self) -> None:
+        """Tell the supervisor to stop the worker."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def ending(self) -> Ending:
+        """Wait for the supervisor, and return what it says."""
+        os.waitpid(self.pid, 0)
+        ending = self.attempt.ending()
+        assert ending is not None
+        return ending
+
+    def exit_file(self) -> dict[str, Any]:
+        """Return all that is in exit.json."""
+        content: dict[str, Any] = json.loads((self.path / "exit.json").read_text())
+        return content
+
+    def output(self) -> str:
+        """Return what the worker wrote."""
+        return "".join(path.read_text() for path in sorted(self.path.glob("log-*.txt")))
+
+    def printed(self, word: str) -> bool:
+        """Tell whether the worker has printed a word."""
+        return word in self.output()
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Tell whether a process has ended; it stays a zombie until its parent asks."""
+    return process.status() == psutil.STATUS_ZOMBIE
+
+
+@contextmanager
+def one_start(path: Path) -> Generator[Start]:
+    """Have one start in a directory, and leave nothing of it."""
+    started = Start(path)
+    yield started
+    if started.attempt.begun():
+        with suppress(psutil.NoSuchProcess):
+            started.supervisor.kill()
+    if started.pid and psutil.pid_exists(started.pid):
+        os.kill(started.pid, signal.SIGKILL)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("PATH") == started.search_path:
+                process.kill()

@@ -1,0 +1,207 @@
+"""A real JupyterHub that runs the service as it does in production, for tests of who is who.
+
+Users come into being when a token is made for them; nel is in the group nlp-people, root is an
+admin. Named services: tester (an admin's rights), reader (those of our service), and one that
+bears the name of the user ana.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ports import free_port
+from waiting import eventually
+
+__all__ = [
+    "HUB_TOKEN",
+    "IMPOSTOR",
+    "NODE",
+    "NODE_TOKEN",
+    "OPEN",
+    "PASSWORD",
+    "READER",
+    "ROOT",
+    "SUBMIT",
+    "Hub",
+    "log_in",
+    "login_cookies",
+    "users_hub",
+]
+
+PASSWORD = "a-password-of-the-tests"
+HUB_TOKEN = "hub-secret"
+NODE_TOKEN = "token-of-the-node-of-the-tests"
+NODE = socket.gethostname()
+TESTER = "token-of-the-tester"
+READER = "token-with-the-rights-of-the-service"
+IMPOSTOR = "token-of-the-service-named-ana"
+OPEN = "access:services!service=runai"
+SUBMIT = "custom:runai:submit"
+ROOT = "/services/runai/"
+
+CONFIG = """
+import sys
+from jupyterhub.services.service import Service
+c.JupyterHub.bind_url = "http://127.0.0.1:{port}/"
+c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub_port}"
+c.JupyterHub.proxy_class = "runai-embedded"
+c.JupyterHub.allow_named_servers = True
+c.JupyterHub.db_url = "sqlite:///{data}/jupyterhub.sqlite"
+# Whoever finds it locked is told at once, not after five seconds.
+c.JupyterHub.db_kwargs = {{"connect_args": {{"check_same_thread": False, "timeout": 0.1}}}}
+c.JupyterHub.cookie_secret_file = "{data}/cookie_secret"
+c.JupyterHub.pid_file = ""
+c.JupyterHub.authenticator_class = "dummy"
+c.DummyAuthenticator.password = "{password}"
+c.Authenticator.allow_all = True
+c.JupyterHub.spawner_class = "simple"
+c.SimpleLocalProcessSpawner.home_dir_template = "{data}/{{username}}"
+c.Spawner.cmd = ["sleep", "600"]
+c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
+c.Authenticator.admin_users = {{"root"}}
+c.JupyterHub.load_groups = {{"nlp-people": {{"users": ["nel"]}}}}
+c.JupyterHub.services = [
+    {{
+        "name": "runai",
+        "url": "http://127.0.0.1:{service_port}",
+        "command": [sys.executable, "-P", "-m", "runai.hub_service"],
+        "oauth_no_confirm": True,
+        "oauth_client_allowed_scopes": ["{open}", "{submit}"],
+        "environment": {{
+            "RUNAI_DATA_DIR": "{data}",
+            "RUNAI_HUB_TOKEN": "{hub_token}",
+            "RUNAI_AGENT_TOKEN": "{node_token}",
+            "RUNAI_SIMULATE": "2",
+            "RUNAI_PROJECTS": "{data}/projects.yaml",
+        }},
+    }},
+    {{"name": "tester", "api_token": "{tester}"}},
+    {{"name": "reader", "api_token": "{reader}"}},
+    {{"name": "ana", "api_token": "{impostor}"}},
+]
+if "timeout" in Service.class_trait_names():  # a busy machine imports for half a minute
+    c.JupyterHub.services[0]["timeout"] = 180
+c.JupyterHub.custom_scopes = {{"{submit}": {{"description": "Submit."}}}}
+c.JupyterHub.load_roles = [
+    {{"name": "user", "scopes": ["self", "{open}", "{submit}"]}},
+    {{
+        "name": "tester",
+        "services": ["tester"],
+        "scopes": ["admin:users", "admin:servers", "admin:groups", "tokens"],
+    }},
+    {{"name": "impostor", "services": ["ana"], "scopes": ["{open}", "{submit}"]}},
+    {{
+        "name": "runai",
+        "services": ["runai", "reader"],
+        "scopes": ["list:users", "read:users:groups", "read:roles:users", "read:servers",
+            "read:groups"],
+    }},
+]
+"""
+
+PROJECTS = """
+projects:
+  vision:
+    quota: 1
+    members: [ana]
+  nlp:
+    quota: 1
+    groups: [nlp-people]
+"""
+
+
+@dataclass
+class Hub:
+    url: str
+    data: Path
+
+    @property
+    def admin(self) -> httpx.Client:
+        return httpx.Client(
+            base_url=self.url, headers={"Authorization": f"token {TESTER}"}, timeout=60
+        )
+
+    def token(self, user: str, *scopes: str) -> str:
+        with self.admin as http:
+            http.post(f"/hub/api/users/{user}")
+            reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
+            return str(reply.json()["token"])
+
+    def ask(self, token: str, path: str, method: str = "GET", **request: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=self.url, headers=headers, timeout=30) as http:
+            return http.request(method, f"{ROOT}{path}", **request)
+
+
+@contextmanager
+def users_hub(data: Path, projects: str = PROJECTS) -> Iterator[Hub]:
+    """Run a hub while the block runs."""
+    port = free_port()
+    (data / "projects.yaml").write_text(projects)
+    (data / "config.py").write_text(
+        CONFIG.format(
+            port=port,
+            hub_port=free_port(),
+            service_port=free_port(),
+            data=data,
+            password=PASSWORD,
+            tester=TESTER,
+            impostor=IMPOSTOR,
+            reader=READER,
+            open=OPEN,
+            submit=SUBMIT,
+            hub_token=HUB_TOKEN,
+            node_token=NODE_TOKEN,
+        )
+    )
+    with (data / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "jupyterhub", "-f", str(data / "config.py")],
+            cwd=data,
+            stdout=log,
+            stderr=log,
+            env={k: v for k, v in os.environ.items() if not k.startswith("JUPYTERHUB")},
+        )
+    try:
+        eventually(lambda: _answers(f"http://127.0.0.1:{port}{ROOT}health", process), within=180)
+        yield Hub(f"http://127.0.0.1:{port}", data)
+    except AssertionError:
+        print((data / "log").read_text())
+        raise
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(90)
+
+
+def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None
+    try:
+        return httpx.get(url, timeout=60).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
+
+
+def log_in(browser: httpx.Client, name: str = "ana") -> httpx.Response:
+    """Open the page, as a browser does: it leads to the hub's form and back."""
+    form = browser.get(ROOT)
+    assert form.url.path == "/hub/login"
+    xsrf = re.search(r'name="_xsrf" value="([^"]+)"', form.text)
+    assert xsrf is not None
+    fields = {"username": name, "password": PASSWORD, "_xsrf": xsrf[1]}
+    return browser.post(str(form.url), data=fields)
+
+
+def login_cookies(browser: httpx.Client) -> dict[str, Any]:
+    return {c.name: c for c in browser.cookies.jar if c.path == ROOT}

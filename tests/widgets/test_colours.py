@@ -1,0 +1,127 @@
+"""Colours that mean different things are told apart by everybody's eyes, in both themes.
+
+How colour-blind eyes see is computed: Machado, Oliveira, Fernandes 2009 ("A Physiologically-based
+Model for Simulation of Color Vision Deficiency"), complete deficiencies, on linear sRGB. How far
+apart two colours look is their distance in CIELAB (CIE76): about 2.3 is just noticed.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from math import dist
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "hub_service/api/pages/page.css").read_text(encoding="utf-8")
+PANEL = (ROOT / "widgets/panel.css").read_text(encoding="utf-8")
+
+EYES = {
+    "usual": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red (protanopia)": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "no green (deuteranopia)": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "no blue (tritanopia)": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+APART = 15.0
+"""Six times what is just noticed."""
+CONTRAST = 3.0
+"""Of what is drawn against what is behind it: WCAG 2.2, success criterion 1.4.11."""
+
+TOGETHER = {
+    "page: bars": (PAGE, ("build", "train", "over")),
+    "page: devices": (PAGE, ("build", "train", "other")),
+    "page: chart": (PAGE, ("train", "over")),
+    "page: lives": (PAGE, ("train", "build", "over", "empty")),
+    "panel: bars": (PANEL, ("sessions", "jobs", "over")),
+    "panel: chart": (PANEL, ("jobs", "utilized")),
+}
+"""Colours that stand side by side and mean different things."""
+
+Rgb = tuple[float, float, float]
+
+
+def themes(style: str) -> dict[str, dict[str, str]]:
+    """Return the colours by their names, of light and of dark."""
+    found = re.findall(r"--(?:runai-)?([a-z]+): (#[0-9a-f]{3,6})[; ]", style)
+    names = [name for name, _ in found]
+    second = next(at for at, name in enumerate(names) if name in names[:at])
+    return {"light": dict(found[:second]), "dark": dict(found[second:])}
+
+
+def linear(colour: str) -> Rgb:
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return red, green, blue
+
+
+def seen(colour: Rgb, eyes: str) -> Rgb:
+    red, green, blue = (
+        min(1.0, max(0.0, sum(weight * part for weight, part in zip(row, colour, strict=True))))
+        for row in EYES[eyes]
+    )
+    return red, green, blue
+
+
+def lab(colour: Rgb) -> Rgb:
+    """Return a linear sRGB colour in CIELAB, D65."""
+    red, green, blue = colour
+    x = (0.4124564 * red + 0.3575761 * green + 0.1804375 * blue) / 0.95047
+    y = 0.2126729 * red + 0.7151522 * green + 0.0721750 * blue
+    z = (0.0193339 * red + 0.1191920 * green + 0.9503041 * blue) / 1.08883
+    fx, fy, fz = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
+
+
+def luminance(colour: str) -> float:
+    red, green, blue = linear(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("eyes", EYES)
+@pytest.mark.parametrize("where", TOGETHER)
+def test_what_means_different_things_looks_different(where, eyes, theme):
+    style, names = TOGETHER[where]
+    colours = themes(style)[theme]
+    distances = {
+        pair: round(dist(*(lab(seen(linear(colours[name]), eyes)) for name in pair)), 1)
+        for pair in combinations(names, 2)
+    }
+
+    assert {pair: apart for pair, apart in distances.items() if apart < APART} == {}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["build", "train", "over", "other", "soft", "bad", "good"])
+def test_what_is_drawn_on_the_page_stands_out_from_its_card(name, theme):
+    colours = {"card": "#ffffff"} | themes(PAGE)[theme]
+    light, dark = sorted((luminance(colours[name]), luminance(colours["card"])), reverse=True)
+
+    assert (light + 0.05) / (dark + 0.05) >= CONTRAST
+
+
+def test_the_simulation_does_what_is_published():
+    # A deuteranope takes pure red and a certain olive for the same; usual eyes never do.
+    red, olive = linear("#ff0000"), linear("#a39000")
+
+    assert dist(lab(seen(red, "usual")), lab(seen(olive, "usual"))) > 80
+    assert dist(
+        lab(seen(red, "no green (deuteranopia)")), lab(seen(olive, "no green (deuteranopia)"))
+    ) < 0.3 * dist(lab(red), lab(olive))
+    for eyes in EYES:
+        assert seen((1, 1, 1), eyes) == pytest.approx((1, 1, 1), abs=1e-3)
