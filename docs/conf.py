@@ -16,6 +16,7 @@ exclude_patterns = ["_build"]
 highlight_language = "none"
 
 html_theme = "furo"
+html_static_path = ["_static"]
 html_title = "jupyter-runai"
 html_show_sourcelink = False
 html_copy_source = False

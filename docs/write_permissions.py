@@ -1,0 +1,81 @@
+"""Write docs/permissions.md from the table that the tests are made of (tests/authz.yaml).
+
+`make docs` runs it; `tests/meta/test_docs.py` holds the page to the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from authz import ROWS, TABLE, expected  # noqa: E402  found by the line above
+
+PAGE = Path(__file__).with_name("permissions.md")
+
+COLUMNS = {
+    "owner": "owner",
+    "member": "member",
+    "project admin": "project admin",
+    "admin": "hub admin",
+    "reader": "token that only reads",
+    "outsider": "other user",
+    "service": "service",
+    "hub": "hub",
+    "agent": "node agent",
+    "worker": "worker pod",
+    "nobody": "anonymous",
+}
+WORDS = {
+    "let in": "✓",
+    "403": "–",  # noqa: RUF001  a dash where nothing is
+    "404": "hidden",
+    "400": "asked more",
+    "401": "–",  # noqa: RUF001  the same
+    "sent to the login": "login",
+}
+
+
+def page() -> str:
+    """Return the page with both tables between their marks; all else is written by hand."""
+    text = PAGE.read_text(encoding="utf-8")
+    for mark, lines in (("table", _table()), ("rest", _rest())):
+        before, start, rest = text.partition(f"<!-- {mark} -->\n")
+        _, end, after = rest.partition(f"<!-- end {mark} -->")
+        text = before + start + "\n".join(lines) + "\n" + end + after
+    return text
+
+
+def _table() -> Iterator[str]:
+    yield f"| to | by | {' | '.join(COLUMNS.values())} |"
+    yield f"|---|---|{':-:|' * len(COLUMNS)}"
+    for row in ROWS:
+        cells = [WORDS[expected(row, role)] for role in COLUMNS]
+        yield f"| {_thing(row)}{row['what']} | {_by(row)} | {' | '.join(cells)} |"
+
+
+def _thing(row: dict[str, Any]) -> str:
+    """Say of what, where the words say `it` or `one`."""
+    path = row["route"].partition(" ")[2]
+    if "workloads/{project}" in path and path.startswith("/api"):
+        return "a workload: "
+    return "a project: " if path.startswith("/api/v1/projects/") else ""
+
+
+def _by(row: dict[str, Any]) -> str:
+    # A hub's own places stand for names.
+    named = [each.replace("{node}", "NODE") for each in row.get("by", ())]
+    return "<br>".join(f"`{each}`" for each in [row["route"], *named])
+
+
+def _rest() -> Iterator[str]:
+    for name in TABLE["asks_nothing"]:
+        yield f"- `{name}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,176 @@
+"""Write docs/_static/play_data.js: one story under several rules, as the scheduler decides it.
+
+`make docs` runs it; `tests/meta/test_docs.py` holds the file to the code. The story is played on a
+cluster of rows in virtual time, by the platform's own controller; docs/_static/play.js shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.records import (
+    HistoryEvent,
+    ProjectSpec,
+    WorkloadRecord,
+    WorkloadSpec,
+)
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.controller import Controller
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.quantity import milli_gpus
+
+WRITTEN = Path(__file__).parent / "_static" / "play_data.js"
+GPUS, STEP_S, MINUTE = 5, 30, 60
+LAST_MINUTE = 120
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Somebody asks for something, and how long it works."""
+
+    minute: int
+    spec: WorkloadSpec
+    minutes: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How it stands from some minute on, and what has just happened."""
+
+    minute: float
+    devices: list[list[tuple[str, float]]]
+    """Who holds how much of each GPU."""
+    jobs: list[tuple[str, str, str]]
+    """Name, state, and why it waits."""
+    news: list[str]
+
+
+def session(user: str, project: str, minute: int) -> Submission:
+    """Return half a GPU for a notebook, for the whole time."""
+    spec = WorkloadSpec(
+        project, f"notebook-{user}", user, "session", ("lab",), gpus=milli_gpus(0.5),
+        preemptible=False, priority=100,
+    )  # fmt: skip
+    return Submission(minute, spec, 10 * LAST_MINUTE)
+
+
+def job(name: str, user: str, project: str, minute: int, minutes: int) -> Submission:
+    """Return a training of one GPU."""
+    return Submission(
+        minute, WorkloadSpec(project, name, user, "job", ("train",), gpus=milli_gpus(1)), minutes
+    )
+
+
+STORY = [
+    session("bob", "vision", 0),
+    *(job(f"bob-{n}", "bob", "vision", 2, 25) for n in range(1, 7)),
+    session("patty", "nlp", 8),
+    *(job(f"patty-{n}", "patty", "nlp", 14, 20) for n in range(1, 3)),
+    job("patty-3", "patty", "nlp", 40, 15),
+]
+EVEN = (
+    ProjectSpec("vision", quota=milli_gpus(2.5), members=("bob",)),
+    ProjectSpec("nlp", quota=milli_gpus(2.5), members=("patty",)),
+)
+RULES: dict[str, tuple[ProjectSpec, ...]] = {
+    "guaranteed quotas: 2.5 and 2.5": EVEN,
+    "private parts: nobody lends": tuple(replace(p, limit=p.quota) for p in EVEN),
+    "a larger quota for vision: 4 and 1": (
+        replace(EVEN[0], quota=milli_gpus(4)), replace(EVEN[1], quota=milli_gpus(1)),
+    ),
+    "nobody is paused in their first 20 minutes": tuple(
+        replace(p, min_runtime=20 * MINUTE) for p in EVEN
+    ),
+}  # fmt: skip
+
+
+async def played(projects: tuple[ProjectSpec, ...]) -> list[Moment]:
+    """Play the story until all jobs have ended; a moment for each change."""
+    now = [0.0]
+    devices = [Device(n, f"SIM-{n}", "GPU", 16_000, simulated=True) for n in range(GPUS)]
+    cluster = SimulatedCluster({"machine": devices}, clock=lambda: now[0])
+    controller = Controller(cluster, decide)
+    for project in projects:
+        await cluster.put_project(project)
+    left = {s.spec.id: s.minutes * MINUTE for s in STORY}
+    told: dict[str, int] = {}
+    moments: list[Moment] = []
+    for at in range(0, LAST_MINUTE * MINUTE, STEP_S):
+        now[0] = float(at)
+        await cluster.submit([s.spec for s in STORY if s.minute * MINUTE == at])
+        for record in await cluster.workloads():
+            if record.state == "stopping":
+                cluster.complete(record.id, 143)
+            elif record.state == "running":
+                left[record.id] -= STEP_S
+                if left[record.id] <= 0:
+                    cluster.complete(record.id)
+        for _ in range(3):  # what was freed is given out in the same instant
+            await controller.cycle()
+        moment = await _moment(cluster, at / MINUTE, told)
+        if moment.news or not moments:
+            moments.append(moment)
+        if at > 40 * MINUTE and all(r.state.finished for r in await _jobs(cluster)):
+            break
+    return moments
+
+
+async def _jobs(cluster: SimulatedCluster) -> list[WorkloadRecord]:
+    return [record for record in await cluster.workloads() if record.spec.kind == "job"]
+
+
+TOLD = {"queued": "waits", "starting": "", "stopping": "is paused", "succeeded": "is done"}
+
+
+async def _moment(cluster: SimulatedCluster, minute: float, told: dict[str, int]) -> Moment:
+    held: list[list[tuple[str, float]]] = [[] for _ in range(GPUS)]
+    jobs: list[tuple[str, str, str]] = []
+    news: list[str] = []
+    for record in await cluster.workloads():
+        for worker in record.workers:
+            # What is reserved is still somebody else's.
+            for share in () if worker.state == "reserved" else worker.devices:
+                held[share.device].append((record.spec.name, share.gpus / 1000))
+        waits = record.state in {"queued", "paused"}
+        jobs.append(
+            (
+                record.spec.name,
+                record.state.value,
+                record.reason.text if waits and record.reason else "",
+            )
+        )
+        lines = await cluster.history(record.id)
+        fresh = lines[told.get(record.id, 0) :]
+        told[record.id] = len(lines)
+        starts = any(line.kind == "starting" for line in fresh)
+        news += [
+            _said(record.spec.name, line)
+            for line in fresh
+            if line.kind in TOLD and not (starts and line.kind == "queued")
+        ]
+    return Moment(minute, held, jobs, news)
+
+
+def _said(name: str, line: HistoryEvent) -> str:
+    if line.kind == "starting":
+        return f"{name} {line.text.replace(' on machine', ' on')}"
+    return f"{name} {TOLD[line.kind]}{f': {line.text}' if line.kind == 'stopping' else ''}"
+
+
+def text() -> str:
+    """Return the file's text."""
+    stories = {name: asyncio.run(played(projects)) for name, projects in RULES.items()}
+    data = {
+        "projects": {s.spec.name: s.spec.project for s in STORY},
+        "rules": {name: [asdict(moment) for moment in story] for name, story in stories.items()},
+    }
+    written = json.dumps(data, separators=(",", ":"))
+    return f"// Made by docs/write_play.py: do not edit.\nwindow.runaiPlay = {written};\n"
+
+
+if __name__ == "__main__":
+    WRITTEN.write_text(text(), encoding="utf-8")
