@@ -8,7 +8,10 @@ its own (real etcd, API server and controller manager; kwok plays the nodes), al
     stream    pods of one GPU each are made as fast as the API server takes them
     gangs     Indexed Jobs of 16; ours starts each whole or not at all, kube-scheduler pod by pod
     backlog   as many pods again as a fifth of the stream, made while the scheduler is stopped
-    reclaim   (ours) a project comes for 64 GPUs of its quota, which another has lent
+    reclaim   (ours) a project comes for 64 GPUs of its quota, which another has borrowed; once
+              when all is quiet, and once in the very moment in which the last pod was bound, while
+              the nodes bring hundreds up and Events are told. Decided: when `decide` had returned,
+              as the scheduler's log says; told: when a watch shows that a victim is to go
 
 A pod is bound when a watch shows it; "submitted" is when the API server had answered its creation
 (pods of Jobs: when the Job's was). Needs `tests/control_plane/build` and, for the baseline,
@@ -25,6 +28,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Self
@@ -35,7 +39,7 @@ from machine import measured
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from scale.contenders import OURS, THEIRS, requests, running  # noqa: E402
+from scale.contenders import OURS, THEIRS, decided, requests, running  # noqa: E402
 from scale.crowd import Crowd  # noqa: E402
 
 from control_plane.lab import installed  # noqa: E402
@@ -147,23 +151,39 @@ async def backlog(
     return {"bound_per_s": round(pods / (max(crowd.bound[n] for n in bodies) - began), 1)}
 
 
-async def reclaim(crowd: Crowd, free: int) -> dict[str, float]:
-    """Lend all that is left, then come for a quota."""
+async def borrow(crowd: Crowd, free: int) -> None:
+    """Let a project without a quota take all that is left."""
     await crowd.make({"lent": training(OURS, "lent", free, gang=False)}, "jobs")
 
     def lent() -> int:
         return sum(crowd.of_job[name] == "lent" for name in crowd.bound)
 
     await crowd.until(lambda: lent() >= free)
-    bodies = {f"owner-{n}": pod(f"owner-{n}", 1, project="owner") for n in range(CLAIM)}
+
+
+async def reclaim(crowd: Crowd, owner: str, log: Path) -> dict[str, float]:
+    """Come for a quota that another project has borrowed.
+
+    Decided is when `decide` has returned with the first victims, and with as many as are needed:
+    the owner's pods are made one after the other, so there are several plans.
+    """
+    bodies = {f"{owner}-{n}": pod(f"{owner}-{n}", 1, project=owner) for n in range(CLAIM)}
     for body in bodies.values():
         body["metadata"]["labels"]["runai/kind"] = "build"
-    await crowd.make(bodies, "pods")
+    began = time.monotonic()
+    made = await crowd.make(bodies, "pods")
     await crowd.until(lambda: crowd.bound.keys() >= bodies.keys())
-    seen = [crowd.seen[name] for name in bodies]
-    gone = sorted(at for at in crowd.leaving.values() if at > min(seen))
+    # The scheduler's watch may be told before ours, and the answer may come before both.
+    seen = [min(crowd.seen[name], made[name]) for name in bodies]
+    gone = sorted(at for at in crowd.leaving.values() if at > began)
+    plans = [(at, kinds["stop"]) for at, kinds in decided(log) if at > began and "stop" in kinds]
+    stopped = accumulate(stops for _at, stops in plans)
+    enough = next(at for (at, _), n in zip(plans, stopped, strict=True) if n >= CLAIM)
     return {
         "victims": len(gone),
+        "plans": len(plans),
+        "first_decided_after_first_seen_s": round(plans[0][0] - min(seen), 3),
+        "all_decided_after_last_seen_s": round(enough - max(seen), 3),
         "first_told_after_first_seen_s": round(gone[0] - min(seen), 3),
         "all_told_after_last_seen_s": round(gone[-1] - max(seen), 3),
         "all_bound_after_last_seen_s": round(
@@ -185,10 +205,11 @@ async def measure(plane: ControlPlane, scheduler: str, size: argparse.Namespace)
     """Measure one of the schedulers on a control plane of its own."""
     late = size.pods // 5
     enough = size.nodes * GPUS
-    assert enough >= size.pods + late + size.gangs * GANG + CLAIM, "too few nodes"
+    assert enough >= size.pods + late + size.gangs * GANG + 2 * CLAIM, "too few nodes"
     add_project(plane, "crowd", quota=size.pods + late + 1, buildQuota=size.pods + late + 1)
     add_project(plane, "lender", quota=0)
-    add_project(plane, "owner", quota=CLAIM, buildQuota=CLAIM)
+    for owner in ("owner", "first-owner"):
+        add_project(plane, owner, quota=CLAIM, buildQuota=CLAIM)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         async with await Api.connect(str(plane.kubeconfig)) as api:
@@ -213,7 +234,11 @@ async def measure(plane: ControlPlane, scheduler: str, size: argparse.Namespace)
                     )
                     found["cpu_ms_per_pod"] = round(1000 * (memory.cpu_s() - cpu_s) / bound, 2)
                     if scheduler == OURS:
-                        found["reclaim"] = await reclaim(crowd, enough - len(crowd.bound))
+                        await borrow(crowd, enough - len(crowd.bound))
+                        log = Path(folder) / "its"
+                        found["reclaim_in_a_rush"] = await reclaim(crowd, "first-owner", log)
+                        await settled(plane, scheduler)
+                        found["reclaim"] = await reclaim(crowd, "owner", log)
                 found["memory_mib"] = memory.most_mib
             watching.cancel()
     return found

@@ -128,7 +128,12 @@ USABLE = """() => document.querySelectorAll('#workloads tr').length >= 500
   && document.querySelector('.uplot canvas') && document.querySelector('.tools:not([hidden])')"""
 
 
-SUSPENDED = "name => document.getElementById(`w:${name}`).innerText.includes('suspended')"
+# What is below the screen is laid out, and so has a text to read, when somebody scrolls to it.
+SUSPENDED = """name => {
+  const row = document.getElementById(`w:${name}`);
+  row.scrollIntoView();
+  return row.innerText.includes('suspended');
+}"""
 
 
 async def visit(

@@ -222,8 +222,10 @@ def ratios(figures: Mapping[str, float], reference: Mapping[str, float]) -> dict
     return {key: round(figures[key] / value, 3) for key, value in reference.items() if value}
 
 
-def measured(philly: Philly, name: str) -> tuple[dict[str, Any], Column, Setting]:
-    """Run a case and give what is written down of it."""
+def measured(
+    philly: Philly, name: str, note: Callable[[dict[str, Any]], None]
+) -> tuple[Column, Setting]:
+    """Run a case; note what is written down of it after each of its seeds."""
     case = CASES[name]
     setting = philly.setting(case)
     timeline = Timeline([p.name for p in setting.projects], philly.settled, philly.until)
@@ -235,32 +237,39 @@ def measured(philly: Philly, name: str) -> tuple[dict[str, Any], Column, Setting
             print(f"  {name}: {ended} of {total} jobs", file=sys.stderr, flush=True)
 
     seeds: list[int | None] = [*range(42, 42 + case.seeds)] or [None]
-    runs = [
-        philly.replay(case, seed, None if seed is not None else timeline, progress)
-        for seed in seeds
-    ]
+    runs: list[Run] = []
+    for seed in seeds:
+        seen = None if seed is not None else timeline
+        runs.append(philly.replay(case, seed, seen, progress))
+        seconds = round(time.perf_counter() - began, 1)
+        sums = summed(runs, REFERENCE.get(name, {}) if philly.until == LAST * DAY else {})
+        note(
+            {
+                "nodes": len(setting.nodes),
+                "load": case.load,
+                **sums,
+                "seeds": seeds[: len(runs)],
+                "seconds": seconds,
+                "commit": commit(),
+            }
+        )
     timeline.close()
+    return Column(title=TITLES.get(name, name), results=runs[0].results, timeline=timeline), setting
+
+
+def summed(runs: Sequence[Run], reference: Mapping[str, float]) -> dict[str, Any]:
+    """Give the means of some runs of a case, how far they lie apart, and the reference's."""
     each = [as_json(run.results) for run in runs]
     figures = {key: round(statistics.mean(one[key] for one in each), 4) for key in each[0]}
     spread = {key: [min(o[key] for o in each), max(o[key] for o in each)] for key in SPREAD}
-    reference = REFERENCE.get(name, {}) if philly.until == LAST * DAY else {}
-    written = {
-        "nodes": len(setting.nodes),
-        "load": case.load,
+    return {
         "figures": figures,
         "baseline": reference,
         "ratio": ratios(figures, reference),
-        "seeds": seeds,
-        "range": spread if case.seeds else {},
+        "range": spread if len(runs) > 1 else {},
         "never_ran": runs[0].never_ran,
-        "seconds": round(time.perf_counter() - began, 1),
-        "commit": commit(),
+        "longest_violation_s": max(run.longest_violation_s for run in runs),
     }
-    return (
-        written,
-        Column(title=TITLES.get(name, name), results=runs[0].results, timeline=timeline),
-        setting,
-    )
 
 
 SPREAD = ("allocated_pct", "wait_mean_h", "jct_mean_h")
@@ -283,11 +292,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     is_whole = asked.days == LAST - FIRST
     columns: dict[str, tuple[Column, Setting]] = {}
     for name in asked.run:
-        written, column, setting = measured(philly, name)
-        columns[name] = column, setting
-        print(name, json.dumps(written, indent=1), flush=True)
-        if is_whole:
-            keep(name, written)
+
+        def note(written: dict[str, Any], name: str = name) -> None:
+            print(name, json.dumps(written, indent=1), flush=True)
+            if is_whole:
+                keep(name, written)
+
+        columns[name] = measured(philly, name, note)
     if is_whole and {"static", "quota"} <= columns.keys():
         setting = columns["quota"][1]
         write_picture(
@@ -300,7 +311,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 ROWS = {
+    "static-strict": "private parts, strictly in order",
     "static": "private parts",
+    "pool-strict": "one pool, strictly in order",
     "pool": "one pool, no quotas",
     "quota": "guaranteed quotas",
     "protected": "the same, jobs protected for their first hour",

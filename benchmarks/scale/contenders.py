@@ -9,8 +9,10 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,22 @@ def running(name: str, plane: ControlPlane, place: Path) -> Iterator[subprocess.
         process.wait()
 
 
+def decided(place: Path) -> list[tuple[float, dict[str, int]]]:
+    """Return ours' plans: when each was made (monotonic seconds), and its decisions by kind.
+
+    That is when `decide` had returned and nothing of the plan was carried out.
+    """
+    plans = []
+    began = time.time() - time.monotonic()
+    for line in (place / "log").read_text().rpartition("\n")[0].splitlines():
+        said = json.loads(line) if line.startswith("{") else {}
+        if said.get("logger") == "runai.controller" and " decided in " in said["message"]:
+            at = datetime.fromisoformat(said["time"]).timestamp() - began
+            kinds = re.findall(r"(\d+) (\w+)", said["message"].partition(": ")[2])
+            plans.append((at, {kind: int(number) for number, kind in kinds}))
+    return plans
+
+
 def requests(plane: ControlPlane, name: str) -> int:
     """Return how many requests of it the API server has begun to answer, watches included."""
     metrics = plane.request("GET", "/metrics")
@@ -54,6 +72,8 @@ def _ours(plane: ControlPlane, place: Path) -> tuple[list[str], dict[str, str]]:
         "RUNAI_DATA_DIR": str(place / "data"),
         "RUNAI_HUB_TOKEN": "of-nobody",
         "JUPYTERHUB_SERVICE_URL": "http://127.0.0.1:0",
+        "RUNAI_LOG_FORMAT": "json",
+        "RUNAI_LOG_LEVEL": "DEBUG",  # it says then what it decides, when it does (`decided`)
     }
     return [sys.executable, "-P", "-m", "runai.hub_service"], environment
 

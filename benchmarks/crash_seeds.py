@@ -1,0 +1,92 @@
+"""Play seeds of real crashes, each on a platform of its own, and keep what came of them.
+
+`python benchmarks/crash_seeds.py --keep` writes `benchmarks/results/faults.json`: what broke how
+often, what was found, and the seconds until the platform was ready again, by what had broken. A
+seed that found something replays alone: `pytest tests/crashes --seed N`.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from machine import ROOT, measured
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from crashes.breakages import hand
+from crashes.story import Told, play
+
+RESULTS = ROOT / "benchmarks/results/faults.json"
+
+
+def played(seed: int) -> Told:
+    """Play one seed; what stops it is a finding like any other."""
+    with tempfile.TemporaryDirectory(prefix="runai-crashes-", ignore_cleanup_errors=True) as place:
+        try:
+            return play(seed, Path(place))
+        except Exception as failed:  # noqa: BLE001  see above
+            return Told(seed, wrong=[f"{type(failed).__name__}: {failed}"[-2000:]])
+
+
+def summary(told: list[Told]) -> dict[str, Any]:
+    """Add up what came of them."""
+    recovered: dict[str, list[float]] = {}
+    for kind, seconds in (fault for one in told for fault in one.faults):
+        recovered.setdefault(kind, []).append(seconds)
+    return {
+        "seeds": len(told),
+        "seeds_with_findings": sum(bool(one.wrong) for one in told),
+        "breakages": sum(map(len, recovered.values())),
+        "jobs_acknowledged": sum(one.acknowledged for one in told),
+        "times_refused": sum(one.refused for one in told),
+        "looks_at_what_is_stored": sum(one.looks for one in told),
+        "ready_again_after_s": {
+            kind: {
+                "times": len(seconds),
+                "mean": round(statistics.fmean(seconds), 2),
+                "worst": round(max(seconds), 2),
+            }
+            for kind, seconds in sorted(recovered.items())
+        },
+    }
+
+
+def main() -> int:
+    """Play them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=24 * 60)
+    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/faults.json")
+    asked = parser.parse_args()
+    about, began, told = measured(), time.perf_counter(), []
+    for seed in range(asked.first, asked.first + asked.seeds):
+        one = played(seed)
+        told.append(one)
+        print(f"seed {seed}: {one.wrong or 'nothing'}; {one.faults}", file=sys.stderr, flush=True)
+        if len(one.faults) < len(hand(seed)) and not one.wrong:
+            one.wrong.append("not all of its hand was played")
+        if time.perf_counter() - began > 60 * asked.minutes:
+            break
+    result = {
+        "what": "a real platform of five simulated GPUs, five breakages a seed",
+        **about,
+        "first_seed": asked.first,
+        **summary(told),
+        "took_s": round(time.perf_counter() - began, 1),
+    }
+    print(json.dumps(result, indent=2))
+    if asked.keep:
+        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        kept["real_crashes"] = result
+        RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
+    return int(any(one.wrong for one in told))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Play hours of faults in virtual time, many seeds, and keep what came of them.
+
+`python benchmarks/fault_hours.py --keep` writes `benchmarks/results/faults.json`; a seed that
+found something is printed with its sentences and replays alone: `pytest tests/faults --seed N`.
+With `--minutes` it ends by itself, and says of how many seeds its figures are; `--first` goes on
+where another run has ended, and is kept beside it.
+"""
+
+import argparse
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from machine import ROOT, measured
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+RESULTS = ROOT / "benchmarks/results/faults.json"
+
+
+def play(seed: int) -> dict[str, Any]:
+    """Play one seed."""
+    from faults.hour import Hour  # noqa: PLC0415  after the path is set, in each process
+
+    logging.disable(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="runai-faults-") as place:
+        try:
+            told = Hour(seed, Path(place)).tell()
+        except BaseException as failed:  # noqa: BLE001  a finding like any other
+            return {"seed": seed, "wrong": [f"{type(failed).__name__}: {failed}"[:300]]}
+    return {
+        "seed": seed,
+        "wrong": told.wrong,
+        "crashes": told.crashes,
+        "faults": told.faults,
+        "acknowledged": told.acknowledged,
+        "recovered_s": told.recovered_s,
+    }
+
+
+def main() -> int:
+    """Play them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=24 * 60)
+    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/faults.json")
+    asked = parser.parse_args()
+    about, began = measured(), time.perf_counter()
+    seeds = range(asked.first, asked.first + asked.seeds)
+    told = []
+    with ProcessPoolExecutor(asked.processes) as pool:
+        for one in pool.map(play, seeds):
+            told.append(one)
+            print(f"seed {one['seed']}: {one['wrong'] or 'nothing'}", file=sys.stderr, flush=True)
+            if time.perf_counter() - began > 60 * asked.minutes:
+                pool.shutdown(cancel_futures=True)
+                break
+    bad = {one["seed"]: one["wrong"] for one in told if one["wrong"]}
+    good = [one for one in told if "crashes" in one]
+    faults: Counter[str] = Counter()
+    for one in good:
+        faults.update(one["faults"])
+    recovered = [seconds for one in good for seconds in one["recovered_s"]]
+    result = {
+        "what": "hours of faults in virtual time: the real cluster, controller, tending, stores",
+        **about,
+        "first_seed": asked.first,
+        "seeds": len(told),
+        "seeds_with_findings": len(bad),
+        "lives_ended_early": sum(one["crashes"] for one in good),
+        "faults": dict(sorted(faults.items())),
+        "jobs_acknowledged": sum(one["acknowledged"] for one in good),
+        "recovered_after_s": {
+            "what": "virtual time from a breakage's end, or the next start, to the next cycle",
+            "breakages": len(recovered),
+            "mean": round(statistics.fmean(recovered), 3) if recovered else None,
+            "worst": round(max(recovered, default=0.0), 3),
+        },
+        "took_s": round(time.perf_counter() - began, 1),
+    }
+    for seed, wrong in bad.items():
+        print(f"seed {seed}: {'; '.join(wrong)}")
+    print(json.dumps(result, indent=2))
+    if asked.keep:
+        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        name = "virtual_hours" if asked.first == 1 else f"virtual_hours_from_{asked.first}"
+        kept[name] = result
+        RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Kill -9 the service, and then the hub, of a running platform; how long until it is ready again?
+
+`python benchmarks/recovery.py` starts a platform of five simulated GPUs, a job on each, and writes
+`benchmarks/results/faults.json`. From the kill to `health/ready` answering 200: the hub's own
+notice and start of its service are in it, and where the hub is killed its start by an operator.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+from machine import ROOT, measured
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from e2e.running import Platform
+from runai.hub_service.api.schemas import SubmitRequest
+
+RESULTS = ROOT / "benchmarks/results/faults.json"
+KILLS = {"service": 10, "hub": 3}
+PATIENCE_S = 120.0
+
+
+def ready_after(platform: Platform, kill: Callable[[], object]) -> float:
+    """Kill, and return the seconds until the platform is ready."""
+    began = time.perf_counter()
+    kill()
+    while time.perf_counter() - began < PATIENCE_S:
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{platform.url}/services/runai/health/ready", timeout=5).is_success:
+                return time.perf_counter() - began
+        time.sleep(0.05)
+    raise TimeoutError
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    about = measured()
+    with tempfile.TemporaryDirectory(prefix="runai-recovery-") as place:
+        platform = Platform(Path(place))
+        platform.start()
+        try:
+            client = platform.client("bob")
+            for _ in range(5):
+                client.submit(SubmitRequest(gpus=1, command=["sleep", "900"], grace_seconds=1))
+            took = {"service": [], "hub": []}
+            for _ in range(KILLS["service"]):
+                victim = platform.service_process()
+                took["service"].append(ready_after(platform, victim.kill))
+            for _ in range(KILLS["hub"]):
+
+                def crash() -> None:
+                    platform.kill()
+                    platform.start()
+
+                took["hub"].append(ready_after(platform, crash))
+            states = {workload.state for workload in client.workloads()}
+        finally:
+            platform.stop()
+    result = {
+        "what": "seconds from kill -9 to health/ready, five jobs running",
+        **about,
+        "jobs_afterwards": sorted(states),
+        **{
+            who: {
+                "kills": len(seconds),
+                "mean_s": round(statistics.fmean(seconds), 2),
+                "worst_s": round(max(seconds), 2),
+            }
+            for who, seconds in took.items()
+        },
+    }
+    print(json.dumps(result, indent=2))
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept["recovery"] = result
+    RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
