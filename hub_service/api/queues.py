@@ -7,7 +7,8 @@ Made by `world`, read by `views`.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import is_
+from itertools import compress
+from operator import is_not
 
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadState
 
@@ -67,7 +68,7 @@ class LastQueues:
 
     def _follow(self, records: Sequence[WorkloadRecord]) -> None:
         before, self._records, last = self._records, records, self._queues
-        changed = [n for n, same in enumerate(map(is_, before, records)) if not same]
+        changed = list(compress(range(len(before)), map(is_not, before, records)))
         changed += range(len(before), len(records))
         projects: set[str] = set()
         users: set[str] = set()

@@ -27,7 +27,7 @@ from runai.hub_service.scheduler.model import (
 )
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, Mib, MilliGpu
 
-__all__ = ["NODE_TYPE_LABEL", "project_for_core", "snapshot", "workload_for_core"]
+__all__ = ["NODE_TYPE_LABEL", "project_for_core", "snapshot", "wants_devices", "workload_for_core"]
 
 NODE_TYPE_LABEL = "runai/node-type"
 
@@ -73,13 +73,18 @@ def workload_for_core(
     record, rules = row.record, rules or ElasticRules()
     if row.resize is not None:
         return for_core_while_resizing(_drawn(row, row.active, rules), row)
-    if record.state in _WANTS_DEVICES and not row.halt:
+    if wants_devices(row):
         shown = [w for w in record.workers if w.state != "finished"]
     else:
         shown = list(row.active)
     if keeps_its_size(record, now, rules):
         shown = list(row.active)
     return _drawn(row, shown, rules) if shown else None
+
+
+def wants_devices(row: Row) -> bool:
+    """Tell whether it asks for devices, or has all it asked for; not what comes to rest."""
+    return row.record.state in _WANTS_DEVICES and not row.halt
 
 
 def _drawn(row: Row, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Workload:

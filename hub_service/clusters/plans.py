@@ -6,8 +6,7 @@ port that a gang meets at, which the cluster picks. Called by `recorded` for `ap
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
-from typing import assert_never
+from typing import assert_never, cast
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, wishes
@@ -46,6 +45,8 @@ class PlanSteps:
         """Begin with the world as it is."""
         self.steps: dict[WorkloadId, Step] = {}
         self.refused: list[Refused] = []
+        self.waits: Sequence[Wait] = ()
+        """Those that end the plan."""
         self._rows = rows
         self._nodes = nodes
         self._now = now
@@ -55,11 +56,13 @@ class PlanSteps:
     def take(self, plan: Plan) -> None:
         """Take the decisions in order; starts of one workload together, and so its stops.
 
+        The waits that end a plan are left to `telling`: thousands, of which nearly all are known.
+
         A move is a stop: the worker goes back to its old place in the queue (R9), and what made
         room for it elsewhere still has that room when it is gone.
         """
-        waits = _trailing_waits(plan.decisions)
-        others = plan.decisions[: len(plan.decisions) - waits]
+        self.waits = _trailing_waits(plan.decisions)
+        others = plan.decisions[: len(plan.decisions) - len(self.waits)]
         for group in _grouped([_stop_of(d) if isinstance(d, Move) else d for d in others]):
             first = group[0]
             row = self._row(first.workload)
@@ -85,30 +88,6 @@ class PlanSteps:
                     raise AssertionError(first)
                 case _:
                     assert_never(first)
-        self._wait_all(plan.decisions[len(others) :])
-
-    def _wait_all(self, waits: Sequence[Decision]) -> None:
-        """Take the waits, which end a plan: thousands, of which nearly all are known.
-
-        The scheduler gives the same object again where it says the same.
-        """
-        steps, known, said = self.steps, self._rows.row, self._rows.said
-        for wait in waits:
-            if said.get(wait.workload) is wait and wait.workload not in steps:
-                continue
-            assert isinstance(wait, Wait)
-            row = known(wait.workload)
-            if row is not None and wait.workload not in steps:
-                if wishes.says(row.record, wait):
-                    said[wait.workload] = wait
-                else:
-                    self._put(row, wishes.waiting(row, wait))
-                continue
-            row = self._row(wait.workload)
-            if row is None:
-                self._refuse(wait.workload, "", f"there is no workload {wait.workload}")
-            else:
-                self._wait(row, wait)
 
     def _wait(self, row: Row, wait: Wait) -> None:
         if not wishes.says(row.record, wait):
@@ -199,9 +178,11 @@ class PlanSteps:
             self._put(row, wishes.reserved(row, index, decision.node, decision.devices))
 
 
-def _trailing_waits(decisions: Sequence[Decision]) -> int:
-    """Count the waits that end a plan."""
-    return sum(1 for _ in takewhile(lambda d: isinstance(d, Wait), reversed(decisions)))
+def _trailing_waits(decisions: Sequence[Decision]) -> Sequence[Wait]:
+    """Return the waits that end a plan."""
+    others = (n for n, d in enumerate(reversed(decisions)) if not isinstance(d, Wait))
+    waits = next(others, len(decisions))
+    return cast("Sequence[Wait]", decisions[len(decisions) - waits :])
 
 
 def _stop_of(move: Move) -> Stop:

@@ -9,6 +9,7 @@ and nothing is half done when a caller is cancelled. Leaves doing to its subclas
 import asyncio
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
@@ -34,6 +35,7 @@ from runai.hub_service.clusters.records import (
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row, Step
 from runai.hub_service.clusters.row_store import Store
 from runai.hub_service.clusters.shelf import Shelf
+from runai.hub_service.clusters.telling import tell
 from runai.hub_service.elastic_messages import Status
 from runai.hub_service.errors import Conflict, NotFound
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
@@ -111,7 +113,13 @@ class RecordedCluster:
         carried = PlanSteps(self._rows, self._nodes, now=self._clock(), free_port=self.free_port)
         carried.take(plan)
         self._keep(carried.steps, quietly=True)
-        return carried.refused
+        nobody = await tell(
+            carried.waits,
+            self._rows,
+            keep=partial(self._keep, quietly=True),
+            announce=partial(self._announce, core=False),
+        )
+        return [*carried.refused, *nobody]
 
     # -- workloads -------------------------------------------------------------------------------
 

@@ -5,6 +5,9 @@ look at all of them. Knows no storage and no rules. Kept by `recorded`.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence, ValuesView
+from dataclasses import dataclass
+from itertools import compress
+from operator import attrgetter, is_not
 
 from runai.hub_service.clusters import lifecycle, picture
 from runai.hub_service.clusters.elastic_state import ElasticRules
@@ -13,10 +16,22 @@ from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, Workl
 from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.scheduler.model import Wait, Workload
 
-__all__ = ["Shelf"]
+__all__ = ["Said", "Shelf"]
 
 FORGOTTEN_AT_ONCE = 5
 """Each is a write to the disk, for which others wait."""
+
+
+_workload = attrgetter("workload")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a plan says of one that waits: its row as it was, and as it is with that."""
+
+    wait: Wait
+    before: Row
+    row: Row
 
 
 class Shelf(MutableMapping[WorkloadId, Row]):
@@ -39,7 +54,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._sized: set[WorkloadId] = set()
         """Elastic ones: what is drawn of them depends on the time, too."""
         self.said: dict[WorkloadId, Wait] = {}
-        """What the last plan said of those that wait, as far as their rows say it: `plans` asks."""
+        """What the last plan said of those that wait, as far as their rows say it."""
         self._finished = Finished(keeping)
         for row in rows:
             self[row.id] = row
@@ -107,6 +122,22 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._told_otherwise[row.id] = None
         self.said.pop(row.id, None)
 
+    def say_all(self, told: Iterable[Said]) -> None:
+        """Put such rows all at once; not those that are others meanwhile, which are told anew."""
+        rows = self._rows
+        still = [said for said in told if rows.get(said.wait.workload) is said.before]
+        rows.update((said.wait.workload, said.row) for said in still)
+        self._told_otherwise.update((said.wait.workload, None) for said in still)
+        self.said.update((said.wait.workload, said.wait) for said in still)
+
+    def unsaid(self, waits: Sequence[Wait]) -> list[Wait]:
+        """Return those that rows may not say: of thousands, few.
+
+        The scheduler gives the same object again where it says the same.
+        """
+        known = map(self.said.get, map(_workload, waits))
+        return list(compress(waits, map(is_not, known, waits)))
+
     # -- what is looked up -----------------------------------------------------------------------
 
     def records(self) -> Sequence[WorkloadRecord]:
@@ -155,9 +186,10 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         found += [due[0]] if due is not None else []
         return min((when for when in found if when is not None), default=None)
 
-    def begun(self) -> Iterator[Row]:
-        """Yield the jobs that were ever started."""
-        return (self._rows[workload] for workload in self._begun)
+    def begun(self, only: Iterable[WorkloadId] | None = None) -> Iterator[Row]:
+        """Yield the jobs that were ever started; `only` of these."""
+        begun = self._begun if only is None else self._begun.intersection(only)
+        return (self._rows[workload] for workload in begun)
 
     def keyed(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return what a user has submitted under a key; nothing without one."""

@@ -1,0 +1,141 @@
+"""Thousands are told their place and why: nobody waits for the last of them, or sees half of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadSpec
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.clusters.telling import AT_A_TIME
+from runai.hub_service.scheduler import Index, decide
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
+PROJECTS = ("nlp", "vision")
+EACH = 2 * AT_A_TIME
+
+
+def jobs(project: str) -> list[WorkloadSpec]:
+    one = MilliGpu(1000)
+    return [
+        WorkloadSpec(project, f"exp-{n}", "ana", "job", ("train",), gpus=one) for n in range(EACH)
+    ]
+
+
+class Moving:
+    """One job of two long queues has ended: the next one starts, and the others move up."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
+        self.turns = 0
+
+    async def begin(self) -> None:
+        for project in PROJECTS:
+            await self.cluster.put_project(ProjectSpec(project, quota=MilliGpu(1000)))
+            await self.cluster.submit(jobs(project))
+        self.index = Index(await self.cluster.observe())
+        await self.cycle()
+        await self.cycle()
+        (runs,) = [r for r in await self.cluster.workloads() if r.holds_devices]
+        self.cluster.complete(runs.id)
+
+    async def cycle(self) -> None:
+        self.index.follow(await self.cluster.observe())
+        await self.cluster.apply(decide(self.index))
+
+    async def cycle_beside(self, act: Callable[[], object]) -> None:
+        """Act in each of the turns that others have while the plan is carried out."""
+        telling = asyncio.ensure_future(self.cycle())
+        await asyncio.sleep(0)
+        while not telling.done():
+            self.turns += 1
+            result = act()
+            if asyncio.iscoroutine(result):
+                await result
+            await asyncio.sleep(0)
+        await telling
+
+    async def places(self) -> dict[str, int | None]:
+        return {record.id: record.position for record in await self.cluster.workloads()}
+
+
+def is_in_order(records: list[WorkloadRecord]) -> bool:
+    """Tell whether nobody stands where somebody else does."""
+    places = Counter((r.spec.project, r.position) for r in records if r.position is not None)
+    return max(places.values()) == 1
+
+
+async def test_others_have_their_turns_and_never_see_two_in_the_same_place():
+    moving = Moving()
+    await moving.begin()
+    before, seen = await moving.places(), []
+
+    async def look() -> None:
+        seen.append(is_in_order(list(await moving.cluster.workloads())))
+
+    await moving.cycle_beside(look)
+
+    moved = [w for w, place in (await moving.places()).items() if place != before[w]]
+    assert len(moved) >= EACH - 2
+    assert len(seen) >= len(moved) // AT_A_TIME - 1
+    assert all(seen)
+    assert is_in_order(list(await moving.cluster.workloads()))
+
+
+async def test_who_is_suspended_or_deleted_meanwhile_stays_so():
+    moving = Moving()
+    await moving.begin()
+    ids = [f"{project}/exp-{n}" for project in PROJECTS for n in (EACH // 2, EACH - 1)]
+
+    async def leave() -> None:
+        if moving.turns == 1:
+            for workload in ids[::2]:
+                await moving.cluster.suspend(workload, by="ana")
+            for workload in ids[1::2]:
+                await moving.cluster.delete(workload, by="ana")
+
+    await moving.cycle_beside(leave)
+
+    places = await moving.places()
+    assert moving.turns >= 1
+    assert [places[workload] for workload in ids[::2]] == [None, None]
+    assert not places.keys() & set(ids[1::2])
+
+
+async def test_who_comes_back_meanwhile_is_told_by_the_next_plan():
+    moving, undisturbed = Moving(), Moving()
+    await moving.begin()
+    await undisturbed.begin()
+
+    async def come_back() -> None:
+        if moving.turns == 1:
+            for project in PROJECTS:
+                await moving.cluster.suspend(f"{project}/exp-{EACH - 1}", by="ana")
+                await moving.cluster.resume(f"{project}/exp-{EACH - 1}", by="ana")
+
+    await moving.cycle_beside(come_back)
+    await moving.cycle()
+    for _ in range(2):
+        await undisturbed.cycle()
+
+    assert await moving.places() == await undisturbed.places()
+
+
+async def test_a_telling_that_was_broken_off_is_made_up_for_by_the_next_plan():
+    moving, undisturbed = Moving(), Moving()
+    await moving.begin()
+    await undisturbed.begin()
+
+    telling = asyncio.ensure_future(moving.cycle())
+    await asyncio.sleep(0)
+    assert not telling.done()
+    telling.cancel()
+    await asyncio.wait({telling})
+    await moving.cycle()
+    for _ in range(2):
+        await undisturbed.cycle()
+
+    assert await moving.places() == await undisturbed.places()
