@@ -43,6 +43,7 @@ from runai.hub_service.running import (
     notifier,
     on_signal,
     run_until,
+    share_the_interpreter,
     url_of,
 )
 from runai.hub_service.scheduler import decide
@@ -62,6 +63,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
         RunaiError: it cannot start; the sentence says why.
     """
     collect_seldom()
+    share_the_interpreter()
     config.data_dir.mkdir(parents=True, exist_ok=True)
     stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     on_signal(stopped.set)
