@@ -11,6 +11,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 WHO = ("root", "vic", "ana", "mia", "ro", "nel", "out", "hub", "agent", "worker", "nobody")
@@ -19,18 +20,24 @@ CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 
 async def asked(url: str, who: str, *how: str) -> tuple[int, str]:
     """Let schemathesis ask as somebody; return its verdict and what it says."""
+    document = f"{url}api/v1/openapi.json"
+    async with httpx.AsyncClient(timeout=300) as http:
+        # Put together once; schemathesis waits ten seconds for it, a busy machine takes longer.
+        (await http.get(document)).raise_for_status()
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).with_name("schemathesis")),
         "--config-file",
         str(CONFIGURATION),
         "run",
-        f"{url}api/v1/openapi.json",
+        document,
         "--header",
         f"Authorization: Bearer {who}-token",
         "--exclude-path-regex",
         "events",  # has no end
         "--suppress-health-check",
         "all",  # a busy machine is no finding
+        "--request-timeout",
+        "120",  # nor is it here
         "--generation-deterministic",
         "--no-color",
         *how,
