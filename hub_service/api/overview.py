@@ -69,7 +69,7 @@ async def events(on: On, watching: Watching) -> StreamingResponse:
 async def nodes(on: On, caller: Caller) -> list[NodeView]:
     """Show the machines and their devices."""
     authorise(caller, Action.SEE_CLUSTER)
-    return (await on.viewer(caller)).nodes()
+    return (await on.viewer(caller, progress_of=())).nodes()
 
 
 @router.get("/snapshot")

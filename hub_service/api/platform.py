@@ -6,7 +6,7 @@ gather a `World`; leaves what of it is shown to `views`. Made by the composition
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
@@ -83,11 +83,11 @@ class Platform:
         """Return what all event streams read."""
         return Feeds(self.shared_world, self.controller.changes, self.turns)
 
-    async def world(self, *, progress: bool = True) -> World:
+    async def world(self, progress_of: Collection[WorkloadId] | None = None) -> World:
         """Gather everything there is to show, now.
 
-        `progress` False leaves out what jobs report of themselves, for which files are looked at in
-        a thread: of what is just being submitted there is none.
+        `progress_of` are the only workloads of which is needed what they report of themselves:
+        files are looked at for it, each of which waits for the interpreter. None: all.
         """
         workloads = await self.cluster.workloads()
         self.drawn.retain(workloads)
@@ -99,7 +99,7 @@ class Platform:
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
             starts=self.forecasts.of(self.controller.last, self.questions),
-            progress=await self.cluster.progress() if progress else {},
+            progress={} if progress_of == () else await self.cluster.progress(progress_of),
             idle=self.idle.now,
             drawn=self.drawn,
             queued=self.queues.of,
@@ -118,9 +118,11 @@ class Platform:
             self._shared, self._shared_version = await self.world(), version
         return self._shared
 
-    async def viewer(self, actor: Actor) -> Viewer:
-        """Return the present as the actor may see it."""
-        return Viewer(await self.world(), actor)
+    async def viewer(
+        self, actor: Actor, progress_of: Collection[WorkloadId] | None = None
+    ) -> Viewer:
+        """Return the present as the actor may see it, with the progress of all, or of these."""
+        return Viewer(await self.world(progress_of), actor)
 
     async def project_specs(self) -> dict[str, ProjectSpec]:
         """Return all projects by name."""

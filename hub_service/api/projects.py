@@ -20,7 +20,7 @@ _BY_PROJECT_ADMINS = {"members", "groups"}
 async def list_projects(on: On, caller: Caller) -> list[ProjectView]:
     """List all projects with their shares of the last cycle."""
     authorise(caller, Action.SEE_CLUSTER)
-    return (await on.viewer(caller)).projects()
+    return (await on.viewer(caller, progress_of=())).projects()
 
 
 @router.get("/{name}")
@@ -30,7 +30,7 @@ async def show(name: ProjectName, on: On, caller: Caller) -> ProjectView:
     spec = (await on.project_specs()).get(name)
     if spec is None:
         raise _no_such(name)
-    return (await on.viewer(caller)).project(spec)
+    return (await on.viewer(caller, progress_of=())).project(spec)
 
 
 @router.put("/{name}")
@@ -42,7 +42,7 @@ async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> 
     given = {field: getattr(change, field) for field in change.model_fields_set}
     spec = changed_project(known or ProjectSpec(name), given)
     record = await on.cluster.put_project(spec)
-    return (await on.viewer(caller)).project(record.spec)
+    return (await on.viewer(caller, progress_of=())).project(record.spec)
 
 
 @router.delete("/{name}", status_code=204)

@@ -241,5 +241,5 @@ async def _changed(
 
 
 async def _detail(on: Platform, caller: Caller, record: WorkloadRecord) -> WorkloadDetail:
-    viewer = await on.viewer(caller)
+    viewer = await on.viewer(caller, progress_of=(record.id,))
     return viewer.detail(record, await on.cluster.history(record.id))

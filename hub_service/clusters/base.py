@@ -6,7 +6,7 @@ worker and remembers everything, so the service may die at any instant. One cont
 (`tests/contract`) runs over all of them; it says what Kubernetes does not keep.
 """
 
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -254,8 +254,13 @@ class Cluster(Driven, Protocol):
         `tail` starts with the last so many lines of each worker. Pauses do not end a followed log.
         """
 
-    async def progress(self) -> Mapping[WorkloadId, Progress]:
-        """Return what jobs have reported of themselves last; those that did not are left out."""
+    async def progress(
+        self, only: Collection[WorkloadId] | None = None
+    ) -> Mapping[WorkloadId, Progress]:
+        """Return what jobs have reported of themselves last; those that did not are left out.
+
+        `only` these are looked at, where somebody asks for them alone; None: all.
+        """
 
     # -- nodes and projects ----------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Everything that it decides is `recorded`'s, as on a real machine.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from runai.hub_service.agent.devices import Device
@@ -120,8 +120,11 @@ class SimulatedCluster(RecordedCluster):
                 self.report_running(row.id, worker.index, process)
                 return  # reporting leads here again for the next one
 
-    async def progress(self) -> Mapping[WorkloadId, Progress]:
+    async def progress(
+        self, only: Collection[WorkloadId] | None = None
+    ) -> Mapping[WorkloadId, Progress]:
         """Return nothing, since nothing runs that could report."""
+        del only
         return {}
 
     async def logs(

@@ -78,6 +78,17 @@ def test_of_who_is_there_no_more_nothing_is_remembered(tmp_path):
     assert not files.rests("vision/e", 1)
 
 
+def test_who_asks_after_one_job_looks_at_that_alone_and_forgets_nobody(tmp_path):
+    files = ProgressFiles()
+    write(tmp_path, LOSS)
+    files.look([of(tmp_path)], NAMES)
+    (tmp_path / "progress.json").unlink()
+
+    assert files.look_at([], {"vision/other"}) == {}
+    assert files.look_at([], NAMES) == READ
+    assert files.look_at([of(tmp_path, phase=2)], NAMES) == {}
+
+
 def _link(folder: Path) -> None:
     (folder / "elsewhere").write_text(json.dumps(LOSS))
     (folder / "progress.json").symlink_to(folder / "elsewhere")

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
@@ -49,7 +49,7 @@ NODE = image("node")
 class Reporting(SimulatedCluster):
     """Its only job reports of itself what it likes."""
 
-    async def progress(self) -> Mapping[str, Progress]:
+    async def progress(self, only: Collection[str] | None = None) -> Mapping[str, Progress]:
         return {"vision/exp1": Progress({script("loss"): 0.5}, {image("by"): script("Adam")})}
 
 

@@ -55,3 +55,21 @@ async def test_what_was_drawn_of_workloads_that_are_no_more_is_forgotten(simulat
             drawn.view(record, None, None, (True, True), lambda: view)
 
     assert len(drawn) <= 3 * FEW
+
+
+async def test_for_one_workload_no_other_job_s_reports_are_looked_at(simulated, monkeypatch):
+    ana, asked = await simulated.client("ana"), []
+    reply = await ana.submit(SubmitRequest(name="exp", gpus=0.5, command=["train"], array=2))
+    cluster = simulated.platform.cluster
+    progress = cluster.progress
+
+    async def counted(only=None):
+        asked.append(only)
+        return await progress(only)
+
+    monkeypatch.setattr(cluster, "progress", counted)
+    await ana.workload(reply.workloads[0].id)
+    await ana.nodes()
+    await ana.projects()
+
+    assert asked == [(reply.workloads[0].id,)]

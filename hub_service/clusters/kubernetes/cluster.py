@@ -8,7 +8,7 @@ acts stands in `scheduling`; called by the controller and the API.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import LogChunk, Seen
@@ -206,8 +206,11 @@ class KubernetesCluster(PodSessions, KeptProjects):
             async for chunk in chunks:
                 yield chunk
 
-    async def progress(self) -> Mapping[WorkloadId, Progress]:
+    async def progress(
+        self, only: Collection[WorkloadId] | None = None
+    ) -> Mapping[WorkloadId, Progress]:
         """Return nothing: reports go to files, which are in the pods."""
+        del only
         return {}
 
     # -- nodes -------------------------------------------------------------------------------------

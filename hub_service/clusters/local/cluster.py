@@ -8,7 +8,7 @@ the controller; whatever runs outlives both.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -249,9 +249,11 @@ class LocalCluster(RecordedCluster):
             if (chunk := log.rest()) is not None:
                 yield chunk
 
-    async def progress(self) -> Mapping[WorkloadId, Progress]:
+    async def progress(
+        self, only: Collection[WorkloadId] | None = None
+    ) -> Mapping[WorkloadId, Progress]:
         """Return what jobs have reported of themselves last; read where it may have changed."""
-        begun = list(self._rows.begun())
+        begun = list(self._rows.begun(only))
         files = [
             ProgressFile(
                 row.id,
@@ -263,7 +265,9 @@ class LocalCluster(RecordedCluster):
             if (phase := _phase(row))[-1] or not self._progress.rests(row.id, phase)
         ]
         names = {row.id for row in begun}
-        return await asyncio.to_thread(self._progress.look, files, names) if begun else {}
+        look = self._progress.look if only is None else self._progress.look_at
+        # What is at rest was read before: no thread, which would wait for the interpreter.
+        return await asyncio.to_thread(look, files, names) if files else look((), names)
 
     async def _more_output(self, workload: WorkloadId, seen: WorkloadRecord) -> None:
         """Return when there may be more: while it runs soon, else when it changes."""

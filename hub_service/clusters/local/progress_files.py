@@ -51,12 +51,20 @@ class ProgressFiles:
 
         `begun` are all of which anything is to be remembered.
         """
-        for file in files:
-            self._read[file.workload] = (file.phase, *_look(file, self._read.get(file.workload)))
+        found = self.look_at(files, begun)
         known = list(self._read.items())
         if len(known) > len(begun):
-            self._read = {workload: found for workload, found in known if workload in begun}
-        return {w: found[2] for w, found in known if found[2] is not None and w in begun}
+            self._read = {workload: read for workload, read in known if workload in begun}
+        return found
+
+    def look_at(
+        self, files: Iterable[ProgressFile], workloads: Collection[WorkloadId]
+    ) -> Mapping[WorkloadId, Progress]:
+        """Return what some jobs reported last, these and those of them that rest."""
+        for file in files:
+            self._read[file.workload] = (file.phase, *_look(file, self._read.get(file.workload)))
+        told = ((workload, self._read.get(workload)) for workload in workloads)
+        return {w: read[2] for w, read in told if read is not None and read[2] is not None}
 
 
 def _look(
