@@ -58,12 +58,12 @@ class ProgressFiles:
         return found
 
     def look_at(
-        self, files: Iterable[ProgressFile], workloads: Collection[WorkloadId]
+        self, files: Iterable[ProgressFile], begun: Collection[WorkloadId]
     ) -> Mapping[WorkloadId, Progress]:
         """Return what some jobs reported last, these and those of them that rest."""
         for file in files:
             self._read[file.workload] = (file.phase, *_look(file, self._read.get(file.workload)))
-        told = ((workload, self._read.get(workload)) for workload in workloads)
+        told = ((workload, self._read.get(workload)) for workload in begun)
         return {w: read[2] for w, read in told if read is not None and read[2] is not None}
 
 
