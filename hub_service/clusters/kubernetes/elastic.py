@@ -208,16 +208,18 @@ class ElasticJobs:
         state, record = drawn.record.elastic, drawn.record
         assert state is not None
         if state.finishers:
-            if not any(_is_up(worker) or worker.state == "stopping" for worker in record.workers):
-                # All have left, and nobody has ended with 0: it goes on from its checkpoint.
+            is_left = not any(worker.state in ACTIVE for worker in record.workers)
+            if is_left and not any(worker.exit_code == 0 for worker in record.workers):
+                # All have left, and nobody has ended with 0: it goes on from its checkpoint. Else
+                # its Job says in a moment that it is complete, and nobody is to be told anything.
                 state = replace(state, finishers=())
-            await self._write(drawn.job, state)
+            await self._write(drawn, state)
             return
         state = replace(state, phases=_told_by(record, state))
         workers = tuple(_shown(worker, leaving, state) for worker in record.workers)
         row = Row(replace(record, workers=workers, elastic=state))
         if _waits_for_others(drawn, row, leaving, now):
-            await self._write(drawn.job, state)
+            await self._write(drawn, state)
             return
 
         def store_of(first: str) -> str:
@@ -232,7 +234,7 @@ class ElasticJobs:
         assert step.row is not None
         after = step.row.record.elastic
         assert after is not None
-        if await self._write(drawn.job, after):
+        if await self._write(drawn, after):
             for _kind, text in step.events:
                 with suppress(ApiError):
                     await tell_event(self._api, drawn.job, "Resized", text)
@@ -244,22 +246,30 @@ class ElasticJobs:
             ApiError: it could not be written.
         """
         assert row.record.elastic is not None
-        await self._change(drawn.job, row.record.elastic)
+        await self._change(drawn, row.record.elastic)
 
-    async def _write(self, job: Job, state: ElasticState) -> bool:
+    async def _write(self, drawn: Drawn, state: ElasticState) -> bool:
         """Write a state where it is another one; tell whether it is kept."""
         try:
-            await self._change(job, state)
+            await self._change(drawn, state)
         except ApiError:
             self.failed = True  # with the next cycle
             return False
         return True
 
-    async def _change(self, job: Job, state: ElasticState) -> None:
+    async def _change(self, drawn: Drawn, state: ElasticState) -> None:
+        job, before = drawn.job, drawn.record.elastic
         if _kept(state) != _kept(job.elastic):
             body = {"metadata": {"uid": job.uid, "annotations": {ELASTIC: elastic_text(state)}}}
             self._take(await self._api.patch(job.path, body))
-        self._known[job.uid] = state
+        # Since it was drawn, workers may have told something: those who end tell it once.
+        now = self._known.get(job.uid, before)
+        news = {f: getattr(now, f) for f in _HEARD if getattr(now, f) != getattr(before, f)}
+        self._known[job.uid] = replace(state, **news)
+
+
+_HEARD = ("phases", "throughput", "global_batch", "steps")
+"""What workers tell of a state."""
 
 
 def _is_up(worker: WorkerRecord) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from clusters.kubernetes.worlds import an_elastic
 from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.processes import NODE
 from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.kubernetes.api import Api
+from runai.hub_service.clusters.kubernetes.elastic import LEFT
 from runai.hub_service.clusters.records import WorkloadRecord
 from runai.hub_service.elastic_messages import Status, WorkerPhase
 
@@ -38,9 +41,7 @@ class Workers:
         """Have containers run, and wait until the scheduler has seen it."""
         for index in indexes:
             status = {"phase": "Running", "podIP": f"10.0.0.{index + 1}"}
-            path = f"/api/v1/namespaces/{self.lab.namespace.name}/pods/{self.bound()[index]}/status"
-            merge = "application/merge-patch+json"
-            self.lab.plane.request("PATCH", path, {"status": status}, content_type=merge)
+            self._show(self.bound()[index], status)
         self.eventually(
             lambda: all(self.record().workers[index].state == "running" for index in indexes),
             what="they run",
@@ -52,8 +53,47 @@ class Workers:
         status = Status(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
         self.scheduler.call(self.scheduler.cluster.worker_told(name, status))
 
+    def pod(self, index: int) -> str:
+        return f"{self.lab.namespace.name}/{self.bound()[index]}"
+
+    def status(self, index: int, phase: WorkerPhase) -> Status:
+        return Status(f"vision/e-{index}", 1, phase, 1, 0, 10.0, 3)
+
+    def says(self, index: int, phase: WorkerPhase) -> None:
+        """Have a worker tell how far it is."""
+        told = self.scheduler.cluster.worker_told(self.pod(index), self.status(index, phase))
+        self.scheduler.call(told)
+
+    def end(self, index: int) -> int:
+        """Have a worker's program end well; return how its pod was told to, once that is seen."""
+        name = self.bound()[index]
+        told = self.scheduler.call(
+            self.scheduler.cluster.worker_ended(f"{self.lab.namespace.name}/{name}", 0)
+        )
+        ended = {"state": {"terminated": {"exitCode": told}}}
+        container = {
+            "name": "worker",
+            "image": "",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+        }
+        phase = "Failed" if told else "Succeeded"
+        self._show(name, {"phase": phase, "containerStatuses": [container | ended]})
+        self.eventually(
+            lambda: self.record().workers[index].state in ("finished", "pending"),
+            what=f"worker {index} has ended",
+        )
+        return told
+
     def record(self) -> WorkloadRecord:
         return self.scheduler.call(self.scheduler.cluster.workload(SPEC.id))
+
+    def _show(self, name: str, status: dict[str, Any]) -> None:
+        """Write a pod's status, as its kubelet does."""
+        path = f"/api/v1/namespaces/{self.lab.namespace.name}/pods/{name}/status"
+        merge = "application/merge-patch+json"
+        self.lab.plane.request("PATCH", path, {"status": status}, content_type=merge)
 
     def ranks(self) -> list[str]:
         state = self.record().elastic
@@ -93,3 +133,45 @@ def test_a_worker_that_tells_of_itself_is_up_whatever_the_watch_has_shown(worker
 
     workers.eventually(all_train, what="all of them train")
     assert workers.record().workers[2].state == "starting"
+
+
+class Interrupted:
+    """An API that first has a worker tell something, whenever a Job is to be changed."""
+
+    def __init__(self, api: Api, tell: Callable[[], Awaitable[None]]) -> None:
+        self.create, self._patch, self._tell = api.create, api.patch, tell
+
+    async def patch(self, path: str, body: Any) -> Any:
+        await self._tell()
+        return await self._patch(path, body)
+
+
+def test_what_a_worker_tells_while_its_job_is_written_is_not_forgotten(workers, monkeypatch):
+    workers.come_up(0, 1, 2)
+    workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
+    cluster, pod = workers.scheduler.cluster, workers.pod(0)
+
+    async def tell() -> None:
+        await cluster.worker_told(pod, workers.status(0, WorkerPhase.RUNNING))
+
+    monkeypatch.setattr(cluster._elastic, "_api", Interrupted(cluster._api, tell))
+    record = workers.scheduler.call(cluster.scale(SPEC.id, workers=2, min_workers=None, by="ana"))
+
+    assert list(record.elastic.target.ranks) == ["vision/e-0", "vision/e-1"]
+    assert record.elastic.phases["vision/e-0"] is WorkerPhase.RUNNING
+
+
+def test_workers_that_end_one_after_the_other_are_no_resizes(workers):
+    workers.come_up(0, 1, 2)
+    workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
+    for index in range(3):
+        workers.says(index, WorkerPhase.RUNNING)
+    before = workers.record().elastic.resizes
+
+    codes = [workers.end(index) for index in (1, 0, 2)]
+    workers.eventually(lambda: workers.record().state.finished, what="it is finished")
+
+    done = workers.record()
+    assert codes == [LEFT, LEFT, 0]
+    assert done.elastic.resizes == before
+    assert len(done.elastic.target.ranks) == 3, "nobody was told anything else"
