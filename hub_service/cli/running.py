@@ -6,9 +6,11 @@ Kubernetes runs there: what it reads goes there first, what it writes comes as i
 """
 
 import os
+import shlex
 import sys
 from base64 import b64encode
 from codecs import getincrementaldecoder
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -89,7 +91,9 @@ def exec_(
         except Conflict as refused:
             if refused.code != "is_a_pod":
                 raise
-            asked = ExecRequest(command=list(program), stdin=_input(stdin=stdin, tty=tty))
+            if tty:
+                raise _no_terminal(refused.hint, program) from refused
+            asked = ExecRequest(command=list(program), stdin=_input(stdin=stdin))
             context.exit(_in_pod(client, workload.id, asked, worker))
     if handed.workdir:
         _enter(Path(handed.workdir), workload)
@@ -103,14 +107,17 @@ def exec_(
         ) from failed
 
 
-def _input(*, stdin: bool, tty: bool) -> bytes:
+def _no_terminal(way_out: str, program: Sequence[str]) -> InvalidRequest:
+    """Say what to type instead, with the program that was asked for."""
+    return InvalidRequest(
+        "A program in a pod gets no terminal from here.",
+        hint=f"Leave -t out. {way_out.replace('PROGRAM', shlex.join(program))}",
+        code="no_terminal",
+    )
+
+
+def _input(*, stdin: bool) -> bytes:
     """Return, in base 64, all that a program in a pod is to read."""
-    if tty:
-        raise InvalidRequest(
-            "A program in a pod gets no terminal from here.",
-            hint="Leave -t out; a terminal of JupyterLab, or kubectl exec -it, has one.",
-            code="no_terminal",
-        )
     given = sys.stdin.buffer.read(MOST_INPUT_BYTES + 1) if stdin else b""
     if len(given) > MOST_INPUT_BYTES:
         raise InvalidRequest(

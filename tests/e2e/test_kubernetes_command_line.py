@@ -68,6 +68,16 @@ def runai(environment: dict[str, str]) -> Callable[..., str]:
     return run
 
 
+@pytest.fixture
+def refused(environment: dict[str, str]) -> Callable[..., str]:
+    def run(*arguments: str) -> str:
+        done = CliRunner(env=environment).invoke(cli, arguments, prog_name="runai")
+        assert done.exit_code not in (0, 70), done.output
+        return str(done.output)
+
+    return run
+
+
 def image_of(hub: KubernetesHub, job: str) -> str:
     template: dict[str, Any] = hub.lab.namespace.job(job)["spec"]["template"]
     return str(template["spec"]["containers"][0]["image"])
@@ -77,7 +87,7 @@ def state_of(runai: Callable[..., str], name: str) -> str:
     return str(json.loads(runai("describe", "job", name, "-o", "json"))["state"])
 
 
-def test_a_job_is_submitted_looked_at_suspended_resumed_and_deleted(hub, runai, tmp_path):
+def test_a_job_is_submitted_looked_at_suspended_resumed_and_deleted(hub, runai, refused, tmp_path):
     enough = tmp_path / "enough"
     program = ["python", "-u", "-c", PROGRAM, str(enough)]
     runai("submit", "exp", "-g", "1", "--image", "example/train:2", "--", *program)
@@ -86,6 +96,11 @@ def test_a_job_is_submitted_looked_at_suspended_resumed_and_deleted(hub, runai, 
     eventually(lambda: state_of(runai, "exp") == "running", what="it runs")
     assert re.search(r"exp\b.*running", runai("list", "jobs"))
     eventually(lambda: "epoch 1" in runai("logs", "exp"), what="its output is there")
+
+    (pod,) = hub.lab.namespace.pods("vision-exp")
+    there = f"--namespace {hub.lab.namespace.name} {pod['metadata']['name']}"
+    terminal = refused("exec", "-it", "exp", "--", "bash", "-c", "nvidia-smi; top")
+    assert f"kubectl exec -it {there} -- bash -c 'nvidia-smi; top'" in " ".join(terminal.split())
 
     runai("suspend", "exp")
     eventually(lambda: state_of(runai, "exp") == "suspended", what="it is suspended")

@@ -4,8 +4,10 @@ On one machine a session's process is attached, and its GPUs can be released and
 its environment and keeps its GPUs from its first moment to its last. Part of `cluster`.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.records import (
     Process,
     WorkerEnvironment,
@@ -19,6 +21,7 @@ __all__ = ["PodSessions"]
 
 class _Knows(Protocol):
     async def workload(self, workload: WorkloadId) -> WorkloadRecord: ...
+    async def pods_of(self, workload: WorkloadId) -> Sequence[Pod]: ...
 
 
 class PodSessions:
@@ -39,8 +42,14 @@ class PodSessions:
         raise await _is_a_pod(self, workload, "it has lost none of its GPUs")
 
     async def environment(self: _Knows, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
-        """Refuse, always: its pod has its environment from its Job."""
-        raise await _is_a_pod(self, workload, f"worker {worker} has its environment by itself")
+        """Refuse, always: its pod has its environment. Say how to get a terminal there."""
+        text = f"worker {worker} has its environment by itself"
+        refusal = await _is_a_pod(self, workload, text)
+        for pod in await self.pods_of(workload):
+            if (pod.index or 0) == worker and pod.is_up and pod.deleted is None:
+                there = f"--namespace {pod.namespace} {pod.name}"
+                refusal.hint = f"For a terminal there: kubectl exec -it {there} -- PROGRAM"
+        raise refusal
 
 
 async def _is_a_pod(cluster: _Knows, workload: WorkloadId, text: str) -> Conflict:

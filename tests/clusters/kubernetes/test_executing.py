@@ -7,6 +7,7 @@ import pytest
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.base import Ended
+from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.executing import PodPrograms, _container, _ended
 from runai.hub_service.errors import Conflict, RunaiError, Unavailable
 
@@ -83,6 +84,26 @@ def running(lab, eventually):
 
 def programs_of(scheduler: Scheduler) -> PodPrograms:
     return PodPrograms(scheduler.cluster._api, scheduler.cluster.pods_of)
+
+
+async def no_environment(cluster: KubernetesCluster, workload: str, worker: int) -> Conflict:
+    with pytest.raises(Conflict) as wrong:
+        await cluster.environment(workload, worker)
+    return wrong.value
+
+
+@pytest.mark.kubernetes
+def test_whoever_asks_for_its_environment_is_told_how_to_get_a_terminal_there(running, rights, lab):
+    with Scheduler(rights) as scheduler:
+        workload = running(scheduler)
+
+        wrong = scheduler.call(no_environment(scheduler.cluster, workload, 0))
+        none = scheduler.call(no_environment(scheduler.cluster, workload, 1))
+
+    there = f"--namespace {lab.namespace.name} notebook"
+    assert (wrong.code, none.code) == ("is_a_pod", "is_a_pod")
+    assert wrong.hint == f"For a terminal there: kubectl exec -it {there} -- PROGRAM"
+    assert "kubectl" not in none.hint
 
 
 @pytest.mark.kubernetes
