@@ -1,7 +1,8 @@
 """What others' controllers make for our scheduler: bound, evicted for an owner, made again.
 
-Deployment, StatefulSet   each of their pods is a workload of its own
-runai/gang: "true"        the pods of one Job start all or none
+Deployment, ReplicaSet,   each of their pods is a workload of its own
+StatefulSet, DaemonSet
+runai/gang: "true"        the pods of one Job start all or none; those of others are told to be one
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from control_plane.scheduling import Scheduler
 
 pytestmark = pytest.mark.kubernetes
 
-KINDS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
+KINDS = {
+    "DaemonSet": "daemonsets",
+    "Deployment": "deployments",
+    "ReplicaSet": "replicasets",
+    "StatefulSet": "statefulsets",
+}
 
 
 def served(kind: str, replicas: int, **labels: str) -> dict[str, Any]:
@@ -25,10 +31,12 @@ def served(kind: str, replicas: int, **labels: str) -> dict[str, Any]:
     template = pod("served", project="patty", labels=own)
     del template["metadata"]["name"]
     named = {"serviceName": "served"} if kind == "StatefulSet" else {}
+    # One on each node, and nobody says how many.
+    counted = {} if kind == "DaemonSet" else {"replicas": replicas}
     return {
         "metadata": {"name": "served"},
         "spec": {
-            "replicas": replicas,
+            **counted,
             "selector": {"matchLabels": {"app": "served"}},
             "template": template,
             **named,
@@ -55,7 +63,8 @@ def adopt(lab, eventually):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_gives_way_to_an_owner_and_comes_again(lab, rights, eventually, adopt, kind):
-    lab.node("gpu-0", gpus=2)
+    lab.node("gpu-0", gpus=1)
+    lab.node("gpu-1", gpus=1)
     lab.project("bob", quota=1)
     lab.project("patty", quota=1)
     work = lab.namespace
