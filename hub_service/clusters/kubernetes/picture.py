@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from runai.hub_service.clusters.kubernetes.grouping import Group
 from runai.hub_service.clusters.kubernetes.objects import GPU_TYPE_LABEL, SCHEDULER, Machine, Pod
 from runai.hub_service.clusters.kubernetes.placement import Demands, may_go, wanted
-from runai.hub_service.clusters.kubernetes.stock import left_on
+from runai.hub_service.clusters.kubernetes.stock import dealt, is_crowd, left_on, tightest
 from runai.hub_service.clusters.resizing import shown_while_resizing
 from runai.hub_service.scheduler.model import (
     Node,
@@ -109,6 +109,7 @@ class Drawing:
                 for name, drawn in self._drawn.items()
                 if not others or others.isdisjoint(map(_asked, drawn.group.pods))
             }
+        self._eligible.free = None
         self._drawn = {
             group.name: drawn
             for group in world.groups
@@ -138,6 +139,8 @@ class Drawing:
         known = self._drawn.get(group.name)
         if (
             known is not None
+            # What each of several may have is dealt by what is free, now here, now there.
+            and not known.is_crowd
             and known.places == places
             and (known.since, known.shape, known.is_kept) == (since, shape, is_kept)
             and (known.group is group or known.group == group)
@@ -146,10 +149,10 @@ class Drawing:
         if not (shown := _shown(group, world)):
             return None
         workload = _workload(group, shown, world, self._eligible)
-        # Much of a pod is nothing to the core: a workload that came out the same is the same object.
+        # Much of a pod is nothing to the core: what came out the same is the same object.
         if known is not None and known.workload == workload:
             workload = known.workload
-        return _Drawn(group, places, since, shape, is_kept, workload)
+        return _Drawn(group, places, since, shape, is_kept, is_crowd(shown), workload)
 
 
 class _Drawn(NamedTuple):
@@ -160,6 +163,7 @@ class _Drawn(NamedTuple):
     since: float | None
     shape: Shape | None
     is_kept: bool
+    is_crowd: bool
     workload: Workload
 
 
@@ -225,6 +229,7 @@ def _workload(group: Group, shown: Sequence[Pod], world: World, eligible: "_Elig
     first, shape = group.first, world.shapes.get(group.name) or Shape(surplus=True)
     since = world.broken_since.get(group.name)
     most = first.part.most if group.is_resizable and first.part is not None else 0
+    of_crowd = eligible.for_crowd(shown, world) if is_crowd(shown) else {}
     drawn = Workload(
         name=group.name,
         project=group.project,
@@ -233,7 +238,7 @@ def _workload(group: Group, shown: Sequence[Pod], world: World, eligible: "_Elig
         preemptible=False if _is_kept(group, world) else None,
         priority=first.priority if first.kind == "train" else None,
         submitted=int(group.submitted),
-        workers=tuple(_worker(pod, world, eligible) for pod in shown),
+        workers=tuple(_worker(pod, world, eligible, of_crowd) for pod in shown),
         min_workers=min(group.minimum, len(shown)),
         pauses=() if group.job is None else tuple(map(int, group.job.pauses)),
         below_min_since=None if since is None else int(since),
@@ -252,7 +257,9 @@ def _workload(group: Group, shown: Sequence[Pod], world: World, eligible: "_Elig
     )
 
 
-def _worker(pod: Pod, world: World, eligible: "_Eligible") -> Worker:
+def _worker(
+    pod: Pod, world: World, eligible: "_Eligible", of_crowd: Mapping[str, tuple[str, ...] | None]
+) -> Worker:
     promise = None if pod.node else world.promises.get(pod.place)
     state, node = WorkerState.PENDING, None
     devices: tuple[int, ...] = ()
@@ -275,7 +282,7 @@ def _worker(pod: Pod, world: World, eligible: "_Eligible") -> Worker:
         memory_mib=Mib(pod.memory_mib),
         # The core knows it already by its nodes; so it can say why none of them will do.
         gpu_types=wanted(pod.demands, GPU_TYPE_LABEL),
-        nodes=eligible.for_demands(_asked(pod)),
+        nodes=of_crowd[pod.place] if pod.place in of_crowd else eligible.for_demands(_asked(pod)),
     )
 
 
@@ -291,6 +298,37 @@ class _Eligible:
     def __init__(self) -> None:
         self._machines: Sequence[Machine] = ()
         self._known: dict[Demands, tuple[str, ...] | None] = {}
+        self._rooms: dict[tuple[tuple[str, int], ...], int] = {}
+        """Room for how many is on the fullest node that has some, by what they ask for."""
+        self.free: Mapping[str, int] | None = None
+        """How many devices nobody has, by node, once somebody has asked."""
+
+    def for_crowd(self, pods: Sequence[Pod], world: World) -> Mapping[str, tuple[str, ...] | None]:
+        """Return the nodes of those who wait together for what is scarce, by place."""
+        asking = [pod for pod in pods if not pod.node and pod.demands.stock]
+        asks = {pod.demands.stock for pod in asking}
+        if len(asks) == 1 and self._tightest(*asks) >= len(asking):
+            return {}
+        if self.free is None:
+            held: Counter[str] = Counter()
+            for pod in world.pods:
+                if pod.holds:
+                    held[pod.node] += len(world.devices.get(pod.uid, ()))
+            self.free = {m.name: m.gpus - held[m.name] for m in self._machines if m.is_open}
+        every = tuple(machine.name for machine in self._machines)
+        nodes = {pod.demands: self.for_demands(pod.demands) for pod in asking}
+        allowed = {of: frozenset(every if may is None else may) for of, may in nodes.items()}
+        promised = {place: promise.node for place, promise in world.promises.items()}
+        found = dealt(asking, self._machines, allowed, self.free, promised)
+        return {
+            place: None if len(names) == len(every) else tuple(sorted(names))
+            for place, names in found.items()
+        }
+
+    def _tightest(self, stock: tuple[tuple[str, int], ...]) -> int:
+        if stock not in self._rooms:
+            self._rooms[stock] = tightest(self._machines, stock)
+        return self._rooms[stock]
 
     def follow(self, machines: Sequence[Machine]) -> AbstractSet[Demands]:
         """Look at other machines from now on; return the demands that others, or more, allow now.
@@ -298,6 +336,7 @@ class _Eligible:
         What was asked of the machines before is asked of these, too, up to KNOWN_DEMANDS.
         """
         before, self._known, self._machines = self._known, {}, machines
+        self._rooms = {}
         asked = list(before)[-KNOWN_DEMANDS:]
         allowed = {demands: self.for_demands(demands) for demands in asked}
         return {d for d in before if d not in allowed or allowed[d] != before[d]}

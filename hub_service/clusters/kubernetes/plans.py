@@ -19,6 +19,7 @@ from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.placement import Demands, obstacle
 from runai.hub_service.clusters.kubernetes.reservations import Guard, Slot
 from runai.hub_service.clusters.kubernetes.rooms import Room
+from runai.hub_service.clusters.kubernetes.stock import too_few_for_all, too_many
 from runai.hub_service.clusters.kubernetes.storage import Claim, Storage
 from runai.hub_service.clusters.kubernetes.telling import why
 from runai.hub_service.scheduler.model import (
@@ -76,6 +77,8 @@ class PlanCalls:
         self._machines = machines
         self._obstacles: dict[Demands, str] = {}
         self._kept_for = kept_for
+        self._without: Mapping[str, str] = {}
+        """Workers for whom too little is left of what the core does not know, and why."""
         self._volumes: set[str] = set()
         """Those that were given to claims."""
         self.pods = {pod.called: pod for group in groups.values() for pod in group.pods}
@@ -86,6 +89,7 @@ class PlanCalls:
         calls: list[Call] = []
         pauses = self._pauses(plan)
         starting = Counter(d.workload for d in plan.decisions if isinstance(d, Start))
+        self._without = self._too_many(plan)
         possible: list[Decision] = []
         for decision in plan.decisions:
             is_pause = isinstance(decision, _Halt) and decision.workload in pauses
@@ -123,15 +127,36 @@ class PlanCalls:
         if pod is None:
             return self._absent(decision.workload, decision.worker)
         if isinstance(decision, Start) and not pod.node:
-            group = self._groups[decision.workload]
-            up, coming = sum(bool(p.node) for p in group.pods), starting[decision.workload]
-            if up + coming < group.minimum:
-                least = f"{decision.workload} needs {group.minimum} workers at once"
-                return f"{least}, the plan starts {coming}"
-            return self._room.take(pod, decision.node, decision.devices)
+            return self._start_refusal(decision, pod, starting[decision.workload])
         if isinstance(decision, Reserve):
             return self._room.lacks(decision.node, (share.device for share in decision.devices))
         return ""
+
+    def _start_refusal(self, decision: Start, pod: Pod, coming: int) -> str:
+        """Say why a worker cannot start, one of `coming`, or nothing; take its room if it can."""
+        group = self._groups[decision.workload]
+        if sum(bool(p.node) for p in group.pods) + coming < group.minimum:
+            least = f"{decision.workload} needs {group.minimum} workers at once"
+            return f"{least}, the plan starts {coming}"
+        if decision.worker in self._without:
+            return self._without[decision.worker]
+        return self._room.take(pod, decision.node, decision.devices)
+
+    def _too_many(self, plan: Plan) -> Mapping[str, str]:
+        """Return who is put where those before him take the last of something, and why."""
+        starts = [
+            (decision, pod)
+            for decision in plan.decisions
+            if isinstance(decision, Start)
+            and (pod := self.pods.get(decision.worker)) is not None
+            and not pod.node
+        ]
+
+        def is_enough(workload: str, count: int) -> bool:
+            group = self._groups[workload]
+            return count + sum(bool(pod.node) for pod in group.pods) >= group.minimum
+
+        return too_many(starts, self._machines, is_enough)
 
     def _resize_refusal(self, decision: Resize, pod: Pod | None) -> str:
         """Say why a worker cannot start again on these devices; take them where it can."""
@@ -231,7 +256,7 @@ class PlanCalls:
         pods = [pod for pod in group.pods if pod.is_made and not pod.node]
         sentence = why(wait.reason) + self._kept_for(wait.workload)
         if wait.reason.code == "no_such_node":
-            sentence += self._against(group.first.demands)
+            sentence += self._against(group.first.demands) or too_few_for_all(group.pods)
         return [
             *(partial(self._say, wait, pod, sentence) for pod in pods),
             *self._held_back(group, sentence),

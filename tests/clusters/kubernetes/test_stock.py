@@ -1,0 +1,174 @@
+"""Network cards and the like: nobody is bound for whom too few are left.
+
+Two pods that take the last one in one cycle, a gang whose workers would all take the same one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from clusters.kubernetes.sharing_world import sentence
+from clusters.kubernetes.worlds import a_machine, a_pod
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.kubernetes.placement import Demands
+from runai.hub_service.clusters.kubernetes.stock import dealt, tightest, too_many
+from runai.hub_service.scheduler.model import DeviceShare, Start
+from runai.hub_service.scheduler.quantity import WHOLE_GPU
+
+CARD = "rdma/hca"
+
+
+def asking(name: str, cards: int = 1, **fields):
+    return a_pod(name, demands=Demands(stock=((CARD, cards),) if cards else ()), **fields)
+
+
+def machine(name: str, cards: int, gpus: int = 2):
+    return a_machine(name, gpus, stock={CARD: cards})
+
+
+def start(workload: str, worker: str, node: str) -> Start:
+    return Start(
+        workload=workload,
+        worker=worker,
+        node=node,
+        devices=(DeviceShare(0, WHOLE_GPU),),
+    )
+
+
+def without(*starts: tuple[str, str, int], least: int = 1) -> dict[str, str]:
+    """Return who goes without, of starts on a node with two cards: workload, worker, cards."""
+    found = too_many(
+        [(start(w, name, "gpu-0"), asking(name, cards)) for w, name, cards in starts],
+        {"gpu-0": machine("gpu-0", 2)},
+        lambda _workload, count: count >= least,
+    )
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("starts", "least", "turned_down"),
+    [
+        pytest.param([("a", "a", 1), ("b", "b", 1)], 1, [], id="there is enough for both"),
+        pytest.param([("a", "a", 2), ("b", "b", 1)], 1, ["b"], id="the first one takes all"),
+        pytest.param([("a", "a", 3), ("b", "b", 2)], 1, ["a"], id="who is not bound takes none"),
+        pytest.param([("a", "a", 2), ("b", "b", 0)], 1, [], id="who asks for none is let go"),
+        pytest.param(
+            [("g", "g-0", 1), ("g", "g-1", 2), ("b", "b", 2)],
+            2,
+            ["g-0", "g-1"],
+            id="of a gang all or none",
+        ),
+        pytest.param([("e", "e-0", 2), ("e", "e-1", 2)], 1, ["e-1"], id="of an elastic job some"),
+    ],
+)
+def test_of_one_plan_goes_without(starts, least, turned_down):
+    found = without(*starts, least=least)
+
+    assert found == dict.fromkeys(turned_down, f"gpu-0 has too little {CARD} left for it")
+
+
+def shown(pods, machines, free=None, promised=None) -> dict[str, list[str]]:
+    """Return on which nodes each worker may go, by name."""
+    names = {pod.place: pod.name for pod in pods}
+    allowed = {pod.demands: {m.name for m in machines} for pod in pods}
+    has = {m.name: m.gpus for m in machines} if free is None else free
+    places = {pod.place: (promised or {})[pod.name] for pod in pods if pod.name in (promised or {})}
+    found = dealt(pods, machines, allowed, has, places)
+    return {names[place]: sorted(nodes) for place, nodes in found.items()}
+
+
+def test_a_node_with_one_card_is_open_to_one_worker_of_a_gang():
+    found = shown([asking("a"), asking("b")], [machine("n-0", 1), machine("n-1", 1)])
+
+    assert found == {"a": ["n-0"], "b": ["n-1"]}
+
+
+def test_a_node_with_a_card_for_each_is_open_to_all():
+    found = shown([asking("a"), asking("b")], [machine("n-0", 2), machine("n-1", 1)])
+
+    assert found == {"a": ["n-0", "n-1"], "b": ["n-0"]}
+
+
+def test_nodes_where_a_device_is_free_are_dealt_first():
+    nodes = [machine(f"n-{i}", 1) for i in range(4)]
+
+    found = shown([asking("a"), asking("b")], nodes, free={"n-1": 1, "n-3": 1})
+
+    assert {frozenset(names) & {"n-1", "n-3"} for names in found.values()} == {
+        frozenset({"n-1"}),
+        frozenset({"n-3"}),
+    }
+
+
+def test_who_has_a_place_keeps_it():
+    found = shown([asking("a"), asking("b")], [machine("n-0", 1)], promised={"b": "n-0"})
+
+    assert found == {"a": [], "b": ["n-0"]}
+
+
+def test_those_who_ask_for_different_amounts_are_shown_no_more_than_there_is():
+    found = shown([asking("a", 2), asking("b", 1)], [machine("n-0", 2), machine("n-1", 2)])
+
+    assert Counter(name for names in found.values() for name in names) == {"n-0": 1, "n-1": 1}
+
+
+def test_the_tightest_node_is_that_which_has_room_for_the_fewest_and_for_one():
+    nodes = [machine("n-0", 0), machine("n-1", 5), machine("n-2", 9)]
+
+    assert tightest(nodes, ((CARD, 2),)) == 2
+    assert tightest(nodes[:1], ((CARD, 2),)) == 0
+
+
+def wants_a_card(what):
+    spec = what["spec"].get("template", what)["spec"]
+    spec["containers"][0]["resources"]["limits"][CARD] = "1"
+    return what
+
+
+def nodes(namespace) -> list[str]:
+    return sorted(p["spec"]["nodeName"] for p in namespace.pods() if "nodeName" in p["spec"])
+
+
+@pytest.mark.kubernetes
+def test_of_two_that_want_the_last_one_in_one_cycle_one_waits(lab, rights, eventually):
+    lab.node("gpu-0", gpus=2, **{CARD: "1"})
+    lab.project("vision", quota=2)
+    work = lab.namespace
+    for name in ("one", "two"):
+        work.create(wants_a_card(pod(name, project="vision")))
+
+    with Scheduler(rights) as scheduler:
+        (said,) = eventually(
+            lambda: [text for p in work.pods() if CARD in (text := sentence(p))],
+            what="one is told why it waits",
+        )
+        (first,) = (name for name in ("one", "two") if work.node_of(name))
+        (second,) = {"one", "two"} - {first}
+        work.delete(first)
+        eventually(lambda: work.node_of(second), what="the other one runs after it")
+
+    assert f"1 node has too little {CARD}" in said
+    assert f"gpu-0 has too little {CARD} left for it" in scheduler.refused
+
+
+@pytest.mark.kubernetes
+def test_a_gang_takes_the_last_ones_of_several_nodes(lab, rights, eventually):
+    lab.node("gpu-0", gpus=2, **{CARD: "1"})
+    lab.project("vision", quota=2)
+    work = lab.namespace
+    work.create(wants_a_card(job("gang", project="vision", workers=2, gang=True)))
+
+    with Scheduler(rights) as scheduler:
+        eventually(
+            lambda: [CARD in sentence(p) for p in work.pods()] == [True, True],
+            what="both are told what there is too little of",
+        )
+        assert f"too little {CARD} for all of its workers" in sentence(work.pods()[0])
+        lab.node("gpu-1", gpus=2, **{CARD: "1"})
+        eventually(lambda: len(nodes(work)) == 2, what="both run")
+
+    assert nodes(work) == ["gpu-0", "gpu-1"]
+    assert scheduler.refused == []
