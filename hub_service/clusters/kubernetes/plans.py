@@ -55,13 +55,15 @@ class PlanCalls:
         storage: Storage,
         machines: Mapping[str, Machine],
         kept_for: Callable[[str], str],
+        trouble: str,
         now: float,
     ) -> None:
         """Begin with the workloads that the plan was made for; `promises` are kept up to date.
 
         `absent` says why a worker of a workload is not there, `room` which devices are free,
         `guards` what keeps those that are shared; `machines` are by name,
-        `kept_for` says of a workload who was not stopped for it.
+        `kept_for` says of a workload who was not stopped for it, `trouble` why no device can be
+        reserved for several, or "".
         """
         self._absent = absent
         self._groups = groups
@@ -77,6 +79,7 @@ class PlanCalls:
         self._machines = machines
         self._obstacles: dict[Demands, str] = {}
         self._kept_for = kept_for
+        self._trouble = trouble
         self._without: Mapping[str, str] = {}
         """Workers for whom too little is left of what the core does not know, and why."""
         self._volumes: set[str] = set()
@@ -213,6 +216,7 @@ class PlanCalls:
         claims = self._storage.waiting(pod)
         what = f"volume {claims[0].name} is" if claims else "devices there are"
         sentence = f"its place on {decision.node} is kept until its {what} ready"
+        sentence += "" if claims else self._troubled(pod)
         say = partial(self._acting.promise, pod, decision.node, sentence)
         provided = self._provide(decision, claims)
         return [*provided, *self._finding.calls.get(decision.worker, ()), say]
@@ -257,6 +261,7 @@ class PlanCalls:
         sentence = why(wait.reason) + self._kept_for(wait.workload)
         if wait.reason.code == "no_such_node":
             sentence += self._against(group.first.demands) or too_few_for_all(group.pods)
+        sentence += self._troubled(group.first)
         return [
             *(partial(self._say, wait, pod, sentence) for pod in pods),
             *self._held_back(group, sentence),
@@ -266,6 +271,11 @@ class PlanCalls:
         """Say why a pod waits, and where its place is kept by the whole of the plan."""
         promise = self._promises.get(pod.place)
         await self._acting.wait(wait, pod, "" if promise is None else promise.node, sentence)
+
+    def _troubled(self, pod: Pod) -> str:
+        """Say to those who want a part why none can be reserved, where somebody must mend it."""
+        wants_part = self._trouble and pod.part is not None
+        return f"; no GPU can be reserved for parts: {self._trouble}" if wants_part else ""
 
     def _against(self, demands: Demands) -> str:
         """Say how many nodes have what against pods with these demands."""

@@ -31,6 +31,7 @@ from runai.hub_service.clusters.kubernetes.grouping import (
 )
 from runai.hub_service.clusters.kubernetes.jobs import redrawn
 from runai.hub_service.clusters.kubernetes.objects import (
+    RESERVATIONS,
     SCHEDULER,
     Machine,
     Pod,
@@ -145,6 +146,7 @@ class Scheduling:
             self._slots,
             refusals,
             take=partial(self._pods.take, quietly=True),
+            is_there=lambda: RESERVATIONS in self._namespaces.objects,
             clock=clock,
             image=reservation_image,
             labels=pool.labels,
@@ -236,6 +238,7 @@ class Scheduling:
             storage=self._storage,
             machines={machine.name: machine for machine in left_on(list(machines), pods)},
             kept_for=self._budgets.told,
+            trouble=self._sharing.trouble,
             now=self._clock(),
         )
         calling = calls.of(plan)

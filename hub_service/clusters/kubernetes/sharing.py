@@ -14,7 +14,7 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import Seen
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.doing import Bound, OurDoing
-from runai.hub_service.clusters.kubernetes.objects import Pod, read_pod
+from runai.hub_service.clusters.kubernetes.objects import RESERVATIONS, Pod, read_pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.refusals import Refusals
 from runai.hub_service.clusters.kubernetes.reservations import (
@@ -38,6 +38,10 @@ __all__ = ["Sharing"]
 
 DEVICE_KNOWN_WITHIN_S = 60.0
 """How long a reservation pod may be bound without anybody saying which device it has."""
+TROUBLE_LASTS_S = 30.0
+"""So long after it was last refused to make a pod, that is why others wait, too."""
+_REFUSED = (400, 403, 404, 422)
+"""What the API server says again to whoever asks the same again."""
 
 
 @dataclass(slots=True)
@@ -66,15 +70,20 @@ class Sharing:
         refusals: Refusals,
         *,
         take: Callable[[Object], None],
+        is_there: Callable[[], bool],
         clock: Callable[[], float],
         image: str = IMAGE,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin with what the API server has; `take` is told what it answers."""
+        """Begin with what the API server has; `take` is told what it answers.
+
+        `is_there` says whether there is a namespace for reservation pods.
+        """
         self._api = api
         self._doing = doing
         self._slots = slots
         self._take = take
+        self._is_there = is_there
         self._clock = clock
         self._manifest = partial(manifest, image=image, labels=labels)
         self._made: dict[str, Slot] = {}
@@ -88,6 +97,14 @@ class Sharing:
         """Who was told what of which device: UIDs and UUIDs."""
         self.failed = False
         """Whether something is to be tried again."""
+        self._refused: tuple[float, str] = 0.0, ""
+        """When the API server let us make no reservation pod, and why: it is asked again."""
+
+    @property
+    def trouble(self) -> str:
+        """Why no reservation pod can be made until somebody mends it, or ""."""
+        at, why = self._refused
+        return why if self._clock() < at + TROUBLE_LASTS_S else ""
 
     def learn(self, node: str, seen: Seen) -> bool:
         """Take note of what a node's agent has seen; tell whether that is new."""
@@ -146,8 +163,10 @@ class Sharing:
             found = await self._api.create(PODS, self._manifest(name, node))
         except ApiError as error:
             if error.status != 409:
+                self._note(name, error)
                 raise
             found = await self._api.get(f"{PODS}/{name}")
+        self._refused = 0.0, ""
         self._take(found)
         pod = read_pod(found)
         self._first_seen.setdefault(pod.uid, self._clock())
@@ -249,6 +268,16 @@ class Sharing:
                 text = f"its GPU {device} is broken: {faults[device]}"
                 await tell_event(self._api, pod, "DeviceBroken", text, bad=True)
                 self._warned.add((pod.uid, device))
+
+    def _note(self, name: str, error: ApiError) -> None:
+        """Keep why the API server lets us make no pod, where that does not pass by itself."""
+        if not self._is_there():
+            # It is refused for want of a right, which went with the namespace.
+            why = f"namespace {RESERVATIONS} is not there, helm upgrade makes it again"
+            self._refused = self._clock(), why
+        elif error.status in _REFUSED:
+            # The same for whichever pod: who is told does not have to be told again.
+            self._refused = self._clock(), error.message.replace(f' "{name}"', "")
 
     async def _delete(self, pod: Pod) -> None:
         await self._api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})

@@ -1,0 +1,50 @@
+"""Somebody has deleted the namespace of reservation pods: who waits is told, and who mends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusters.kubernetes.sharing_world import half, sentence, visible
+from control_plane.chart import install
+from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.scheduling import Scheduler
+
+pytestmark = pytest.mark.kubernetes
+
+NAMESPACE = "/api/v1/namespaces/runai-reservation"
+
+
+def is_there(plane: ControlPlane) -> bool:
+    try:
+        plane.request("GET", NAMESPACE)
+    except ApiRefused as refused:
+        if refused.status == 404:
+            return False
+        raise
+    return True
+
+
+@pytest.fixture
+def without_namespace(ready, eventually):
+    """Return a control plane whose namespace is gone; it is back afterwards, for other tests."""
+    plane = ready.plane
+    plane.request("DELETE", NAMESPACE)
+    eventually(lambda: not is_there(plane), what="the namespace is gone")
+    yield plane
+    install(plane)
+
+
+def test_who_wants_a_part_is_told_until_helm_upgrade_makes_it_again(
+    ready, without_namespace, rights, plugin, until
+):
+    work = ready.namespace
+    work.create(half("one"))
+
+    with Scheduler(rights):
+        until(
+            lambda: "namespace runai-reservation is not there" in sentence(work.pod("one")),
+            what="it is told what is missing",
+        )
+        assert "helm upgrade" in sentence(work.pod("one"))
+        install(without_namespace)
+        until(lambda: visible(work), what="it has its half")
