@@ -259,11 +259,16 @@ class ProcessKubelet:
     def _quietly(self, method: str, path: str, body: Any, kind: str = "") -> None:
         """Make a call about a pod that may be gone, or made again, by now."""
         content = f"application/{kind}+json" if kind else "application/json"
-        try:
-            self._plane.request(method, path, body, content_type=content)
-        except ApiRefused as refused:
-            if refused.status not in (404, 409):
-                raise
+        while True:
+            try:
+                self._plane.request(method, path, body, content_type=content)
+            except ApiRefused as refused:
+                if refused.status not in (404, 409):
+                    raise
+            except httpx.TransportError:  # the API server is being restarted: once more
+                if not self._stopped.wait(0.05):
+                    continue
+            return
 
     # -- what a container sees ---------------------------------------------------------------------
 

@@ -52,8 +52,10 @@ def test_a_priority_level_that_takes_nothing_holds_bindings_up_and_loses_none(
         with _no_bindings(ready.plane):
 
             def is_throttled() -> bool:
-                # It takes a moment until the API server acts by it.
-                ready.namespace.create(pod(f"n-{next(numbers)}", 0, project="vision"))
+                # It takes a moment until the API server acts by it: until then they are bound. One
+                # at a time, for a cycle is over when all that it binds were refused for good.
+                if len(bound(ready)) == len(ready.namespace.pods()):
+                    ready.namespace.create(pod(f"n-{next(numbers)}", 0, project="vision"))
                 return any("oo many requests" in text.lower() for text in scheduler.refused)
 
             eventually(is_throttled, within=60, what="a binding is refused")

@@ -43,6 +43,7 @@ def test_others_run_it_is_said_once_and_a_right_that_is_given_later_is_used(
             work.create(job(name, project="vision"))
             eventually(lambda name=name: bound(work, name), what=f"{name} runs")
             work.finish(work.pods(name)[0]["metadata"]["name"])
+        eventually(said, what="it is said")
         assert len(said()) == 1
         assert "runai doctor" in said()[0]
 

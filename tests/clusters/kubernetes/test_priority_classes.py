@@ -82,7 +82,12 @@ def test_a_session_takes_the_place_of_a_training_of_its_own_project(lab, rights,
 
 
 def _bound(namespace: Any, job: str = "") -> set[str]:
-    return {p["metadata"]["name"] for p in namespace.pods(job) if "nodeName" in p["spec"]}
+    """Return who is bound and not leaving: a Job's pod stays until its controller counted it."""
+    return {
+        p["metadata"]["name"]
+        for p in namespace.pods(job)
+        if "nodeName" in p["spec"] and "deletionTimestamp" not in p["metadata"]
+    }
 
 
 def _sentence(found: dict[str, Any]) -> str:

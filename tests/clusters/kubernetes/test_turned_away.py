@@ -14,7 +14,7 @@ from clusters.kubernetes.sharing_world import events
 from control_plane.lab import allow_jobs
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
 pytestmark = pytest.mark.kubernetes
@@ -72,12 +72,17 @@ def test_a_session_says_why_and_holds_nothing(ready, rights, plugin, until):
     with Scheduler(rights) as scheduler:
         work.create(pod("both", 2, project="vision"))
         told = until(lambda: events(work, "TurnedAway"), what="it is told")
-        record = scheduler.call(scheduler.cluster.workload(f"vision/{work.name}.both"))
+
+        def ended() -> WorkloadRecord | None:
+            # kwok may not have heard of it, and have said once more that it runs.
+            found = scheduler.call(scheduler.cluster.workload(f"vision/{work.name}.both"))
+            return found if found.state == "ended" else None
+
+        record = until(ended, what="it has ended")
         work.create(pod("next", 2, project="vision"))
         until(lambda: running(work) == ["next"], what="the next one has the devices")
 
     assert told == [f"gpu-0 would not take it ({REASON}); nobody makes it again: start it anew"]
-    assert record.state == "ended"
     assert record.reason is not None
     assert record.reason.text == told[0]
 
@@ -97,6 +102,6 @@ def test_a_node_that_turned_a_pod_away_is_left_alone_for_a_moment(ready, rights,
         until(lambda: events(work, "TurnedAway"), what="it is turned away")
         work.create(pod("second", 1, project="vision"))
         until(lambda: "PodScheduled" in conditions(work.pod("second")), what="the second one waits")
-        assert running(work) == []
+        assert "second" not in running(work)
         ahead = 6.0
         until(lambda: running(work) == ["second"], what="the second one runs")
