@@ -23,6 +23,7 @@ from runai.hub_service.client import Client
 from waiting import eventually
 
 __all__ = [
+    "COMES_UP_WITHIN_S",
     "NodesLab",
     "chart_values",
     "install_chart",

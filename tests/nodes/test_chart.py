@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from control_plane.chart import helm
-from nodes_lab import NodesLab, on_node, service_of, session, training, upgrade_chart
+from nodes_lab import (
+    COMES_UP_WITHIN_S,
+    NodesLab,
+    on_node,
+    service_of,
+    session,
+    training,
+    upgrade_chart,
+)
 from real_nodes.cluster import RealCluster
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
@@ -50,13 +58,15 @@ def test_an_upgrade_costs_nobody_his_container_and_the_next_service_knows_them(
         names = [pod["metadata"]["name"] for pod in its_pods(cluster)]
         return len(names) == 1 and names != [old["metadata"]["name"]]
 
-    eventually(is_another, within=60, what="there is another service")
+    eventually(is_another, within=COMES_UP_WITHIN_S, what="there is another service")
+    known = {f"{lab.namespace.name}.{name}": "running" for name in ("half", "train")}
     with service_of(cluster.plane) as service:
-        found = eventually(lambda: {w.name: w.state for w in service.workloads()})
-        assert found == {
-            f"{lab.namespace.name}.half": "running",
-            f"{lab.namespace.name}.train": "running",
-        }
+
+        def knows_them() -> bool:
+            assert {w.name: w.state for w in service.workloads()} == known
+            return True
+
+        eventually(knows_them, what="the next service knows them")
     lab.namespace.create(session("other-half", part="0.5", project="vision", **on_node("node-1")))
     assert lab.sees("other-half") == shared
     assert lab.namespace.pod("half")["status"]["containerStatuses"] == before

@@ -9,7 +9,7 @@ from nodes_lab import NodesLab, on_node, session, training, whole_of_others
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
 
-def test_two_halves_see_the_same_device_and_the_third_the_next(lab: NodesLab):
+def test_two_halves_see_the_same_device_and_the_third_the_next(lab: NodesLab, eventually):
     lab.project("vision", quota=4)
     for name in ("first", "second", "third"):
         lab.namespace.create(session(name, part="0.5", project="vision", **on_node("node-0")))
@@ -19,10 +19,11 @@ def test_two_halves_see_the_same_device_and_the_third_the_next(lab: NodesLab):
     assert sorted(map(seen.count, seen)) == [1, 2, 2]
     assert set(seen) == {"GPU-0-0", "GPU-0-1"} == set(lab.reservations())
     # To the kubelet these devices are the reservations', one each.
-    assert lab.books_of(0) == {
+    books = {
         f"runai-reservation/{pod['metadata']['name']}": [device]
         for device, pod in lab.reservations().items()
     }
+    eventually(lambda: lab.books_of(0) == books, what="nobody else is in the kubelet's books")
 
 
 def test_a_container_sees_the_devices_it_has_and_no_others(lab: NodesLab):

@@ -141,10 +141,14 @@ def test_notebooks_of_both_share_a_device_and_say_so_themselves(story: Story, hu
         assert devices == set(story.lab.reservations())
         assert len(devices) == 1
         assert {of["RUNAI_PROJECT"] for of in seen.values()} == {"bob", "patty"}
-        assert {w.user: w.state for w in story.service.workloads()} == {
-            "bob": "running",
-            "patty": "running",
-        }
+
+        def are_known() -> bool:
+            # The hub may see that they are ready before the service does.
+            found = {w.user: w.state for w in story.service.workloads()}
+            assert found == {"bob": "running", "patty": "running"}
+            return True
+
+        eventually(are_known, what="the service tells that both run")
     finally:
         for user in ("bob", "patty"):
             hub.stop_server(user)
