@@ -141,7 +141,7 @@ class Hub:
 
     def ask(self, token: str, path: str, method: str = "GET", **request: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=self.url, headers=headers, timeout=30) as http:
+        with httpx.Client(base_url=self.url, headers=headers, timeout=60) as http:
             return http.request(method, f"{ROOT}{path}", **request)
 
 

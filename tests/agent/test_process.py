@@ -58,7 +58,14 @@ def test_it_leaves_when_its_parent_is_gone(service, environment, eventually):
         eventually(lambda: service.reports)
         (agent,) = psutil.Process(parent.pid).children()
         parent.kill()
-    eventually(lambda: not agent.is_running() or agent.status() == "zombie")
+
+    def is_gone() -> bool:
+        try:
+            return agent.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:  # whoever has adopted it has asked after it
+            return True
+
+    eventually(is_gone)
 
 
 def test_it_leaves_at_once_when_its_parent_went_before_it_started(environment):

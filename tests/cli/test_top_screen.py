@@ -66,6 +66,7 @@ async def test_it_follows_what_happens_and_says_why_somebody_waits(bob, screen):
         await until(pilot, lambda: "5 of 5 GPUs allocated (100%)" in said(top, "#headline"))
         await until(pilot, lambda: len(shown(top)) == 2)
         await until(pilot, lambda: shown(top)[1][-1])
+        await until(pilot, lambda: shown(top)[0][3] == "running")  # it was granted, and starts
         running, waiting = shown(top)
         assert running[:5] == ["all", "vision", "bob", "running", "5/5"]
         assert waiting[:5] == ["more", "vision", "bob", "queued", "0/1"]

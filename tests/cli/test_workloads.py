@@ -134,9 +134,12 @@ def test_what_a_job_reports_of_itself_is_described_while_it_runs_and_after(bob, 
             time.sleep(0.02)
     """
     bob("submit", "exp1", "-g", "1", "--", PYTHON, "-c", report)
-    eventually(lambda: bob.described("exp1")["progress"], within=60)
 
-    assert bob.described("exp1")["progress"]["done"] == 0.3
+    def is_told() -> bool:  # one after the other
+        progress = bob.described("exp1")["progress"]
+        return bool(progress) and progress["done"] == 0.3
+
+    eventually(is_told, within=60)
     Path("go").touch()
     eventually(lambda: state(bob, "exp1") == "succeeded", within=60)
     lines = [line.split(maxsplit=1) for line in bob("describe", "exp1").stdout.splitlines()]

@@ -112,7 +112,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             client = httpx.Client(base_url=f"{hub.url}{ROOT}", headers=headers, timeout=60)
             stage.clients[role] = opened.enter_context(client)
         for role in WITH_COOKIES:
-            browser = httpx.Client(base_url=hub.url, follow_redirects=True, timeout=30)
+            browser = httpx.Client(base_url=hub.url, follow_redirects=True, timeout=60)
             log_in(opened.enter_context(browser), ACTORS[role])
             xsrf = login_cookies(browser)["_xsrf"].value
             # As the pages' own script sends them.

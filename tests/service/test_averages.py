@@ -20,8 +20,9 @@ async def test_averages_are_told_by_project_by_node_and_of_users_to_admins(
     simulated, eventually_async
 ):
     ana, nel, root, agent = [await simulated.client(n) for n in ("ana", "nel", "root", "agent")]
-    await ana.submit(job("exp1", "vision", "0.5"))
+    # Who has more has it for longer, however long it takes between the two.
     await nel.submit(job("b", "nlp", "1"))
+    await ana.submit(job("exp1", "vision", "0.5"))
     devices = {w.user: w.workers[0].devices[0].uuid for w in await root.workloads()}
     began = simulated.platform.clock()
 

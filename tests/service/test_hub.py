@@ -251,7 +251,7 @@ def test_the_hub_tells_which_servers_there_are_those_under_way_included(hub):
 
 @pytest.fixture
 def browser(hub) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=hub.url, follow_redirects=True, timeout=30) as http:
+    with httpx.Client(base_url=hub.url, follow_redirects=True, timeout=60) as http:
         yield http
 
 

@@ -105,8 +105,8 @@ async def test_who_leaves_a_project_is_shown_its_workloads_no_more(simulated, op
     await eventually_async(reader.names_it, what="it is shown at first")
 
     await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
-    await ana.submit(SubmitRequest(name="later", gpus=1, command=["train"]))
     at = len(reader.pieces)
+    await ana.submit(SubmitRequest(name="later", gpus=1, command=["train"]))
     await eventually_async(lambda: len(reader.pieces) > at + 1, what="it is drawn anew")
 
     assert "vision/later" not in "".join(reader.pieces)

@@ -177,7 +177,7 @@ async def test_a_key_that_is_none_is_refused(http):
     assert reply.status_code == 400
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)  # four starts of a service
 def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowledged(service):
     service.environment["RUNAI_LOG_FORMAT"] = "json"
     service.start()

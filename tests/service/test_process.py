@@ -111,12 +111,17 @@ def test_the_agent_is_started_measures_and_is_started_again(service):
     def measured() -> bool:
         return service.client.workload("vision/busy").utilized is not None
 
-    eventually(measured)
+    eventually(measured, within=IMPORTS_S)
     first = service.agent()
     first.kill()
-    second = eventually(lambda: service.agent() if service.agent() != first else None)
 
-    eventually(measured)
+    def another() -> psutil.Process | None:
+        found = service.agent()
+        return None if found == first else found
+
+    second = eventually(another)
+
+    eventually(measured, within=IMPORTS_S)
     assert second is not None
     assert TOKEN not in second.environ().values()
 

@@ -243,7 +243,7 @@ async def test_every_query_of_the_dashboard_has_an_answer(busy, tmp_path, free_p
             results = {title: await query(concrete(e)) for title, e in EXPRESSIONS.items()}
             return all(results[title] for title in results)
 
-        await eventually_async(answered, within=90)
+        await eventually_async(answered, within=120)
         busy_share = " / ".join(
             f"rate(runai_workload_gpu_seconds_{name}_total[10s])" for name in ("used", "allocated")
         )
@@ -254,7 +254,7 @@ async def test_every_query_of_the_dashboard_has_an_answer(busy, tmp_path, free_p
             # 0.4 of the 0.5 that it holds: an average is a plain rate.
             return bool(found) and float(found[0]["value"][1]) == pytest.approx(0.8, abs=0.1)
 
-        await eventually_async(averaged, within=60)
+        await eventually_async(averaged, within=120)
 
 
 def concrete(expression: str) -> str:

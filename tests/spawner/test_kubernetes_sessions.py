@@ -151,12 +151,20 @@ def test_what_cannot_be_is_refused_with_a_sentence(
     assert "Unhandled error" not in hub.new_log()  # it is no failure of the hub
 
 
-def test_what_kubernetes_refuses_is_said_and_no_token_is_logged(kubernetes_hub: KubernetesHub):
+def test_what_kubernetes_refuses_is_said_and_no_token_is_logged(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
     hub = kubernetes_hub
     path = f"/api/v1/namespaces/{hub.lab.namespace.name}/resourcequotas"
     quota = {"metadata": {"name": "no-memory"}, "spec": {"hard": {"requests.memory": "1Mi"}}}
     hub.lab.plane.request("POST", path, quota)
+
+    def is_in_force() -> bool:  # before its controller has counted it says something else
+        found = hub.lab.plane.request("GET", f"{path}/no-memory").get("status", {})
+        return "requests.memory" in found.get("used", {})
+
     try:
+        eventually(is_in_force, what="the quota is in force")
         with hub.spawned("ana", project="vision", gpus="1") as said:
             pass
     finally:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from hub_platform import HubPlatform
+from kubernetes_hub import sentence
 from runai.hub_service.limits.path import HOOK
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(900)]
@@ -20,7 +21,17 @@ Eventually = Callable[..., Any]
 
 def is_alive(pid: int) -> bool:
     """Say whether a process runs; in a container nobody may have reaped one that ended."""
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_the_service(child: psutil.Process) -> bool:
+    try:
+        return "runai.hub_service" in child.cmdline()
+    except psutil.Error:  # a server of before, which has ended
+        return False
 
 
 def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
@@ -31,8 +42,8 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
     devices = {fresh.environment(user)["CUDA_VISIBLE_DEVICES"] for user in ("ana", "bo")}
     fresh.spawn("cy", project="vision", gpus="½").raise_for_status()
     with fresh.progress("cy") as events:
-        eventually(lambda: len(events) >= 3)
-        waiting = [event["message"] for event in events]
+        eventually(lambda: sentence(events, "Waiting: "))
+        waiting = [event["message"] for event in events[:3]]
         held = fresh.holds()
         fresh.stop_server("ana")
         fresh.wait_ready("cy")
@@ -72,8 +83,8 @@ def test_a_start_that_is_cancelled_leaves_nothing_and_a_killed_session_gives_its
     eventually(lambda: not is_alive(killed))
     gone = fresh.http.get("/user/ana/api")
 
-    assert gone.status_code == 503
-    assert "Your server appears to be down." in gone.text
+    assert gone.status_code in (424, 503)  # the hub may have noticed already
+    assert ("Your server appears to be down." in gone.text) == (gone.status_code == 503)
     eventually(lambda: fresh.holds() == {})
     eventually(lambda: not fresh.server("ana"), what="the hub has noticed")
 
@@ -134,11 +145,7 @@ def test_kills_of_hub_and_service_lose_and_double_no_allocation(
 ):
     fresh.start_server("ana", project="vision", gpus="0.5")
     assert fresh.process is not None
-    [service] = [
-        child
-        for child in psutil.Process(fresh.process.pid).children()
-        if "runai.hub_service" in child.cmdline()
-    ]
+    [service] = filter(is_the_service, psutil.Process(fresh.process.pid).children())
     service.kill()
     fresh.start_server("bo", project="vision", gpus="0.5")  # waits for the next service
     ana, bo = fresh.pid("ana"), fresh.pid("bo")

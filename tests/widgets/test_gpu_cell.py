@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any
 
 import pytest
@@ -19,8 +19,8 @@ HELD: dict[str, Any] = {"gpus": 0.5, "allocated": 0.5, "limit": LIMIT}
 
 
 def test_a_cell_is_read_while_it_runs_and_once_more_at_its_end():
-    loads = iter([0.1, 0.2, 0.3, *([0.0] * 1000)])
-    memory = iter([1024, 4096, 2048, *([0] * 1000)])
+    loads = chain([0.1, 0.2, 0.3], repeat(0.0))  # it may read often until the test goes on
+    memory = chain([1024, 4096, 2048], repeat(0))
     reads, thrice = count(1), threading.Event()
 
     def read():
