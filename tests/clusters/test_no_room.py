@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -40,7 +40,7 @@ def no_room(*processes: psutil.Process) -> Iterator[None]:
         yield
     finally:
         for process, limits in before.items():
-            if process.is_running():
+            with suppress(psutil.NoSuchProcess):  # it was killed
                 process.rlimit(psutil.RLIMIT_FSIZE, limits)
 
 
