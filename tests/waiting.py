@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 __all__ = ["eventually", "eventually_async"]
 
-WITHIN_SECONDS = 60.0  # generous: the machine may be busy; a passing condition ends the wait
+WITHIN_SECONDS = 120.0  # generous: a busy machine imports for a minute; a passing condition ends it
 PAUSE_SECONDS = 0.02
 
 T = TypeVar("T")

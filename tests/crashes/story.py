@@ -122,7 +122,7 @@ class Story:
         self._watching.is_calm.set()
         moments = sorted(self._dice.sample(range(1, 600), len(kinds)))
         for number, (moment, kind) in enumerate(zip(moments, kinds, strict=True)):
-            eventually(partial(self._has_counted, moment), within=60)
+            eventually(partial(self._has_counted, moment), within=DRAINED_WITHIN_S)
             if number == 1:
                 self._submit(self._patty, "nlp", "patty-0", 20, gpus=1)
                 self._submit(self._patty, "nlp", "patty-1", 20, gpus=1)
