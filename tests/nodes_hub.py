@@ -46,7 +46,8 @@ c.KubeSpawner.environment = {
     "HOME": "/tmp", "JUPYTERHUB_SINGLEUSER_APP": "jupyter_server.serverapp.ServerApp",
 }
 c.KubeSpawner.cmd = ["python", "-m", "jupyterhub.singleuser"]
-c.KubeSpawner.start_timeout = 60
+c.KubeSpawner.start_timeout = 170
+c.KubeSpawner.http_timeout = 170
 c.KubeSpawner.delete_grace_period = 1
 c.JupyterHub.services = [{"name": "tester", "api_token": os.environ["TESTER_TOKEN"]}]
 c.JupyterHub.load_roles = [
@@ -111,7 +112,7 @@ class NodesHub:
             base_url=f"http://{address}:8081/hub/api",
             headers={"Authorization": f"Bearer {_decoded(tokens['tester'])}"},
             trust_env=False,
-            timeout=30,
+            timeout=60,
         )
         eventually(self._answers, within=COMES_UP_WITHIN_S, what="the hub answers")
         for user in USERS:

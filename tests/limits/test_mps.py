@@ -31,7 +31,7 @@ def program(tmp_path):
 @pytest.fixture
 def daemon(tmp_path, program):
     """Return a daemon that runs, until the test ends."""
-    with MpsDaemon(DEVICE, tmp_path / "mps", program=program) as started:
+    with MpsDaemon(DEVICE, tmp_path / "mps", program=program, patience_s=60.0) as started:
         yield started
 
 
@@ -76,7 +76,7 @@ def test_what_a_killed_daemon_left_behind_stops_nobody(tmp_path, program):
     (tmp_path / "mps" / "pipe").mkdir(parents=True)
     (tmp_path / "mps" / "pipe" / "control").touch()
 
-    with MpsDaemon(DEVICE, tmp_path / "mps", program=program) as daemon:
+    with MpsDaemon(DEVICE, tmp_path / "mps", program=program, patience_s=60.0) as daemon:
         assert daemon.command("get_server_list") == DEVICE
 
 

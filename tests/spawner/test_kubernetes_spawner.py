@@ -187,7 +187,7 @@ def test_what_had_not_started_when_the_hub_ended_is_removed_by_the_next(
     hub.start()
     eventually(lambda: hub.server("ana").get("ready"), within=120)
     # The hub waits for as long as a server may take to answer, then gives it up.
-    eventually(lambda: hub.pod("bo") == {}, within=240)
+    eventually(lambda: hub.pod("bo") == {}, within=300)
     eventually(lambda: hub.server("bo") == {})
 
     eventually(lambda: {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1})
