@@ -29,10 +29,14 @@ def service(lab, rights, free_port, tmp_path) -> Iterator[Service]:
     lab.node("gpu-0", gpus=2, labels={"nvidia.com/gpu.memory": "16000"})
     lab.node("gpu-1")
     made = Service(tmp_path / "service", rights, lab.namespace.name, free_port())
-    yield made
-    made.end()
-    lab.forget_projects()
-    lab.forget(LEASE)
+    try:
+        # It answers, however long its start takes: a report is not sent a second time.
+        made.client.overview()
+        yield made
+    finally:
+        made.end()
+        lab.forget_projects()
+        lab.forget(LEASE)
 
 
 @contextlib.contextmanager
@@ -74,7 +78,6 @@ def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp
         nodes = {node.name: node for node in service.client.nodes()}
         return [d.uuid for d in nodes["gpu-0"].devices if d.allocated == 1]
 
-    service.client.overview()  # it is there, however long its start takes
     url = f"http://{service.address}/services/runai/"
     with (
         listening(tmp_path / "kubelet.sock", holders) as socket,
