@@ -52,13 +52,20 @@ def test_a_priority_level_that_takes_nothing_holds_bindings_up_and_loses_none(
         with _no_bindings(ready.plane):
 
             def is_throttled() -> bool:
-                # It takes a moment until the API server acts by it: until then they are bound. One
-                # at a time, for a cycle is over when all that it binds were refused for good.
+                # It takes a moment until the API server acts by it, and then takes one at a time.
                 if len(bound(ready)) == len(ready.namespace.pods()):
-                    ready.namespace.create(pod(f"n-{next(numbers)}", 0, project="vision"))
+                    some_at_once()
                 return any("oo many requests" in text.lower() for text in scheduler.refused)
 
-            eventually(is_throttled, within=60, what="a binding is refused")
+            def some_at_once() -> None:
+                """Let the scheduler know of some that wait, before they may go anywhere."""
+                _set_closed(ready, closed=True)
+                for _ in range(10):
+                    ready.namespace.create(pod(f"n-{next(numbers)}", 0, project="vision"))
+                eventually(lambda: all(_told(ready)), what="all know why they wait")
+                _set_closed(ready, closed=False)
+
+            eventually(is_throttled, what="a binding is refused")
             waiting = len(ready.namespace.pods()) - len(bound(ready))
             assert waiting > 0
         eventually(
@@ -149,6 +156,16 @@ def test_a_scheduler_that_is_killed_goes_on_where_it_was(ready, rights, eventual
         )
 
     assert len(waits) == 1
+
+
+def _set_closed(ready, *, closed: bool) -> None:
+    node, kind = "/api/v1/nodes/gpu-0", "application/merge-patch+json"
+    ready.plane.request("PATCH", node, {"spec": {"unschedulable": closed}}, content_type=kind)
+
+
+def _told(ready) -> list[str]:
+    """Return why each pod that waits does, "" for those who were not told."""
+    return [_sentence(p) for p in ready.namespace.pods() if "nodeName" not in p["spec"]]
 
 
 @contextlib.contextmanager
