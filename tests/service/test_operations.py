@@ -215,6 +215,7 @@ def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowl
     assert {workload.id for workload in service.client.workloads()} == set(acknowledged)
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
     posts = [line for line in lines if line["message"].startswith("POST")]
-    assert {line["level"] for line in posts} == {"info"}
+    # One that a stopping service had no time for is a warning: its client asked again.
+    assert {line["level"] for line in posts} <= {"info", "warning"}
     assert all(re.fullmatch(r"[0-9a-f]{16}", line["request"]) for line in posts)
     assert len({line["request"] for line in posts}) >= len(acknowledged)
