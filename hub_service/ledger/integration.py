@@ -192,9 +192,8 @@ class Integration:
         held_s = sum(b - a for _, a, b in held)
         if held_s <= 0:
             return
-        # It can only have used the device while it held it, for part of the interval perhaps; and
-        # the agent's interval does not end when we say that it holds: nothing is busier than whole.
-        busy = min(1.0, utilization * interval / held_s)
+        # It can only have used the device while it held it, for part of the interval perhaps.
+        busy = utilization * interval / held_s
         for segment, a, b in held:
             milli = segment.held[whose]
             for second, share in _seconds(a, b):

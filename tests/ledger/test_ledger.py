@@ -197,19 +197,6 @@ async def test_a_machine_that_slept_leaves_a_gap(ledger, clock, report):
     assert series.allocated_average == pytest.approx(0.5)
 
 
-def test_whoever_held_a_device_for_a_moment_was_not_busier_than_a_device_can_be(
-    ledger, clock, report
-):
-    book = ledger()
-    book.record(clock.now, 0, [])
-    clock.now += 9
-    book.record(clock.now, 9, [A])
-    clock.now += 1
-    book.record(clock.now, 10, [A], report(clock.now, 10, BUSY_A))
-
-    assert book.totals("vision/a").used_s == pytest.approx(1.0)
-
-
 async def test_a_clock_that_is_set_back_stands_still_until_it_has_caught_up(ledger, clock, report):
     book = ledger()
     go(book, clock, report, 20, [A])
