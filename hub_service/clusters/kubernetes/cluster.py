@@ -27,12 +27,12 @@ from runai.hub_service.clusters.kubernetes.jobs import (
 )
 from runai.hub_service.clusters.kubernetes.keeping_projects import KeptProjects
 from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest
-from runai.hub_service.clusters.kubernetes.metering import held_by_node
+from runai.hub_service.clusters.kubernetes.metering import Metering
 from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.pools import EVERYTHING, Pool
 from runai.hub_service.clusters.kubernetes.reservations import IMAGE
 from runai.hub_service.clusters.kubernetes.sessions import PodSessions
-from runai.hub_service.clusters.kubernetes.showing import records
+from runai.hub_service.clusters.kubernetes.showing import Showing
 from runai.hub_service.clusters.kubernetes.telling import pod_path, tell_event
 from runai.hub_service.clusters.kubernetes.volumes import beside, check_room
 from runai.hub_service.clusters.progress import Progress
@@ -84,6 +84,7 @@ class KubernetesCluster(PodSessions, KeptProjects):
         self._namespace = namespace
         self._image = image
         self._api_url = api_url
+        self._showing, self._metering = Showing(), Metering()
         self._drawn: Mapping[WorkloadId, WorkloadRecord] = {}
         self._held: Mapping[str, Sequence[Allocation]] = {}
         self._drawn_at: asyncio.Event | None = None  # the change that is to come after those
@@ -253,8 +254,8 @@ class KubernetesCluster(PodSessions, KeptProjects):
         if self._drawn_at is not self._next_change:  # many ask between two changes
             pods = self._applied_pods()
             known = self._known(pods, self._slots.held(pods))
-            self._drawn, self._drawn_at = records(known), self._next_change
-            self._held = held_by_node(known)
+            self._drawn, self._drawn_at = self._showing.records(known), self._next_change
+            self._held = self._metering.held_by_node(known)
         return self._drawn
 
     async def _subject(self, workload: WorkloadId) -> Job | Pod:

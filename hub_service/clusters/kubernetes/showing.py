@@ -1,15 +1,19 @@
 """What the API server knows of workloads, as records for people: states, workers, outcomes.
 
-Draws what was submitted to us and what others made for our scheduler alike. Pure; called by
-`cluster`, which knows what else was decided about them.
+Draws what was submitted to us and what others made for our scheduler alike. Makes no calls;
+`Showing` remembers only what it drew last. Called by `cluster`, which knows what else was decided
+about them.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import NamedTuple
 
 from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.jobs import Job
+from runai.hub_service.clusters.kubernetes.kept import Kept
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.refusals import turned_away
@@ -25,7 +29,7 @@ from runai.hub_service.clusters.records import (
 from runai.hub_service.scheduler.model import DeviceShare, Move, Reason, Resize, Stop, Wait
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
-__all__ = ["Known", "record_of_job", "records"]
+__all__ = ["Known", "Showing", "record_of_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +52,80 @@ class Known:
     """The states of elastic jobs, by the UIDs of their Jobs."""
 
 
-def records(known: Known) -> dict[WorkloadId, WorkloadRecord]:
-    """Return all workloads for our scheduler, finished ones included, oldest first."""
-    pods: dict[str, list[Pod]] = {}
-    alone: list[Pod] = []
-    for pod in known.pods:
-        if pod.scheduler != SCHEDULER or pod.is_reservation:
-            continue
-        job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
-        if job is None or not job.is_whole:
-            alone.append(pod)
-        else:
-            pods.setdefault(job.uid, []).append(pod)
-    drawn = [_of_pod(pod, known) for pod in alone]
-    drawn += [
-        record_of_job(job, pods.get(job.uid, ()), known)
-        for job in known.jobs.values()
-        if job.template.scheduler == SCHEDULER and job.is_whole
-    ]
-    return {record.id: record for record in sorted(drawn, key=lambda r: (r.submitted, r.id))}
+class Showing:
+    """Draws records one time after the other; one that is as it was is the same object again."""
+
+    def __init__(self) -> None:
+        """Begin with nothing drawn."""
+        self._kept = Kept[_Shown]()
+
+    def records(self, known: Known) -> dict[WorkloadId, WorkloadRecord]:
+        """Return all workloads for our scheduler, finished ones included, oldest first."""
+        self._kept.begin()
+        pods: dict[str, list[Pod]] = {}
+        shown: list[_Shown] = []
+        for pod in known.pods:
+            if pod.scheduler != SCHEDULER or pod.is_reservation:
+                continue
+            job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
+            if job is None or not job.is_whole:
+                shown.append(self._of_pod(pod, known))
+            else:
+                pods.setdefault(job.uid, []).append(pod)
+        promised = _by_job(known.promises)
+        shown += [
+            self._of_job(job, pods.get(job.uid, ()), known, promised.get(job.uid))
+            for job in known.jobs.values()
+            if job.template.scheduler == SCHEDULER and job.is_whole
+        ]
+        return {one.record.id: one.record for one in sorted(shown, key=attrgetter("age"))}
+
+    def _of_pod(self, pod: Pod, known: Known) -> "_Shown":
+        project = project_of(pod, known.namespaces, known.default_project)
+        inputs = (
+            pod,
+            project,
+            known.devices.get(pod.uid),
+            known.promises.get(pod.place),
+            known.waits.get(f"{project}/{name_of(pod)}"),
+        )
+        return self._kept.get(pod.uid, inputs, lambda: _shown(_of_pod(pod, known)))
+
+    def _of_job(self, job: Job, pods: Sequence[Pod], known: Known, promised: object) -> "_Shown":
+        project = project_of(job.template, known.namespaces, known.default_project)
+        workload = f"{project}/{name_of(job)}"
+        inputs = (
+            # What we told a Job is not compared, but shown.
+            id(job),
+            job,
+            pods,
+            project,
+            [known.devices.get(pod.uid) for pod in pods],
+            promised,
+            known.waits.get(workload),
+            known.stops.get(workload),
+            known.elastic.get(job.uid),
+        )
+        return self._kept.get(job.uid, inputs, lambda: _shown(record_of_job(job, pods, known)))
+
+
+class _Shown(NamedTuple):
+    """A record, and where it stands among others."""
+
+    age: tuple[float, WorkloadId]
+    record: WorkloadRecord
+
+
+def _shown(record: WorkloadRecord) -> _Shown:
+    return _Shown((record.submitted, record.id), record)
+
+
+def _by_job(promises: Mapping[str, Promise]) -> dict[str, dict[str, Promise]]:
+    """Return the promises to the workers of Jobs, by the Jobs' UIDs."""
+    found: dict[str, dict[str, Promise]] = {}
+    for place, promise in promises.items():
+        found.setdefault(place.partition("/")[0], {})[place] = promise
+    return found
 
 
 def record_of_job(job: Job, pods: Sequence[Pod], known: Known) -> WorkloadRecord:

@@ -1,0 +1,116 @@
+"""Records one time after the other: what has not changed is the same object, and nothing differs.
+
+Pure: pods come, are bound, stop, end and go as drawn by Hypothesis, without a control plane.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusters.kubernetes.worlds import a_job, a_pod
+from runai.hub_service.clusters.elastic_state import ElasticState
+from runai.hub_service.clusters.kubernetes.jobs import Job
+from runai.hub_service.clusters.kubernetes.metering import Metering
+from runai.hub_service.clusters.kubernetes.objects import Pod
+from runai.hub_service.clusters.kubernetes.picture import Promise
+from runai.hub_service.clusters.kubernetes.showing import Known, Showing
+from runai.hub_service.clusters.kubernetes.slots import Slots
+from runai.hub_service.scheduler.model import Reason, Stop, Wait
+
+GANG = a_job("gang", 2)
+GANGS = [GANG, a_job("gang", 2, is_suspended=True), a_job("gang", 2, succeeded=1)]
+SAID = [
+    a_job("gang", 2, is_suspended=True, is_held=True, starts=(1.0,), template=a_pod(
+        "gang", uid=GANG.uid, kind="train", sentence=text))
+    for text in ("it waits", "it was paused")
+]  # fmt: skip
+
+names = st.sampled_from(["a", "b", "c"])
+pods = st.builds(
+    lambda name, node, ended, deleted, up: a_pod(
+        name,
+        node=node,
+        bound=1.0 if node else None,
+        deleted=900.0 if deleted and node else None,
+        is_finished=ended,
+        exit_code=0 if ended else None,
+        is_up=up and bool(node),
+    ),
+    names,
+    st.sampled_from(["", "gpu-0", "gpu-1"]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+workers = st.builds(
+    lambda index, node: a_pod(f"gang-{index}", of=GANG, node=node, bound=1.0 if node else None),
+    st.integers(0, 1),
+    st.sampled_from(["", "gpu-0"]),
+)
+crowds = st.lists(pods | workers, max_size=5, unique_by=lambda pod: pod.uid)
+workloads = st.sampled_from(["vision/lab.a", "vision/lab.gang"])
+why = st.builds(lambda text: Reason(code="quota", rule="R1", text=text), names)
+waits = st.builds(
+    lambda of, reason, position: Wait(workload=of, reason=reason, position=position),
+    workloads,
+    why,
+    st.integers(1, 2),
+)
+stops = st.builds(
+    lambda of, reason: Stop(workload=of, worker=f"{of}-0", reason=reason), workloads, why
+)
+places = st.sampled_from(["uid-a", f"{GANG.uid}/0", f"{GANG.uid}/1"])
+promises = st.dictionaries(
+    places, st.builds(Promise, st.just("gpu-1"), st.sampled_from([(0,), (1,)]))
+)
+
+
+def known(there: list[Pod], job: Job | None, slots: Slots, said: list[Any], **fields: Any) -> Known:
+    return Known(
+        there,
+        {} if job is None else {job.uid: job},
+        {},
+        "default",
+        devices=slots.held(there),
+        waits={one.workload: one for one in said if isinstance(one, Wait)},
+        stops={one.workload: one for one in said if isinstance(one, Stop)},
+        **fields,
+    )
+
+
+steps = st.tuples(
+    crowds,
+    st.sampled_from([None, *GANGS, *SAID]),
+    st.lists(waits | stops, max_size=2),
+    promises,
+    st.sampled_from([{}, {GANG.uid: ElasticState()}, {GANG.uid: ElasticState(resizes=1)}]),
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=5))
+def test_records_that_are_kept_say_what_new_ones_would(course: list[Any]) -> None:
+    showing, metering, slots = Showing(), Metering(), Slots()
+    before: dict[str, Any] = {}
+    for there, job, said, promised, elastic in course:
+        now = known(there, job, slots, said, promises=promised, elastic=elastic)
+        shown = showing.records(now)
+
+        assert shown == Showing().records(now)
+        assert list(shown) == list(Showing().records(now))
+        assert metering.held_by_node(now) == Metering().held_by_node(now)
+        before = shown
+    assert showing.records(now) is not before
+    assert all(a is b for a, b in zip(showing.records(now).values(), before.values(), strict=True))
+
+
+def test_what_a_job_was_told_is_shown_though_it_is_the_same_job_for_all_else() -> None:
+    showing, told = Showing(), []
+    for job in SAID:
+        (record,) = showing.records(known([], job, Slots(), [])).values()
+        told.append(record.reason.text if record.reason else "")
+
+    assert SAID[0] == SAID[1]
+    assert told != [told[0], told[0]], told
