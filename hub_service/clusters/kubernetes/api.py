@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes_asyncio import config
@@ -31,6 +32,8 @@ ARRIVES_WITHIN_S = 4.0
 TRIES = 5
 LONGEST_PAUSE_S = 10.0
 PIECE_BYTES = 65_536
+LONGEST_LINE_BYTES = 2**21
+"""Of a change in a watch: an object is at most the 1.5 MiB that etcd takes."""
 _STEPS = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
 _CHANNELS = "v5.channel.k8s.io"
@@ -67,6 +70,7 @@ class Api:
         """Use a client that knows the server and who we are."""
         self._client = client
         client.user_agent = "jupyter-runai"
+        _ask_the_environment_once(client)
         self._on_their_way: set[asyncio.Task[aiohttp.ClientResponse]] = set()
 
     @classmethod
@@ -168,7 +172,11 @@ class Api:
             async with asyncio.timeout(ANSWERED_WITHIN_S):
                 return Channels(
                     await session.ws_connect(
-                        address, headers=headers, protocols=[_CHANNELS], max_msg_size=0
+                        address,
+                        headers=headers,
+                        protocols=[_CHANNELS],
+                        max_msg_size=0,
+                        proxy=self._client.rest_client.proxy,
                     )
                 )
         except aiohttp.WSServerHandshakeError as refused:
@@ -279,6 +287,20 @@ class Channels:
         async for message in self._socket:
             if message.type == aiohttp.WSMsgType.BINARY and message.data:
                 yield message.data
+
+
+def _ask_the_environment_once(client: ApiClient) -> None:
+    """Find the proxy now, and leave ~/.netrc alone.
+
+    kubernetes_asyncio's own session reads both anew for each request, in two threads one after the
+    other; and a password there for the server's host would stand against our token.
+    """
+    rest, host = client.rest_client, urlsplit(client.configuration.host)
+    if rest.proxy is None and not proxy_bypass(host.netloc):
+        rest.proxy = getproxies().get(host.scheme)
+    connector = rest.pool_manager.connector
+    rest.pool_manager.detach()
+    rest.pool_manager = aiohttp.ClientSession(connector=connector, read_bufsize=LONGEST_LINE_BYTES)
 
 
 def _has_kubeconfig() -> bool:

@@ -1,0 +1,82 @@
+"""What the environment says of the way to the API server: its proxy, and nobody's passwords."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+from kubernetes_asyncio.client.api_client import ApiClient
+from kubernetes_asyncio.client.configuration import Configuration
+
+from runai.hub_service.clusters.kubernetes.api import Api, ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+NAMES = ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY")
+
+
+class Proxy:
+    """Answers everything itself; says what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append((request.raw_path, request.headers.get("Authorization")))
+        return web.json_response({"kind": "Pod"})
+
+
+@pytest.fixture
+async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Proxy, TestServer]]:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    found, app = Proxy(), web.Application()
+    app.router.add_route("*", "/{tail:.*}", found.answer)
+    async with TestServer(app) as server:
+        yield found, server
+
+
+def api(host: str) -> Api:
+    settings = Configuration()
+    settings.host = host
+    settings.api_key = {"BearerToken": "Bearer of-ours"}
+    return Api(ApiClient(settings))
+
+
+async def test_the_proxy_of_the_environment_is_asked(
+    proxy: tuple[Proxy, TestServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, server = proxy
+    monkeypatch.setenv("HTTP_PROXY", str(server.make_url("/")))
+    host = f"http://127.0.0.1:{unused_port()}"  # where nobody is
+    async with api(host) as client:
+        assert await client.get("/api/v1/pods/a") == {"kind": "Pod"}
+    assert found.asked == [(f"{host}/api/v1/pods/a", "Bearer of-ours")]
+
+
+async def test_no_proxy_is_heeded(
+    proxy: tuple[Proxy, TestServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, server = proxy
+    monkeypatch.setenv("HTTP_PROXY", str(server.make_url("/")))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    async with api(f"http://127.0.0.1:{unused_port()}") as client:
+        with pytest.raises(ApiError) as refused:
+            await client.get("/api/v1/pods/a")
+    assert refused.value.is_unanswered
+    assert found.asked == []
+
+
+async def test_a_password_in_netrc_does_not_stand_against_our_token(
+    proxy: tuple[Proxy, TestServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found, server = proxy
+    (tmp_path / "netrc").write_text(f"machine {server.host} login ana password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    async with api(str(server.make_url("")).rstrip("/")) as client:
+        await client.get("/version")
+    assert found.asked == [("/version", "Bearer of-ours")]
