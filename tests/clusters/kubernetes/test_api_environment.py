@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import web
@@ -31,7 +31,7 @@ class Proxy:
 
 
 @pytest.fixture
-async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Proxy, TestServer]]:
+async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Proxy, Any]]:
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     found, app = Proxy(), web.Application()
@@ -48,7 +48,7 @@ def api(host: str) -> Api:
 
 
 async def test_the_proxy_of_the_environment_is_asked(
-    proxy: tuple[Proxy, TestServer], monkeypatch: pytest.MonkeyPatch
+    proxy: tuple[Proxy, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, server = proxy
     monkeypatch.setenv("HTTP_PROXY", str(server.make_url("/")))
@@ -59,7 +59,7 @@ async def test_the_proxy_of_the_environment_is_asked(
 
 
 async def test_no_proxy_is_heeded(
-    proxy: tuple[Proxy, TestServer], monkeypatch: pytest.MonkeyPatch
+    proxy: tuple[Proxy, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, server = proxy
     monkeypatch.setenv("HTTP_PROXY", str(server.make_url("/")))
@@ -72,7 +72,7 @@ async def test_no_proxy_is_heeded(
 
 
 async def test_a_password_in_netrc_does_not_stand_against_our_token(
-    proxy: tuple[Proxy, TestServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    proxy: tuple[Proxy, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found, server = proxy
     (tmp_path / "netrc").write_text(f"machine {server.host} login ana password secret\n")

@@ -52,7 +52,7 @@ workers = st.builds(
 )
 crowds = st.lists(pods | workers, max_size=5, unique_by=lambda pod: pod.uid)
 workloads = st.sampled_from(["vision/lab.a", "vision/lab.gang"])
-why = st.builds(lambda text: Reason(code="quota", rule="R1", text=text), names)
+why = st.builds(lambda text: Reason(code="behind", rule="R9", text=text), names)
 waits = st.builds(
     lambda of, reason, position: Wait(workload=of, reason=reason, position=position),
     workloads,
@@ -94,6 +94,7 @@ steps = st.tuples(
 def test_records_that_are_kept_say_what_new_ones_would(course: list[Any]) -> None:
     showing, metering, slots = Showing(), Metering(), Slots()
     before: dict[str, Any] = {}
+    now = known([], None, slots, [])
     for there, job, said, promised, elastic in course:
         now = known(there, job, slots, said, promises=promised, elastic=elastic)
         shown = showing.records(now)
