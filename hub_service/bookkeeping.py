@@ -6,7 +6,7 @@ the ledger; changes nothing in the cluster. Owned by the composition root.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from runai.hub_service.agent.devices import Device
@@ -17,15 +17,16 @@ from runai.hub_service.ledger import Asked, Held, Ledger
 from runai.hub_service.past_requests import request_of
 from runai.hub_service.scheduler.model import Snapshot, WorkerState, Workload
 
-__all__ = ["Bookkeeping", "held_devices"]
+__all__ = ["Bookkeeping", "Holdings", "held_devices"]
 
 AT_A_TIME = 1000
+QUICK_S = 0.01
 RESTS = 10
 """How much longer it rests than it works: thousands of workloads take a fiftieth of a second."""
 
 
 def held_devices(
-    workloads: Sequence[WorkloadRecord], devices: Mapping[str, Sequence[Device]]
+    workloads: Iterable[WorkloadRecord], devices: Mapping[str, Sequence[Device]]
 ) -> list[Held]:
     """Return every share of every device that somebody holds."""
     uuids = {(node, d.index): d.uuid for node, found in devices.items() for d in found}
@@ -43,6 +44,33 @@ def held_devices(
         for worker in record.workers
         for share in worker.devices
     ]
+
+
+class Holdings:
+    """Who holds what now, for those who ask each second; the same list until that changes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Look at nothing yet."""
+        self._cluster = cluster
+        self._seen: tuple[object, object] = None, None
+        self._held: Sequence[Held] = ()
+        self._rests_until = 0.0
+
+    async def now(self) -> Sequence[Held]:
+        """Return every share of every device that somebody holds.
+
+        Where thousands hold something and that changes many times a second, it may be as it was a
+        moment ago, as `Bookkeeping` is then.
+        """
+        holders, devices = await self._cluster.holders(), await self._cluster.devices()
+        began = time.perf_counter()
+        known = self._seen[0] is holders and self._seen[1] is devices
+        if not known and began >= self._rests_until:
+            self._held = held_devices(holders.values(), devices)
+            self._seen = holders, devices
+            took = time.perf_counter() - began
+            self._rests_until = began + RESTS * took if took > QUICK_S else 0.0
+        return self._held
 
 
 class Bookkeeping:

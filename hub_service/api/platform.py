@@ -24,6 +24,7 @@ from runai.hub_service.api.start_views import Forecasts
 from runai.hub_service.api.turns import Turns
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
+from runai.hub_service.bookkeeping import Holdings
 from runai.hub_service.clusters.base import Cluster, Programs, WorkerMessages
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.controller import Controller
@@ -82,6 +83,11 @@ class Platform:
     def feeds(self) -> Feeds:
         """Return what all event streams read."""
         return Feeds(self.shared_world, self.controller.changes, self.turns)
+
+    @cached_property
+    def holdings(self) -> Holdings:
+        """Return what says who holds what, to each node's agent."""
+        return Holdings(self.cluster)
 
     async def world(self, progress_of: Collection[WorkloadId] | None = None) -> World:
         """Gather everything there is to show, now.

@@ -31,8 +31,8 @@ class Present:
     _reports: dict[str, tuple[float, AgentReport]] = field(default_factory=dict)
     _processes: dict[str, Mapping[str, Sequence[ProcessSample]]] = field(default_factory=dict)
     """Of each node's report by the device's UUID: everybody who looks asks for each device."""
-    _held: dict[tuple[str, WorkloadId], float] = field(default_factory=dict)
-    """When each workload was last seen to hold a device of a node."""
+    _held: dict[str, dict[WorkloadId, float]] = field(default_factory=dict)
+    """When each workload was last seen to hold a device, by node."""
     _notices: dict[WorkloadId, tuple[float, Notice]] = field(default_factory=dict)
 
     def learn(self, now: float, report: AgentReport, held: AbstractSet[WorkloadId]) -> list[Notice]:
@@ -45,9 +45,10 @@ class Present:
         if before is None or report.at >= before[1].at:  # reports that waited come late
             self._reports[report.node] = now, report
             self._processes[report.node] = _by_device(report)
-        self._held |= {(report.node, workload): now for workload in held}
-        self._held = {key: at for key, at in self._held.items() if now - at < NOTICE_FOR_S}
-        news = [n for n in report.notices if (report.node, n.workload) in self._held]
+        lately = self._held.get(report.node, {}) | dict.fromkeys(held, now)
+        lately = {workload: at for workload, at in lately.items() if now - at < NOTICE_FOR_S}
+        self._held[report.node] = lately
+        news = [n for n in report.notices if n.workload in lately]
         self._notices |= {notice.workload: (now, notice) for notice in news}
         self._notices = {
             workload: (at, notice)
@@ -93,7 +94,7 @@ class Present:
     def _of_holder(self, workload: WorkloadId) -> Iterator[tuple[float, AgentReport]]:
         """Yield the reports of the nodes where it holds devices: others' say nothing of it."""
         for node, told in self._reports.items():
-            if (node, workload) in self._held:
+            if workload in self._held.get(node, ()):
                 yield told
 
 

@@ -22,7 +22,6 @@ from runai.hub_service.api.schemas import (
     UsageSeries,
 )
 from runai.hub_service.api.wire import Time
-from runai.hub_service.bookkeeping import held_devices
 from runai.hub_service.clusters.base import Seen
 from runai.hub_service.clusters.records import Allocation, WorkloadId, WorkloadSpec
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
@@ -143,15 +142,14 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
         devices = await on.cluster.devices()
     own = {device.uuid for device in devices.get(node, ())}
     report = _of_its_node(report, own, await on.cluster.names())
-    held = held_devices(await on.cluster.workloads(), devices)
-    on.ledger.record(on.clock(), report.interval, held, report)
+    on.ledger.record(on.clock(), report.interval, await on.holdings.now(), report)
     await on.idle.observe(report)
     allocations = await on.cluster.allocations(node)
     for notice in on.present.learn(on.clock(), report, {a.workload for a in allocations}):
         with suppress(NotFound):  # deleted since
             await on.cluster.note(notice.workload, notice.text)
     uuids = {device.index: device.uuid for device in devices[node]}
-    releasing = on.idle.all_releasing(await on.cluster.workloads())
+    releasing = on.idle.all_releasing((await on.cluster.holders()).values())
     return AgentReply(
         allocations=[_allocation(a, uuids, release=a.workload in releasing) for a in allocations]
     )

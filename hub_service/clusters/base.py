@@ -264,8 +264,14 @@ class Cluster(Driven, Protocol):
 
     # -- nodes and projects ----------------------------------------------------------------------
 
-    async def devices(self) -> dict[str, Sequence[Device]]:
-        """Return the devices of each node."""
+    async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
+        """Return the workloads that hold devices or have released them: of thousands, few.
+
+        The same object until one of them changes.
+        """
+
+    async def devices(self) -> Mapping[str, Sequence[Device]]:
+        """Return the devices of each node; the same object until one of them changes."""
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Take devices out for these reasons, by UUID, and back in where the reason is "".

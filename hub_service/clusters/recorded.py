@@ -243,9 +243,13 @@ class RecordedCluster:
 
     # -- nodes and projects ----------------------------------------------------------------------
 
-    async def devices(self) -> dict[str, Sequence[Device]]:
+    async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
+        """Return the workloads that hold devices or have released them."""
+        return self._rows.holders()
+
+    async def devices(self) -> Mapping[str, Sequence[Device]]:
         """Return the devices of each node."""
-        return dict(self._nodes)
+        return self._nodes
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""
@@ -265,7 +269,7 @@ class RecordedCluster:
         before = self._nodes.get(node, ())
         after = with_faults(before, faults)
         if after != before:
-            self._nodes[node] = after
+            self._nodes = {**self._nodes, node: after}
             self._keep(told(node, before, after, self._rows.values()))
             self._announce()
 
@@ -293,12 +297,8 @@ class RecordedCluster:
             raise NotFound(
                 f"There is no project {name}.", hint="runai list projects names those there are."
             )
-        unfinished = [
-            row.record.id
-            for row in self._rows.values()
-            if row.spec.project == name and not row.record.state.finished
-        ]
-        check_deletion(name, [p.spec for p in self._projects.values()], unfinished)
+        known = [p.spec for p in self._projects.values()]
+        check_deletion(name, known, self._rows.unfinished(name))
         self._store.save(gone_projects=[name])
         del self._projects[name]
         self._announce()

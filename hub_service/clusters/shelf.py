@@ -4,7 +4,7 @@ Tens of thousands of jobs wait while a few change: who submits, who asks and eac
 look at all of them. Knows no storage and no rules. Kept by `recorded`.
 """
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
 from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter, is_not
@@ -46,6 +46,9 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._told_otherwise: dict[WorkloadId, None] = {}
         """Whose records are others since that list was made; new ones as they came."""
         self._holding: dict[WorkloadId, None] = {}
+        self._having: dict[WorkloadId, None] = {}
+        """Who has devices, or has released them."""
+        self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
         self._timed: dict[WorkloadId, None] = {}
         self._begun: set[WorkloadId] = set()
         self._by_key: dict[tuple[str, str], list[WorkloadId]] = {}
@@ -90,6 +93,8 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self.say(row)
         self._to_draw.add(workload)
         _keep(self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers))
+        has = row.record.holds_devices or row.record.released is not None
+        _keep(self._having, workload, wanted=has)
         _keep(self._timed, workload, wanted=lifecycle.next_due(row) is not None)
         if row.record.elastic is not None:
             self._sized.add(workload)
@@ -104,6 +109,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._places.clear()  # all that come after it move up
         self._told_otherwise[workload] = None
         self._holding.pop(workload, None)
+        self._having.pop(workload, None)
         self._timed.pop(workload, None)
         self._drawn.pop(workload, None)
         self.said.pop(workload, None)
@@ -166,6 +172,21 @@ class Shelf(MutableMapping[WorkloadId, Row]):
     def holding(self) -> Iterator[Row]:
         """Yield the rows that have processes, or may have."""
         return (self._rows[workload] for workload in self._holding)
+
+    def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
+        """Return who has devices, or has released them; the same object until one changes."""
+        found = {workload: self._rows[workload].record for workload in self._having}
+        if found != self._holders:
+            self._holders = found
+        return self._holders
+
+    def unfinished(self, project: str) -> list[WorkloadId]:
+        """Return a project's workloads that are not finished."""
+        return [
+            row.id
+            for row in self._rows.values()
+            if row.spec.project == project and not row.record.state.finished
+        ]
 
     def timed(self) -> Iterator[Row]:
         """Yield the rows for which time alone has something in store."""

@@ -133,11 +133,17 @@ class IdleWatch:
 
     async def observe(self, report: AgentReport) -> None:
         """Look at everything that a node's agent has measured."""
-        workloads = await self._cluster.workloads()
+        holders = await self._cluster.holders()
         projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
-        self._count_reclaimed(report.at, workloads)
-        holding = [record for record in workloads if record.holds_devices]
+        self._count_reclaimed(report.at, holders.values())
+        here = {a.workload for a in await self._cluster.allocations(report.node)}
+        holding = [holders[w] for w in sorted(here) if w in holders and holders[w].holds_devices]
         self._watched = {
+            workload: one
+            for workload, one in self._watched.items()
+            if workload in holders and holders[workload].holds_devices
+        }
+        self._watched |= {
             r.id: self._watched_of(r, projects.get(r.spec.project), report.at) for r in holding
         }
         measured = _measured(report, holding)
@@ -207,7 +213,7 @@ class IdleWatch:
         spec = record.spec
         self._ledger.event(record.id, kind, text, project=spec.project, user=spec.user)
 
-    def _count_reclaimed(self, at: float, workloads: Sequence[WorkloadRecord]) -> None:
+    def _count_reclaimed(self, at: float, workloads: Iterable[WorkloadRecord]) -> None:
         seconds = at - self._reported
         self._reported = max(at, self._reported)
         if not 0 < seconds <= REPORTED_S:

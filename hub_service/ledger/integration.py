@@ -71,6 +71,8 @@ class Integration:
         self.measured_until: dict[str, float] = {}
         """By node."""
         self._ask_again = False
+        self._given: Sequence[Held] | None = None
+        """What was held when somebody said so last; the same list says the same."""
         self.at: float | None = None
         """Until when it was watched."""
         self.closed_until = 0
@@ -138,7 +140,9 @@ class Integration:
     def hold(self, at: float, held: Sequence[Held]) -> None:
         """Note that from `at` on exactly this is held."""
         self.advance(at)
-        last = self._segments[-1]
+        if held is self._given and not self._ask_again:
+            return
+        self._given, last = held, self._segments[-1]
         if self._ask_again or _by_workload_and_device(held) != last.held:
             assert self.at is not None
             next_ = self._segment(self.at, held)

@@ -94,6 +94,7 @@ async def test_a_released_session_goes_on_and_gets_its_gpus_again(lab):
     seen = (await lab.cluster.observe()).workloads[0].workers[0]
 
     assert (released.state, released.allocated) == ("running", 0)
+    assert await lab.cluster.holders() == {spec.id: released}
     assert released.workers[0].process == process
     assert (seen.gpus, seen.devices) == (0, ())
     assert released == await lab.cluster.release(spec.id, why="again")

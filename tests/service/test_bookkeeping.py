@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.bookkeeping import Bookkeeping, held_devices
+from runai.hub_service.bookkeeping import Bookkeeping, Holdings, held_devices
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
@@ -169,3 +169,24 @@ async def test_who_came_and_went_between_two_looks_is_forgotten_as_well(service)
 
     assert service.ledger.workloads() == []
     assert [e.kind for e in await service.ledger.events("vision/short")] == ["deleted"]
+
+
+async def test_who_holds_what_is_listed_anew_only_when_it_changes(service):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    holdings = Holdings(service.cluster)
+    assert await holdings.now() == []
+    for name in ("first", "waits"):
+        spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(1000))
+        await service.cluster.submit([spec])
+        await service.controller.cycle()
+    held = await holdings.now()
+    devices = await service.cluster.devices()
+    assert list(held) == held_devices(await service.cluster.workloads(), devices)
+
+    await service.cluster.submit([WorkloadSpec("vision", "late", "ana", "job", ("train",))])
+    assert await holdings.now() is held
+
+    service.cluster.complete("vision/first", 0)
+    assert [one.workload for one in await holdings.now()] == [
+        one.workload for one in held if one.workload != "vision/first"
+    ]

@@ -111,3 +111,20 @@ async def test_our_own_clock_dates_reports_of_a_node_whose_clock_is_wrong(simula
 
     shown = await ana.workload("vision/exp")
     assert (shown.utilized, shown.utilized_average) == (0.5, 0.5)
+
+
+async def test_a_report_is_taken_without_a_look_at_all_who_wait(simulated, monkeypatch):
+    ana, agent = [await simulated.client(name) for name in ("ana", "agent")]
+    await ana.submit(job("there", "0.5"))
+    looked = []
+    workloads = simulated.platform.cluster.workloads
+
+    async def counted():
+        looked.append(1)
+        return await workloads()
+
+    monkeypatch.setattr(simulated.platform.cluster, "workloads", counted)
+
+    await agent.report(report(simulated.platform, {}))
+
+    assert looked == []

@@ -295,7 +295,8 @@ def _ask_the_environment_once(client: ApiClient) -> None:
     kubernetes_asyncio's own session reads both anew for each request, in two threads one after the
     other; and a password there for the server's host would stand against our token.
     """
-    rest, host = client.rest_client, urlsplit(client.configuration.host)
+    rest: Any = client.rest_client
+    host = urlsplit(str(client.configuration.host))
     if rest.proxy is None and not proxy_bypass(host.netloc):
         rest.proxy = getproxies().get(host.scheme)
     connector = rest.pool_manager.connector

@@ -8,7 +8,7 @@ acts stands in `scheduling`; called by the controller and the API.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping, Sequence
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import LogChunk, Seen
@@ -87,7 +87,10 @@ class KubernetesCluster(PodSessions, KeptProjects):
         self._showing, self._metering = Showing(), Metering()
         self._drawn: Mapping[WorkloadId, WorkloadRecord] = {}
         self._held: Mapping[str, Sequence[Allocation]] = {}
+        self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
         self._drawn_at: asyncio.Event | None = None  # the change that is to come after those
+        self._counted: Mapping[str, Sequence[Device]] = {}
+        self._counted_at: asyncio.Event | None = None
         self._ttl_s = ttl_s
 
     # -- workloads ---------------------------------------------------------------------------------
@@ -116,6 +119,15 @@ class KubernetesCluster(PodSessions, KeptProjects):
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
         return list((await self._records()).values())
+
+    async def names(self) -> Container[WorkloadId]:
+        """Return which names are taken."""
+        return await self._records()
+
+    async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
+        """Return the workloads that hold devices."""
+        await self._records()
+        return self._holders
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
         """Return one workload."""
@@ -216,15 +228,20 @@ class KubernetesCluster(PodSessions, KeptProjects):
 
     # -- nodes -------------------------------------------------------------------------------------
 
-    async def devices(self) -> dict[str, Sequence[Device]]:
+    async def devices(self) -> Mapping[str, Sequence[Device]]:
         """Return the devices of each node; those that nobody has told us of have numbers only."""
         await self._machines.listed()
-        pods = self._applied_pods()
-        known = named(pods, self._slots.held(pods), self._sharing.devices_of)
-        return {
-            name: inventory(machine, known.get(name, {}), self._sharing.devices_on(name))
-            for name, machine in sorted(self._machines.objects.items())
-        }
+        if self._counted_at is not self._next_change:  # each node's agent asks, each second
+            pods = self._applied_pods()
+            known = named(pods, self._slots.held(pods), self._sharing.devices_of)
+            self._counted, self._counted_at = (
+                {
+                    name: inventory(machine, known.get(name, {}), self._sharing.devices_on(name))
+                    for name, machine in sorted(self._machines.objects.items())
+                },
+                self._next_change,
+            )
+        return self._counted
 
     async def note_holders(self, node: str, seen: Seen) -> None:
         """Take note of a node's devices and of who has them."""
@@ -256,6 +273,7 @@ class KubernetesCluster(PodSessions, KeptProjects):
             known = self._known(pods, self._slots.held(pods))
             self._drawn, self._drawn_at = self._showing.records(known), self._next_change
             self._held = self._metering.held_by_node(known)
+            self._holders = {w: r for w, r in self._drawn.items() if r.holds_devices}
         return self._drawn
 
     async def _subject(self, workload: WorkloadId) -> Job | Pod:

@@ -110,7 +110,9 @@ class Sharing:
         """Take note of what a node's agent has seen; tell whether that is new."""
         before = self._agents.get(node)
         self._agents[node] = seen
-        return before is None or before.pods != seen.pods or self._awaits(node)
+        if before is None or (before.pods, before.devices) != (seen.pods, seen.devices):
+            return True
+        return self._awaits(node)
 
     def devices_of(self, pod: Pod) -> tuple[str, ...]:
         """Return the UUIDs of a pod's devices, as far as somebody knows them."""

@@ -1,13 +1,13 @@
-"""What a submission asks first: which names are taken, and whether it is a repeat.
+"""What a submission asks first: whether it is a repeat.
 
 Looks at the workloads as they are drawn. Part of `cluster`.
 """
 
 from abc import abstractmethod
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from runai.hub_service.clusters.kubernetes.workers import ElasticWorkers
-from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
+from runai.hub_service.clusters.records import WorkloadRecord
 
 __all__ = ["Submitted"]
 
@@ -22,7 +22,3 @@ class Submitted(ElasticWorkers):
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return what a user has submitted under a key."""
         return [r for r in await self.workloads() if (r.spec.user, r.spec.key) == (user, key)]
-
-    async def names(self) -> Container[WorkloadId]:
-        """Return which names are taken."""
-        return {record.id for record in await self.workloads()}

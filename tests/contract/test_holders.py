@@ -1,0 +1,34 @@
+"""Who holds devices is known without a look at all who wait: each node's agent asks each second."""
+
+from __future__ import annotations
+
+from labs import plan, start
+
+
+async def test_who_holds_devices_is_known_and_nobody_else(lab):
+    waits, holds = lab.job("waits"), lab.job("holds")
+    await lab.cluster.submit([waits])
+    assert await lab.cluster.holders() == {}
+
+    await lab.started(holds)
+
+    record = await lab.cluster.workload(holds.id)
+    assert await lab.cluster.holders() == {holds.id: record}
+    await lab.end(holds, 0)
+    await lab.until(holds.id, "succeeded")
+    assert await lab.cluster.holders() == {}
+
+
+async def test_it_is_the_same_object_until_somebody_else_holds_something(lab):
+    first, second = lab.job("first"), lab.job("second")
+    await lab.started(first)
+    await lab.until(first.id, "running")
+    before, devices = await lab.cluster.holders(), await lab.cluster.devices()
+    assert await lab.cluster.holders() is before
+    assert await lab.cluster.devices() is devices
+
+    await lab.cluster.submit([second])
+    await lab.cluster.apply(plan(start(second.id, 1)))
+
+    assert (await lab.cluster.holders()).keys() == {first.id, second.id}
+    assert before.keys() == {first.id}
