@@ -13,8 +13,11 @@ from typing import NoReturn
 
 __all__ = ["Aside", "collect_seldom"]
 
-YOUNG = 20_000, 5
-"""Objects, then looks at the new ones, between two looks at what is a little older: 20 ms each."""
+YOUNG = 5_000, 4
+"""Objects, then looks at the new ones, between two looks at what is a little older.
+
+A look takes 1 to 2 ms for each thousand, for which everybody waits: so few, and often.
+"""
 NEVER = 1_000_000
 """Looks at all between which Python itself would make one."""
 EVERY_S = 10.0
