@@ -42,6 +42,13 @@ _NOT_READY: Final = {
     ),
     "leaving": ("it is about to end", "Look again in a few seconds."),
 }
+_WITHOUT: Final = {
+    "history": (
+        "its database (RUNAI_LEDGER) does not answer: charts, usage and what happened cannot be"
+        " shown, and count from memory alone; jobs are decided about as ever",
+        "Start that PostgreSQL, or mend the way to it: hub.log says how it fails.",
+    ),
+}
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _TIMEOUT_S: Final = 5.0
 
@@ -122,8 +129,8 @@ def check_way_to_service() -> Iterator[Finding]:
         return
     yield check_login(found)
     health = check_health(found)
-    yield health
-    if health.verdict != "failure":
+    yield from health
+    if health[0].verdict != "failure":
         yield from check_token(found)
 
 
@@ -135,8 +142,8 @@ def check_login(found: Connection) -> Finding:
     return Finding("ok", "login", f"the service is {found.url}")
 
 
-def check_health(found: Connection) -> Finding:
-    """Does the service say that it is well?"""
+def check_health(found: Connection) -> list[Finding]:
+    """Does the service say that it is well? The first finding is about itself."""
     subject = "service"
     away = "Is the hub running (`runai up`), and the address right (`runai login URL`)?"
     try:
@@ -147,15 +154,15 @@ def check_health(found: Connection) -> Finding:
         )
     except (httpx.HTTPError, httpx.InvalidURL) as failed:
         text = f"{found.url} cannot be reached ({type(failed).__name__})"
-        return Finding("failure", subject, text, away)
+        return [Finding("failure", subject, text, away)]
     if reply.status_code != httpx.codes.OK:
         text = f"it answers with status {reply.status_code}"
-        return Finding("failure", subject, text, "Look into hub.log in its data directory.")
+        return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
     return check_ready(found)
 
 
-def check_ready(found: Connection) -> Finding:
-    """Can it store what is asked for, and does it decide?"""
+def check_ready(found: Connection) -> list[Finding]:
+    """Can it store what is asked for, does it decide, and has it all of its databases?"""
     subject = "service"
     try:
         reply = httpx.get(
@@ -165,12 +172,27 @@ def check_ready(found: Connection) -> Finding:
         )
     except httpx.HTTPError as failed:
         text = f"it does not say whether it is ready ({type(failed).__name__})"
-        return Finding("failure", subject, text, "Look into hub.log in its data directory.")
+        return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
+    told = _told(reply)
     if reply.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-        because = reply.json().get("because", "")
-        text, mend = _NOT_READY.get(because, ("it is not ready", "Look into hub.log."))
-        return Finding("failure", subject, text, mend)
-    return Finding("ok", subject, "it is well: it stores what is asked for, and decides")
+        text, mend = _NOT_READY.get(
+            told.get("because", ""), ("it is not ready", "Look into hub.log.")
+        )
+        return [Finding("failure", subject, text, mend)]
+    ready = Finding("ok", subject, "it is well: it stores what is asked for, and decides")
+    if without := told.get("without", ""):
+        text, mend = _WITHOUT.get(without, ("it is away", "Look into hub.log."))
+        return [ready, Finding("failure", without, text, mend)]
+    return [ready]
+
+
+def _told(reply: httpx.Response) -> dict[str, str]:
+    """Return what it says; nothing where a proxy before it says something else."""
+    try:
+        told = reply.json()
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def check_token(found: Connection) -> Iterator[Finding]:

@@ -165,15 +165,16 @@ def test_it_says_what_is_weaker_without_control_groups(mounts, verdict, tmp_path
 
 
 @pytest.fixture
-def not_ready(home, free_port):
-    """A service that answers, and says that it is not ready."""
+def says(home, free_port):
+    """A service that answers, and says of its readiness what a test has it say."""
+    told: dict[str, str] = {}
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             ready = self.path.endswith("/ready")
-            self.send_response(503 if ready else 200)
+            self.send_response(503 if ready and "because" in told else 200)
             self.end_headers()
-            self.wfile.write(b'{"status": "not ready", "because": "database"}' if ready else b"{}")
+            self.wfile.write(json.dumps(told if ready else {}).encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -182,21 +183,46 @@ def not_ready(home, free_port):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}/"
     write_config(Connection(url, "token"), config_path())
-    yield
+    yield told.update
     server.shutdown()
     server.server_close()
 
 
-def test_a_service_that_cannot_store_is_a_failure_with_the_way_out(findings, not_ready):
-    found = findings()["service"]
+@pytest.mark.parametrize(
+    ("told", "subject", "text", "mend"),
+    [
+        (
+            {"status": "not ready", "because": "database"},
+            "service",
+            "it cannot store anything: its last write failed",
+            "Make room",
+        ),
+        (
+            {"status": "ready", "without": "history"},
+            "history",
+            "its database (RUNAI_LEDGER) does not answer",
+            "Start that PostgreSQL",
+        ),
+    ],
+    ids=["cannot store", "without its history"],
+)
+def test_a_service_that_lacks_something_is_a_failure_with_the_way_out(
+    findings, says, told, subject, text, mend
+):
+    says(told)
+
+    found = findings()[subject]
 
     assert found["verdict"] == "failure"
-    assert found["text"] == "it cannot store anything: its last write failed"
-    assert found["mend"].startswith("Make room")
+    assert found["text"].startswith(text)
+    assert found["mend"].startswith(mend)
 
 
 def test_a_service_that_is_well_says_so(as_user):
-    assert "it is well" in as_user("bob")("doctor").output
+    output = as_user("bob")("doctor").output
+
+    assert "it is well" in output
+    assert "history" not in output
 
 
 def test_a_token_that_the_service_no_longer_knows_is_a_failure(findings, service, monkeypatch):

@@ -16,6 +16,8 @@ import psycopg
 import pytest
 
 from postgres_restarts import RestartedServer, restarted_server
+from runai.hub_service.cli.examination import check_ready
+from runai.hub_service.connection import Connection
 from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger import Ledger
 from service_process import TOKEN, Service
@@ -91,6 +93,8 @@ def test_a_killed_database_costs_nobody_a_submission_and_the_past_is_whole_again
         eventually(lambda: len(told.acknowledged) >= kept + 5, within=60)
         without = {"status": "ready", "without": "history"}
         eventually(lambda: readiness(service) == (200, without), within=60)
+        verdicts = {f.subject: f.verdict for f in check_ready(Connection(service.client.url, ""))}
+        assert verdicts == {"service": "ok", "history": "failure"}
 
         server.start()
         eventually(lambda: told.questions[-1].status_code == 200, within=60)
