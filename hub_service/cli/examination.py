@@ -17,6 +17,7 @@ import httpx
 
 from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli.findings import Finding
+from runai.hub_service.cli.gpu_examination import check_driver
 from runai.hub_service.cli.hub_login import is_this_machine
 from runai.hub_service.cli.installation import (
     check_command,
@@ -44,8 +45,7 @@ _NOT_READY: Final = {
 }
 _WITHOUT: Final = {
     "history": (
-        "its database (RUNAI_LEDGER) does not answer: charts, usage and what happened cannot be"
-        " shown, and count from memory alone; jobs are decided about as ever",
+        "its database (RUNAI_LEDGER) does not answer: the past cannot be shown; jobs go on",
         "Start that PostgreSQL, or mend the way to it: hub.log says how it fails.",
     ),
 }
@@ -243,26 +243,6 @@ def check_agents(nodes: list[NodeView]) -> Iterator[Finding]:
         yield Finding("failure", "agents", text, mend)
     elif nodes:
         yield Finding("ok", "agents", "every node's agent reports")
-
-
-def check_driver() -> Finding:
-    """Does this machine have an NVIDIA driver?"""
-    subject = "GPU driver"
-    if find_spec("pynvml") is None:
-        return Finding("note", subject, "not looked at: nvidia-ml-py is not installed here")
-    import pynvml  # noqa: PLC0415 - an optional dependency
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as failed:
-        return Finding("note", subject, f"none on this machine ({failed})")
-    try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        return Finding("ok", subject, f"{driver}, {pynvml.nvmlDeviceGetCount()} GPU(s) here")
-    except pynvml.NVMLError as failed:
-        return Finding("failure", subject, f"it does not answer: {failed}", "Look at nvidia-smi.")
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def check_data_directory(named: str | None) -> Iterator[Finding]:

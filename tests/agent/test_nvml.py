@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 
 import psutil
+import pynvml
 import pytest
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.nvml import NvmlDevices
-from runai.hub_service.cli.examination import check_driver
+from runai.hub_service.cli.gpu_examination import check_driver
 from waiting import eventually
 
 NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 3, 6, 13, 15, 999
@@ -43,6 +44,7 @@ def utilization(report):
 
 
 MINE = ("vision/a", "GPU-0")
+BROKEN = "it is installed and does not work: "
 
 
 def test_workloads_may_use_what_the_driver_does_not_keep_for_itself(nvml):
@@ -238,9 +240,11 @@ def test_the_parent_of_mig_devices_has_no_utilization_of_its_own(poll):
     [
         ("", "ok", "580.00, 1 GPU(s) here", ""),
         ("fault -1 nvmlDeviceGetCount_v2 999", "failure", "it does not answer: ", "nvidia-smi"),
-        ("fault -1 nvmlInitWithFlags 9", "note", "none on this machine (", ""),
+        ("fault -1 nvmlInitWithFlags 9", "failure", f"{BROKEN}Driver Not Loaded", "modprobe"),
+        ("fault -1 nvmlInitWithFlags 18", "failure", f"{BROKEN}RM has detected", "restart"),
+        ("fault -1 nvmlInitWithFlags 4", "failure", f"{BROKEN}Insufficient", "nvidia-smi"),
     ],
-    ids=["answers", "does not answer", "not loaded"],
+    ids=["answers", "does not answer", "not loaded", "another version", "not for us"],
 )
 def test_doctor_tells_how_the_driver_is(nvml, fault, verdict, text, mend):
     nvml.write("gpu GPU-0 1000 100 0 0 Fake", *([fault] if fault else []))
@@ -250,3 +254,20 @@ def test_doctor_tells_how_the_driver_is(nvml, fault, verdict, text, mend):
     assert (found.subject, found.verdict) == ("GPU driver", verdict)
     assert found.text.startswith(text)
     assert mend in found.mend
+
+
+def test_doctor_takes_a_machine_without_a_driver_for_one_without_gpus(monkeypatch):
+    def no_library(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "CDLL", no_library)
+
+    found = check_driver()
+
+    assert found == (
+        "note",
+        "GPU driver",
+        "none on this machine (NVML Shared Library Not Found)",
+        "",
+    )
