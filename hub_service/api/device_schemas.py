@@ -41,6 +41,9 @@ class DeviceView(Wire):
     healthy: bool = True
     fault: str = ""
     """Why nothing new is placed on it, as half a sentence; "" while it is healthy."""
+    mps: str | None = None
+    """Where sharing by MPS was asked for: why it cannot be had, as half a sentence, or "" while its
+    limit was seen to hold."""
     allocated: float = 0
     utilized: float | None = None
     memory_used_mib: int | None = None

@@ -24,6 +24,7 @@ def device_view(
     *,
     actor: Actor,
     sees: Callable[[WorkloadRecord], bool],
+    mps: str | None = None,
 ) -> DeviceView:
     """Show a device; whoever holds it has a name only for those who may see them."""
     utilized, memory_mib = measured or (None, None)
@@ -36,6 +37,7 @@ def device_view(
         simulated=device.simulated,
         healthy=device.healthy,
         fault=device.fault,
+        mps=mps,
         allocated=sum(gpus for _, gpus in held) / 1000,
         utilized=utilized,
         memory_used_mib=memory_mib,

@@ -283,7 +283,10 @@ class Viewer:
         view = world.shown_devices.get(key)
         if view is None:
             measured = world.meter.device(device.uuid)
-            view = device_view(device, held, measured, running, actor=actor, sees=self.sees)
+            mps = world.present.sharing.mps(device.uuid)
+            view = device_view(
+                device, held, measured, running, actor=actor, sees=self.sees, mps=mps
+            )
             world.shown_devices[key] = view
         return view
 

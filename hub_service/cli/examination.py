@@ -17,13 +17,12 @@ import httpx
 
 from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli.findings import Finding
-from runai.hub_service.cli.gpu_examination import check_driver
+from runai.hub_service.cli.gpu_examination import check_driver, check_mps, check_mps_daemons
 from runai.hub_service.cli.hub_login import is_this_machine
 from runai.hub_service.cli.installation import (
     check_command,
     check_groups,
     check_hub_version,
-    check_mps,
     check_storage,
 )
 from runai.hub_service.client import Client
@@ -63,7 +62,6 @@ def examine(data_dir: str | None) -> list[Finding]:
         *(() if _waits_to_lead(cluster) else check_way_to_service()),
         check_driver(),
         check_groups(),
-        *check_mps(),
         *check_hub_version(),
         *check_data_directory(data_dir),
     ]
@@ -213,6 +211,7 @@ def check_token(found: Connection) -> Iterator[Finding]:
         text = f"the service has version {me.version}, this command {ours}"
         yield Finding("note", "versions", text, f"pip install jupyter-runai=={me.version}")
     yield check_devices(nodes)
+    yield from check_mps(nodes)
     yield from check_agents(nodes)
 
 
@@ -247,12 +246,17 @@ def check_agents(nodes: list[NodeView]) -> Iterator[Finding]:
 
 def check_data_directory(named: str | None) -> Iterator[Finding]:
     """Are the secrets of a platform on this machine readable by its owner alone?"""
+    subject = "data directory"
+    if find_spec("sqlalchemy") is None:
+        if named:
+            text = f"{named} is not looked at: only the client is installed here"
+            yield Finding("note", subject, text)
+        return
     # The hub's half of the distribution: only where a platform runs.
     from runai.embedded.backups import DATABASES  # noqa: PLC0415
     from runai.embedded.directory import DataDirectory  # noqa: PLC0415
     from runai.embedded.up import DEFAULT_DATA_DIR  # noqa: PLC0415
 
-    subject = "data directory"
     root = Path(named or DEFAULT_DATA_DIR).expanduser()
     try:
         if not root.exists():
@@ -267,6 +271,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
         yield Finding("note", subject, f"{root} belongs to somebody else")
         return
     yield from check_storage(root, DATABASES)
+    yield from check_mps_daemons(root / "mps")
     if open_paths:
         names = " ".join(str(path) for path in open_paths)
         text = f"others can read {names}"

@@ -4,7 +4,6 @@ One function for each question, as in `examination`, whose findings these are. N
 looking. Called by `examination`.
 """
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,15 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from runai.hub_service.cli.findings import Finding
-from runai.hub_service.limits import cgroups
 
-__all__ = ["check_command", "check_groups", "check_hub_version", "check_mps", "check_storage"]
+__all__ = ["check_command", "check_groups", "check_hub_version", "check_storage"]
 
 LEAST_FREE_BYTES: Final = 1024**3
 FEW_FREE_BYTES: Final = 5 * 1024**3
 HUB_FROM: Final = (5, 4)
 HUB_BELOW: Final = (7,)
-MPS_PROGRAM: Final = "nvidia-cuda-mps-control"
 
 
 def check_command() -> Finding:
@@ -89,6 +86,11 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
 def check_groups(proc: Path = Path("/proc")) -> Finding:
     """May the agent make control groups, with which a driver keeps limits and nothing escapes?"""
     subject = "control groups"
+    if find_spec("psutil") is None:
+        return Finding("note", subject, "not looked at: only the client is installed here")
+    # The hub's half of the distribution: only where a platform may run.
+    from runai.hub_service.limits import cgroups  # noqa: PLC0415
+
     if why := cgroups.why_none(proc):
         text = (
             f"{why}: memory limits of shared devices are soft, and jobs' processes are counted by"
@@ -97,15 +99,3 @@ def check_groups(proc: Path = Path("/proc")) -> Finding:
         mend = "Boot with the unified hierarchy; of a systemd unit set Delegate=yes."
         return Finding("note", subject, text, mend)
     return Finding("ok", subject, "version 2, and ours to make")
-
-
-def check_mps() -> Iterator[Finding]:
-    """Where MPS was chosen, is its program there?"""
-    if os.environ.get("RUNAI_GPU_SHARING") != "mps":
-        return
-    if shutil.which(MPS_PROGRAM) is None:
-        text = f"RUNAI_GPU_SHARING is mps, and {MPS_PROGRAM} is not installed"
-        mend = "Install NVIDIA's compute utilities, or choose timeslice."
-        yield Finding("failure", "MPS", text, mend)
-        return
-    yield Finding("ok", "MPS", f"{MPS_PROGRAM} is installed")

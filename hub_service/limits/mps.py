@@ -110,6 +110,20 @@ class MpsDaemon:
         """
         if not self.is_running:
             raise MpsUnavailable(f"{self._program} does not run for {self.device}")
+        return self._ask(text)
+
+    def trouble(self) -> str:
+        """Say why the daemon of this directory, whoever keeps it, does not answer; "" if it does.
+
+        Half a sentence.
+        """
+        try:
+            self._ask("get_server_list")
+        except (MpsUnavailable, OSError) as error:
+            return str(error)
+        return ""
+
+    def _ask(self, text: str) -> str:
         try:
             done = subprocess.run(  # noqa: S603  the same
                 [self._program],

@@ -17,6 +17,7 @@ from typing import Protocol
 from runai.hub_service.limits import signalling
 from runai.hub_service.limits.mps import MpsDaemon
 from runai.hub_service.limits.mps_keeper import KeeperState
+from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 
 __all__ = ["MPS_LIMIT", "MpsSharing", "Sharing", "TimeSliced"]
 
@@ -38,6 +39,12 @@ class Sharing(Protocol):
     def trouble(self, device: str) -> str:
         """Say why a device is not shared as asked, as half a sentence; "" if it is."""
 
+    def mps(self, device: str) -> str | None:
+        """Say how MPS is on a device, as half a sentence: "" while its limit was seen to hold.
+
+        None where it was not asked for.
+        """
+
 
 class TimeSliced:
     """Nothing special: CUDA's contexts take turns."""
@@ -51,6 +58,11 @@ class TimeSliced:
         """Return nothing: nothing was asked for."""
         del device
         return ""
+
+    def mps(self, device: str) -> str | None:
+        """Return None: nothing was asked for."""
+        del device
+        return None
 
 
 class MpsSharing:
@@ -91,6 +103,15 @@ class MpsSharing:
             return self._refused
         state = KeeperState.read(self._place(device))
         return state.reason if state is not None else "its daemon does not run"
+
+    def mps(self, device: str) -> str | None:
+        """Say how it is; while it is tried whether the limit holds, that."""
+        if device not in self._devices:
+            return self._refused or NO_MPS_HERE
+        state = KeeperState.read(self._place(device))
+        if state is None or state.reason or state.ready:
+            return self.trouble(device)
+        return MPS_IS_TRIED
 
     def _place(self, device: str) -> Path:
         return self._directory / device[-12:]

@@ -14,9 +14,13 @@ import pytest
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli import examination
+from runai.hub_service.cli.gpu_examination import check_mps
 from runai.hub_service.cli.installation import check_groups
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.connection import Connection, config_path, write_config
+from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
+
+DEVICE = {"device": 0, "uuid": "GPU-0", "name": "A", "memory_mib": 1, "simulated": False}
 
 
 @pytest.fixture
@@ -134,11 +138,35 @@ def test_another_program_of_our_name_on_the_path_is_found_out(findings, tmp_path
     assert "export PATH=" in found["mend"]
 
 
-def test_mps_that_was_chosen_and_is_not_there_is_a_failure(findings, monkeypatch, tmp_path):
-    monkeypatch.setenv("RUNAI_GPU_SHARING", "mps")
-    monkeypatch.setenv("PATH", str(tmp_path))
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([None, None], []),
+        (["", ""], [("ok", "its limit was seen to hold on GPU 0 of box, GPU 1 of box")]),
+        (["", NO_MPS_HERE], [("ok", "its limit was seen to hold on GPU 0 of box")]),
+        ([MPS_IS_TRIED], [("note", f"{MPS_IS_TRIED} on GPU 0 of box")]),
+        (
+            ["its limit is not kept on this machine", ""],
+            [
+                ("failure", "chosen, and cannot be had on GPU 0 of box: its limit is not kept on"),
+                ("ok", "its limit was seen to hold on GPU 1 of box"),
+            ],
+        ),
+    ],
+    ids=["not chosen", "held", "a part of a GPU beside", "being tried", "not kept"],
+)
+def test_mps_is_what_the_service_says_of_each_device(told, expected):
+    devices = [
+        {**DEVICE, "device": number, "uuid": f"GPU-{number}", "mps": mps}
+        for number, mps in enumerate(told)
+    ]
+    node = NodeView.model_validate({"name": "box", "devices": devices})
 
-    assert findings()["MPS"]["verdict"] == "failure"
+    found = [*check_mps([node])]
+
+    assert [f.verdict for f in found] == [verdict for verdict, _ in expected]
+    for finding, (_, text) in zip(found, expected, strict=True):
+        assert finding.text.startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +266,7 @@ def test_a_token_that_the_service_no_longer_knows_is_a_failure(findings, service
     ("utilized", "verdict"), [(None, "failure"), (0.0, "ok")], ids=["silent", "reports"]
 )
 def test_an_agent_that_does_not_report_is_a_failure(utilized, verdict):
-    device = {"device": 0, "uuid": "GPU-0", "name": "A", "memory_mib": 1, "simulated": False}
-    node = NodeView.model_validate({"name": "box", "devices": [{**device, "utilized": utilized}]})
+    node = NodeView.model_validate({"name": "box", "devices": [{**DEVICE, "utilized": utilized}]})
 
     (found,) = examination.check_agents([node])
 

@@ -35,6 +35,9 @@ class Mps:
     def trouble(self, device: str) -> str:
         return ""
 
+    def mps(self, device: str) -> str:
+        return ""
+
 
 def environment(*shares: tuple[int, int], env=None, sharing=None, **asked) -> dict[str, str]:
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("true",), env=env or {}, **asked)

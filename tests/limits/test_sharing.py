@@ -13,8 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from runai.hub_service.cli.gpu_examination import check_mps_daemons
 from runai.hub_service.limits.mps_keeper import KeeperState
 from runai.hub_service.limits.sharing import MPS_LIMIT, MpsSharing, TimeSliced
+from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 
 HERE = Path(__file__).parent
 DEVICE = "GPU-11111111-2222-3333-4444-555555555555"
@@ -133,6 +135,43 @@ def _lives(process: psutil.Process) -> bool:
 
 
 @pytest.mark.cc
+def test_doctor_asks_the_daemon_itself(sharing, folder, eventually):
+    assert [*check_mps_daemons(folder)] == []
+    sharing.begin()
+    eventually(lambda: sharing.variables(DEVICE, 4096))
+
+    (answers,) = check_mps_daemons(folder)
+    (daemon,) = keeper(folder).children()
+    daemon.suspend()  # there, and ready by all that its keeper knows
+    try:
+        (silent,) = check_mps_daemons(folder)
+    finally:
+        daemon.resume()
+
+    assert answers[:3] == ("ok", "MPS", f"the control daemon of {END} answers")
+    assert silent.verdict == "failure"
+    assert silent.text.endswith("nvidia-cuda-mps-control does not answer to get_server_list")
+    assert silent.mend.startswith(f"kill {keeper(folder).pid} ends it")
+
+
+@pytest.mark.cc
+def test_a_device_is_told_as_tried_until_its_limit_was_seen_to_hold(sharing, machine, eventually):
+    hold = machine / "hold"
+    control = machine / "nvidia-cuda-mps-control"
+    control.write_text(
+        control.read_text().replace("exec ", f"while [ -e {hold} ]; do sleep 0.02; done\nexec ")
+    )
+    hold.touch()
+    sharing.begin()
+    eventually(lambda: sharing.mps(DEVICE) == MPS_IS_TRIED)
+    hold.unlink()
+
+    eventually(lambda: sharing.variables(DEVICE, 4096))
+    assert sharing.mps(DEVICE) == ""
+    assert sharing.mps("MIG-another") == NO_MPS_HERE
+
+
+@pytest.mark.cc
 def test_a_daemon_that_does_not_start_is_said(folder, machine, eventually):
     (machine / "nvidia-cuda-mps-control").write_text("#!/bin/sh\necho no; exit 1\n")
     sharing = MpsSharing(folder, [DEVICE])
@@ -160,9 +199,11 @@ def test_where_it_was_refused_nothing_is_started(folder):
     sharing.begin()
 
     assert sharing.trouble(DEVICE) == "users have accounts of their own"
+    assert sharing.mps(DEVICE) == "users have accounts of their own"
     assert sharing.variables(DEVICE, 4096) == {}
     assert list(folder.iterdir()) == []
 
 
 def test_time_slicing_needs_nothing():
     assert (TimeSliced().variables(DEVICE, 4096), TimeSliced().trouble(DEVICE)) == ({}, "")
+    assert TimeSliced().mps(DEVICE) is None

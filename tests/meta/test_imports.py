@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -144,14 +145,20 @@ def test_an_import_pulls_in_no_more_than_it_needs(module, unwanted):
     assert done.stdout.split() == []
 
 
-def test_the_command_works_without_the_hub_extra(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["--help"], 0), (["doctor", "--data-dir", "."], 1)],  # no platform is known: a failure
+    ids=["help", "doctor"],
+)
+def test_the_command_works_without_the_hub_extra(tmp_path, words, status):
     program = WITHOUT + "from runai.hub_service.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", program, ",".join(HUB_ONLY), "runai", "--help"],
+        [sys.executable, "-c", program, ",".join(HUB_ONLY), "runai", *words],
         cwd=tmp_path,
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (status, "")
