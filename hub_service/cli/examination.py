@@ -18,7 +18,7 @@ import httpx
 from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.gpu_examination import check_driver, check_mps, check_mps_daemons
-from runai.hub_service.cli.hub_login import is_this_machine
+from runai.hub_service.cli.hub_login import hub_root, is_this_machine
 from runai.hub_service.cli.installation import (
     check_command,
     check_groups,
@@ -27,7 +27,7 @@ from runai.hub_service.cli.installation import (
 )
 from runai.hub_service.client import Client
 from runai.hub_service.connection import Connection, config_path, find_connection
-from runai.hub_service.errors import Forbidden, RunaiError, Unauthenticated
+from runai.hub_service.errors import Forbidden, InvalidRequest, RunaiError, Unauthenticated
 
 __all__ = ["examine"]
 
@@ -126,6 +126,8 @@ def check_way_to_service() -> Iterator[Finding]:
         yield Finding("failure", "login", error.message, error.hint)
         return
     yield check_login(found)
+    if not _is_service_over_kubernetes():  # whose hub was looked at with its cluster
+        yield check_hub_answers(found)
     health = check_health(found)
     yield from health
     if health[0].verdict != "failure":
@@ -138,6 +140,26 @@ def check_login(found: Connection) -> Finding:
     if path.exists() and path.stat().st_mode & _OTHERS:
         return Finding("failure", "login", f"{path} can be read by others", f"chmod 600 {path}")
     return Finding("ok", "login", f"the service is {found.url}")
+
+
+def check_hub_answers(found: Connection) -> Finding:
+    """Does JupyterHub answer, whose address the service has?"""
+    subject = "hub"
+    try:
+        url = f"{hub_root(found.url)}hub/api"
+        reply = httpx.get(url, timeout=_TIMEOUT_S, trust_env=not is_this_machine(url))
+    except (httpx.HTTPError, httpx.InvalidURL, InvalidRequest) as failed:
+        text = f"JupyterHub does not answer ({type(failed).__name__})"
+        mend = "Does it run (`runai up`)? The end of hub.log in its data directory says how it was."
+        return Finding("failure", subject, text, mend)
+    if reply.is_server_error:
+        text = f"JupyterHub answers with status {reply.status_code}"
+        mend = "Behind a proxy of its own: does it run? Else the end of its log says what is wrong."
+        return Finding("failure", subject, text, mend)
+    version_of_hub = _told(reply).get("version", "")
+    if reply.status_code != httpx.codes.OK or not version_of_hub:
+        return Finding("note", subject, "not looked at: this is the service's own address")
+    return Finding("ok", subject, f"JupyterHub {version_of_hub} answers")
 
 
 def check_health(found: Connection) -> list[Finding]:

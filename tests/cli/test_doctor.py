@@ -6,8 +6,13 @@ import json
 import os
 import shutil
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -20,6 +25,7 @@ from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.connection import Connection, config_path, write_config
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 
+NOBODY = 65534
 DEVICE = {"device": 0, "uuid": "GPU-0", "name": "A", "memory_mib": 1, "simulated": False}
 
 
@@ -71,6 +77,22 @@ def test_a_service_that_is_away_is_a_failure(findings, remembered):
     assert found["login"]["verdict"] == "ok"
     assert found["service"]["verdict"] == "failure"
     assert "runai up" in found["service"]["mend"]
+
+
+def test_an_address_without_a_hub_is_no_failure_of_one(findings, says):
+    found = findings()["hub"]
+
+    assert found["verdict"] == "note"
+    assert found["text"] == "not looked at: this is the service's own address"
+
+
+def test_a_proxy_that_has_lost_its_hub_is_a_failure(findings, says):
+    says({"hub": 503})
+
+    found = findings()["hub"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"] == "JupyterHub answers with status 503"
 
 
 def test_a_token_that_others_can_read_is_a_failure(findings, remembered):
@@ -169,34 +191,63 @@ def test_mps_is_what_the_service_says_of_each_device(told, expected):
         assert finding.text.startswith(text)
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every account may look into, unlike the tests' own."""
+    with TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
 @pytest.mark.parametrize(
-    ("mounts", "verdict"),
+    ("mounts", "mode", "text"),
     [
-        ("tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/pids cgroup rw 0 0\n", "note"),
-        ("cgroup2 {place} cgroup2 rw 0 0\n", "ok"),
+        (
+            "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/pids cgroup rw 0 0\n",
+            0o777,
+            "this machine has no control groups of version 2: ",
+        ),
+        (
+            "cgroup2 {place} cgroup2 rw 0 0\n",
+            0o555,
+            "no control group may be made in {place}/user.slice: ",
+        ),
+        ("cgroup2 {place} cgroup2 rw 0 0\n", 0o777, ""),
     ],
-    ids=["version 1", "version 2, delegated"],
+    ids=["version 1", "version 2, not delegated", "version 2, delegated"],
 )
-def test_it_says_what_is_weaker_without_control_groups(mounts, verdict, tmp_path: Path):
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/mounts").write_text(mounts.format(place=tmp_path))
-    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+def test_it_says_what_is_weaker_without_control_groups(open_folder, mounts, mode, text):
+    proc = open_folder / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self/mounts").write_text(mounts.format(place=open_folder))
+    (proc / "self/cgroup").write_text("0::/user.slice\n")
+    (open_folder / "user.slice").mkdir()
+    (open_folder / "user.slice").chmod(mode)
+    # Root may write anywhere: asked by an account that may not.
+    with ProcessPoolExecutor(
+        1, get_context("fork"), *((os.setuid, (NOBODY,)) if os.geteuid() == 0 else ())
+    ) as somebody:
+        found = somebody.submit(check_groups, proc).result()
 
-    found = check_groups(tmp_path / "proc")
-
-    assert found.verdict == verdict
-    assert ("soft" in found.text) == (verdict == "note")
+    if text:
+        assert found.verdict == "note"
+        assert found.text.startswith(text.format(place=open_folder))
+        assert "memory limits of shared devices are soft" in found.text
+        assert "Delegate=yes" in found.mend
+    else:
+        assert found == ("ok", "control groups", "version 2, and ours to make", "")
 
 
 @pytest.fixture
 def says(home, free_port):
     """A service that answers, and says of its readiness what a test has it say."""
-    told: dict[str, str] = {}
+    told: dict[str, Any] = {}
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             ready = self.path.endswith("/ready")
-            self.send_response(503 if ready and "because" in told else 200)
+            status = 503 if ready and "because" in told else 200
+            self.send_response(told.get("hub", status) if "/hub/" in self.path else status)
             self.end_headers()
             self.wfile.write(json.dumps(told if ready else {}).encode())
 
