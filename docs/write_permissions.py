@@ -73,8 +73,8 @@ def _by(row: dict[str, Any]) -> str:
 
 
 def _rest() -> Iterator[str]:
-    for name in TABLE["asks_nothing"]:
-        yield f"- `{name}`"
+    for name, asked in TABLE["asks_nothing"].items():
+        yield f"- `{name}`" + (": " + ", ".join(f"`{each}`" for each in asked) if asked else "")
 
 
 if __name__ == "__main__":

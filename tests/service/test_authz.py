@@ -89,6 +89,8 @@ def test_every_command_has_its_row_or_asks_nothing():
     asked_for = {c for c in commands if any(n == c or n.startswith(f"{c} ") for n in NAMED)}
 
     assert commands - asked_for - set(TABLE["asks_nothing"]) == set()
+    routes = {row["route"] for row in ROWS}
+    assert {each for asked in TABLE["asks_nothing"].values() for each in asked} <= routes
 
 
 def test_every_magic_has_its_row():
