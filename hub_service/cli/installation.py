@@ -4,6 +4,7 @@ One function for each question, as in `examination`, whose findings these are. N
 looking. Called by `examination`.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,18 @@ from typing import Final
 
 from runai.hub_service.cli.findings import Finding
 
-__all__ = ["check_command", "check_groups", "check_hub_version", "check_storage"]
+__all__ = [
+    "check_command",
+    "check_groups",
+    "check_hub_version",
+    "check_room_for_files",
+    "check_storage",
+]
 
 LEAST_FREE_BYTES: Final = 1024**3
 FEW_FREE_BYTES: Final = 5 * 1024**3
+LEAST_FREE_FILES: Final = 10_000
+FEW_FREE_FILES: Final = 100_000
 HUB_FROM: Final = (5, 4)
 HUB_BELOW: Final = (7,)
 
@@ -81,6 +90,22 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
         yield Finding("note", "disk", text, "Logs and checkpoints are what grows.")
     else:
         yield Finding("ok", "disk", text)
+    yield from check_room_for_files(root)
+
+
+def check_room_for_files(root: Path) -> Iterator[Finding]:
+    """Does the disk take more files? Millions of empty ones fill it, and leave its bytes free."""
+    disk = os.statvfs(root)
+    if not disk.f_files:
+        return  # a file system without a table of them
+    text = f"{disk.f_favail:,} more files fit beside {root}"
+    if disk.f_favail < LEAST_FREE_FILES:
+        mend = f"What has so many? du --inodes -d 3 {root} | sort -n | tail; a quota bounds whose."
+        yield Finding("failure", "files", text, mend)
+    elif disk.f_favail < FEW_FREE_FILES:
+        yield Finding("note", "files", text, "Small files of jobs are what grows.")
+    else:
+        yield Finding("ok", "files", text)
 
 
 def check_groups(proc: Path = Path("/proc")) -> Finding:

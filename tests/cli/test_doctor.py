@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +21,7 @@ from runai.embedded.directory import DataDirectory
 from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli import examination
 from runai.hub_service.cli.gpu_examination import check_mps
-from runai.hub_service.cli.installation import check_groups
+from runai.hub_service.cli.installation import check_groups, check_room_for_files
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.connection import Connection, config_path, write_config
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
@@ -145,6 +146,37 @@ def test_a_broken_database_is_named_with_the_way_out(findings, platform):
     assert found["verdict"] == "failure"
     assert found["text"].startswith(f"{platform}/ledger.sqlite is broken")
     assert "runai restore" in found["mend"]
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize(
+    ("options", "verdicts"),
+    [
+        (["-t", "ext4", "-o", "loop", "480"], ["ok"]),
+        (["-t", "ext4", "-o", "loop", "96"], ["note"]),
+        (["-t", "ext4", "-o", "loop", "32"], ["failure"]),
+        (["-t", "tmpfs", "-o", "nr_inodes=0", "none"], []),
+    ],
+    ids=["120,000 files", "24,000", "8,000", "as many as its bytes let it"],
+)
+def test_it_says_how_many_more_files_the_disk_takes(options, verdicts, tmp_path):
+    *how, device = options
+    if device.isdigit():
+        device = str(tmp_path / "disk")
+        Path(device).touch()
+        os.truncate(device, int(options[-1]) << 20)
+        # So many bytes for each of its files.
+        subprocess.run(["mkfs.ext4", "-q", "-i", "4096", device], check=True)
+    place = tmp_path / "place"
+    place.mkdir()
+    subprocess.run(["mount", *how, device, place], check=True)
+    try:
+        found = [*check_room_for_files(place)]
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+    assert [(f.verdict, f.subject) for f in found] == [(verdict, "files") for verdict in verdicts]
+    assert all(f.text.endswith(f" more files fit beside {place}") for f in found)
 
 
 def test_another_program_of_our_name_on_the_path_is_found_out(findings, tmp_path, monkeypatch):

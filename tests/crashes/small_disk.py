@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 __all__ = ["SmallDisk", "immutable", "why_no_mounts"]
@@ -45,6 +47,18 @@ class SmallDisk:
                     if full.errno != errno.ENOSPC:
                         raise
                     size //= 2
+
+    def take_all_files(self) -> None:
+        """Leave its bytes, and none of the files that it has a place for."""
+        folder = self.folder / ".many"
+        folder.mkdir()
+        with suppress(OSError):  # until it is full
+            for number in count():
+                os.close(os.open(folder / str(number), os.O_CREAT | os.O_WRONLY))
+
+    def give_back_files(self) -> None:
+        """Undo `take_all_files`."""
+        shutil.rmtree(self.folder / ".many")
 
     def make_room(self) -> None:
         """Give back what `fill` took."""

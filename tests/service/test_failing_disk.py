@@ -16,6 +16,7 @@ import pytest
 
 from crashes.small_disk import SmallDisk, immutable
 from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.cli.installation import check_room_for_files
 from runai.hub_service.client import Client
 from runai.hub_service.errors import Unavailable
 from service_process import TOKEN, Service
@@ -52,6 +53,15 @@ def full(disk: SmallDisk) -> Iterator[None]:
         yield
     finally:
         disk.make_room()
+
+
+@contextmanager
+def without_files(disk: SmallDisk) -> Iterator[None]:
+    disk.take_all_files()
+    try:
+        yield
+    finally:
+        disk.give_back_files()
 
 
 @contextmanager
@@ -93,6 +103,25 @@ def test_a_failing_disk_is_told_of_while_it_fails_and_no_longer(
     service.submit("afterwards", "print('done')")
     service.until("vision/afterwards", "succeeded")
     assert service.client.workload("vision/gets-on").attempts == 1
+
+
+def test_a_disk_that_takes_no_more_files_holds_up_starts_and_nothing_else(
+    disk: SmallDisk, on_small_disk: Service
+):
+    service = on_small_disk
+    service.submit("gets-on", STEPS)
+    service.until("vision/gets-on", "running")
+
+    with without_files(disk):
+        (found,) = check_room_for_files(disk.folder)
+        service.submit("waits", "print('done')")
+        eventually(lambda: "No space left" in service.log.read_text(), within=30)
+
+    done = service.until("vision/waits", "succeeded", "failed")
+    assert (done.state, done.attempts) == ("succeeded", 1)
+    assert service.client.workload("vision/gets-on").attempts == 1
+    assert found[:3] == ("failure", "files", f"0 more files fit beside {disk.folder}")
+    assert "du --inodes" in found.mend
 
 
 @pytest.mark.parametrize("exit_code", [0, 3], ids=["success", "failure"])
