@@ -1,12 +1,13 @@
-"""Hostile jobs are contained, or stopped with a sentence; the job beside them does not notice.
+"""Hostile jobs are contained, or stopped with a sentence; the job beside them goes on counting.
 
-Everything here bounds itself: a few hundred processes, some tens of megabytes.
+Everything here bounds itself: a few hundred processes (3,000 at most, for half a minute, if nothing
+stops them), some tens of megabytes.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,50 @@ from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
 from waiting import eventually_async
 
-MOST = 100
+MOST = 200
+MOST_FORKS = 3_000
+HELD_UP_S = 10.0
+"""A busy machine holds everybody up, too; longer than that is noticed."""
 
 FORK_BOMB = """
 import os, time
 for _ in range(9):     # 512 of them, if nobody stops it
     os.fork()
 time.sleep(300)
+"""
+GROWING_BOMB = f"""
+import os, sys, time
+forks = os.open(sys.argv[1], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+begun = time.monotonic()
+while time.monotonic() < begun + 30:     # whatever becomes of it, that is its end
+    time.sleep(0.05)
+    # All of them, and never more often together than so, that they are at it for ten seconds.
+    if os.fstat(forks).st_size < min({MOST_FORKS}, 50 + 300 * (time.monotonic() - begun)):
+        os.write(forks, b"x")
+        # Behind one's own byte at least: no fork beyond the cap, however many have looked at once.
+        if os.lseek(forks, 0, os.SEEK_CUR) <= {MOST_FORKS}:
+            os.fork()
+"""
+COUNTING = """
+import os, sys, time
+orders, starts, count = sys.argv[1:]
+with open(starts, "a") as noted:
+    noted.write("started\\n")
+if not os.path.exists(orders):
+    os.mkfifo(orders)
+told = os.open(orders, os.O_RDONLY | os.O_NONBLOCK)
+shown = os.open(count, os.O_CREAT | os.O_WRONLY)
+number, longest, last = 0, 0.0, time.monotonic()
+while True:
+    try:
+        if said := os.read(told, 100):
+            sys.exit(int(said))
+    except BlockingIOError:
+        pass
+    time.sleep(0.05)
+    number, longest = number + 1, max(longest, time.monotonic() - last)
+    last = time.monotonic()
+    os.pwrite(shown, b"%12d %12.3f" % (number, longest), 0)
 """
 DAEMON = """
 import os, time
@@ -79,17 +117,56 @@ class SmallCluster(LocalCluster):
         return replace(told, most_processes=MOST, log_bytes=1_000_000), environment
 
 
+@dataclass
+class Neighbour:
+    """A job that counts every 50 ms, and notes its starts and its longest pause."""
+
+    place: Path
+
+    @property
+    def starts(self) -> Path:
+        return self.place / "neighbour-starts"
+
+    @property
+    def count(self) -> Path:
+        return self.place / "neighbour-count"
+
+    def command(self, orders: Path) -> tuple[str, ...]:
+        words = (str(orders), str(self.starts), str(self.count))
+        return (sys.executable, "-I", "-S", "-c", COUNTING, *words)
+
+    def counted(self) -> int:
+        told = self.count.read_text().split() if self.count.exists() else []
+        return int(told[0]) if told else 0
+
+    def longest_pause(self) -> float:
+        return float(self.count.read_text().split()[1])
+
+
 @pytest.fixture
-async def lab(tmp_path: Path, monkeypatch):
+def neighbour(tmp_path: Path) -> Neighbour:
+    return Neighbour(tmp_path)
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, neighbour: Neighbour, monkeypatch):
     monkeypatch.setattr("labs.LocalCluster", SmallCluster)
     async with local_lab(tmp_path) as made:
-        neighbour = made.job("neighbour")
-        await made.started(neighbour, device=1)
+        orders = made.place / "vision+neighbour-0"
+        job = made.job("neighbour", command=neighbour.command(orders))
+        await made.started(job, device=1)
+        await eventually_async(neighbour.counted)
+        before = neighbour.counted()
         yield made
-        # Whatever was beside it: it runs, and ends as it is told to.
-        assert (await made.cluster.workload(neighbour.id)).state == "running"
-        await made.end(neighbour, 0)
-        assert (await made.until(neighbour.id, "succeeded")).attempts == 1
+        # Whatever was beside it: it ran all the time, goes on, and ends as it is told to.
+        during = neighbour.counted()
+        assert during > before
+        await eventually_async(lambda: neighbour.counted() > during)
+        assert neighbour.longest_pause() < HELD_UP_S
+        assert (await made.cluster.workload(job.id)).state == "running"
+        await made.end(job, 0)
+        assert (await made.until(job.id, "succeeded")).attempts == 1
+        assert neighbour.starts.read_text() == "started\n"
 
 
 async def begin(lab: LocalLab, spec: WorkloadSpec) -> None:
@@ -139,6 +216,26 @@ async def test_a_fork_bomb_is_ended_with_a_sentence(lab):
     )
     assert await log(lab) == f"runai: {record.reason.text}\n"
     await eventually_async(lambda: of_it(lab) == [])
+
+
+async def test_a_fork_bomb_that_grows_while_it_is_stopped_is_ended_too(lab, neighbour, tmp_path):
+    forks = tmp_path / "forks"
+    command = (sys.executable, "-I", "-S", "-c", GROWING_BOMB, str(forks))
+    spec = lab.job("hostile", command=command, grace_seconds=1)
+    before = neighbour.counted()
+    await begin(lab, spec)
+    record = await lab.until(spec.id, "failed")
+    counted = neighbour.counted()
+
+    assert record.reason is not None
+    assert record.reason.code == "contained"
+    assert record.reason.text == (
+        f"it had more than {MOST} processes at once, so all of them were ended"
+    )
+    await eventually_async(lambda: of_it(lab) == [])
+    # All of them were at it yet: what ended them was not its own cap.
+    assert MOST <= forks.stat().st_size < MOST_FORKS
+    assert counted > before
 
 
 async def test_what_daemonises_ends_with_its_job(lab):
