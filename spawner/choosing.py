@@ -4,7 +4,8 @@ A part of a spawner, by inheritance: its settings are the spawner's. Asks the se
 form offers; the choice itself is read by `session`. What is done with it is the spawner's business.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from traitlets import Float, Unicode, default
@@ -13,6 +14,9 @@ from traitlets.config import LoggingConfigurable
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import RunaiError
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
+from runai.hub_service.printable import printable
+from runai.hub_service.request_ids import current as current_request
+from runai.hub_service.request_ids import new_id
 from runai.spawner import form
 from runai.spawner.refusal import SessionRefused
 from runai.spawner.session import OPTIONS, SessionRequest
@@ -57,11 +61,12 @@ class SessionChoosing(LoggingConfigurable):
         )
         offer = form.Offer()
         trouble = ""
+        asked = self._begins("what the form can offer")
         try:
-            async with self._client(patience_s=0) as client:
+            async with self._client(asked, patience_s=0) as client:
                 offer = await form.form_choices(client, person)
         except (RunaiError, TimeoutError) as away:
-            self.log.warning("The spawn form could not ask the service: %s", away)
+            self.log.warning("The spawn form could not ask the service: %s [%s]", away, asked)
             trouble = (
                 "The GPU service does not answer at the moment: only a session without a GPU can"
                 " start. Load this page again in a few seconds for the others."
@@ -75,8 +80,26 @@ class SessionChoosing(LoggingConfigurable):
         """Return what was chosen the last time; nobody has checked it."""
         return self.user_options if isinstance(self.user_options, Mapping) else {}
 
-    def _client(self, patience_s: float = PATIENCE_SECONDS) -> AsyncClient:
-        return AsyncClient(self.service_url, self.service_token, patience_s=patience_s)
+    def _begins(self, what: str) -> str:
+        """Log that the service is asked for this; return the id under which it is asked."""
+        asked = new_id()
+        server = f"{self.user.name}/{self.name}" if self.name else self.user.name
+        self.log.info("%s: asking the GPU service for %s [%s]", printable(server), what, asked)
+        return asked
+
+    @asynccontextmanager
+    async def _client(
+        self, asked: str, patience_s: float = PATIENCE_SECONDS
+    ) -> AsyncIterator[AsyncClient]:
+        """Give a client of the service all of whose calls have this id, there and in its log."""
+        before = current_request.set(asked)
+        try:
+            async with AsyncClient(
+                self.service_url, self.service_token, patience_s=patience_s
+            ) as client:
+                yield client
+        finally:
+            current_request.reset(before)
 
 
 def leave_to_start(_spawner: SessionChoosing, _user_options: dict[str, Any]) -> None:

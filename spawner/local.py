@@ -18,6 +18,7 @@ from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Float, Unicode, default
 
 from runai.hub_service.api.schemas import ProcessReport
+from runai.hub_service.request_ids import current as current_request
 from runai.spawner.admission import Admission
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
 from runai.spawner.progress import Progress
@@ -78,7 +79,9 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         try:
             request = session_request(self.user_options or {})
             await asyncio.to_thread(self._prepare_home)
-            async with self._client() as client:
+            wanted = f"{request.amount.in_words()} in {request.project}"
+            asked = self._begins(wanted) if request.is_workload else ""
+            async with self._client(asked) as client:
                 admission = Admission(client, progress.say)
                 try:
                     if request.is_workload:
@@ -237,7 +240,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if self.pid:
             await super().stop(now=True)
         if admission.workload and not await admission.release():
-            self.log.warning("%s could not be released; the service notices.", admission.workload)
+            self._not_released(admission.workload)
         self.workload = ""
         self._handed = {}
 
@@ -247,9 +250,13 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._handed = {}
         if not workload:
             return
-        async with self._client() as client:
+        async with self._client(self._begins(f"an end of {workload}")) as client:
             if not await Admission(client, self._progress.say, workload).release():
-                self.log.warning("%s could not be released; the service notices.", workload)
+                self._not_released(workload)
+
+    def _not_released(self, workload: str) -> None:
+        asked = current_request.get()
+        self.log.warning("%s could not be released; the service notices. [%s]", workload, asked)
 
     async def _signal(self, sig: int) -> bool:
         """Send a signal to the process; without one there is nobody to be hit instead."""

@@ -38,6 +38,7 @@ CLIENT_SIDE = {
     "runai.hub_service.errors",
     "runai.hub_service.limits.wording",
     "runai.hub_service.printable",
+    "runai.hub_service.request_ids",
     "runai.hub_service.worker_client",
 }
 

@@ -12,6 +12,7 @@ import pytest
 
 from hub_platform import HubPlatform
 from kubernetes_hub import sentence
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.limits.path import HOOK
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(900)]
@@ -138,6 +139,28 @@ def test_the_form_shows_what_is_wrong_with_a_choice(fresh: HubPlatform):
     assert "Nothing was chosen." in again.text
     assert fresh.server("ana") == {}
     assert fresh.sessions() == {}
+
+
+def test_what_the_spawner_asks_of_the_service_has_one_id_in_both_logs(
+    fresh: HubPlatform, eventually: Eventually
+):
+    log = DataDirectory(fresh.data_dir).hub_log
+    before = log.stat().st_size
+
+    def said(what: str) -> list[str]:
+        """Return the ids of the lines since then that say this."""
+        lines = log.read_bytes()[before:].decode().splitlines()
+        return [line.rpartition("[")[2].rstrip("]") for line in lines if what in line]
+
+    fresh.start_server("ana", project="vision", gpus="0.5")
+    fresh.stop_server("ana")
+
+    (start,) = said("ana: asking the GPU service for 0.5 GPUs in vision")
+    (stop,) = said("ana: asking the GPU service for an end of vision/")
+    assert start != stop
+    assert said("POST '/services/runai/api/v1/workloads' 201") == [start]
+    assert said("/process' 2") == [start]
+    eventually(lambda: said("DELETE '/services/runai/api/v1/workloads/vision/") == [stop])
 
 
 def test_kills_of_hub_and_service_lose_and_double_no_allocation(
