@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,10 +19,10 @@ import httpx
 import pytest
 
 from runai.hub_service.api.hub_auth import HubAuthenticator
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.client import Client
 from runai.hub_service.config import Config
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.errors import NotFound, RunaiError
 from service_process import TOKEN
 from waiting import eventually, eventually_async
 
@@ -76,22 +79,24 @@ async def test_an_incident_is_told_under_the_id_of_its_request(served, http, mon
 
 @pytest.fixture
 def asked_hub() -> Iterator[ThreadingHTTPServer]:
-    """A hub that knows ana by any token, and notes in `ids` under which id each path is asked."""
+    """A hub that knows ana, with `scopes`, by any token; `ids`: under which each path is asked."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             ids[self.path] = self.headers["X-Request-ID"]
             self.send_response(200)
             self.end_headers()
-            scopes = ["access:services!service=runai", "custom:runai:submit"]
             told = {"kind": "user", "name": "ana", "groups": [], "admin": False, "scopes": scopes}
-            self.wfile.write(json.dumps(told).encode())
+            everybody = self.path.partition("?")[0].endswith("/users")
+            self.wfile.write(json.dumps([told] if everybody else told).encode())
 
         def log_message(self, *_: object) -> None: ...
 
     ids: dict[str, str | None] = {}
+    scopes = ["access:services!service=runai", "custom:runai:submit"]
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as hub:
         hub.ids = ids  # type: ignore[attr-defined]
+        hub.scopes = scopes  # type: ignore[attr-defined]
         thread = threading.Thread(target=hub.serve_forever)
         thread.start()
         yield hub
@@ -177,45 +182,106 @@ async def test_a_key_that_is_none_is_refused(http):
     assert reply.status_code == 400
 
 
+@dataclass
+class Acknowledged:
+    """What clients were told that it is done, and what they were refused."""
+
+    submitted: list[str] = field(default_factory=list)
+    suspended: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    quotas: list[float] = field(default_factory=list)
+    """Those that were given to one project, the last one last."""
+    failed: list[RunaiError] = field(default_factory=list)
+
+    def has(self, times: int) -> bool:
+        others = min(len(self.suspended), len(self.deleted), len(self.quotas))
+        return len(self.submitted) >= 8 * times and others >= 2 * times
+
+
+Act = Callable[[Client, Acknowledged, int], None]
+"""What one client does again and again, the how manieth time."""
+
+
+def submit(client: Client, told: Acknowledged, name: str | None = None) -> str:
+    # Without a name: only its key tells a repeat from another one.
+    request = SubmitRequest(
+        name=name, owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1
+    )
+    (workload,) = client.submit(request).workloads
+    told.submitted.append(workload.id)
+    return workload.id
+
+
+def submits(client: Client, told: Acknowledged, _number: int) -> None:
+    submit(client, told)
+
+
+def suspends(client: Client, told: Acknowledged, _number: int) -> None:
+    workload = submit(client, told)
+    client.suspend(workload)
+    told.suspended.append(workload)
+
+
+def deletes(client: Client, told: Acknowledged, number: int) -> None:
+    workload = submit(client, told, f"gone-{number}")
+    with suppress(NotFound):  # its first answer was lost: this one says the same
+        client.delete(workload)
+    told.deleted.append(workload)
+
+
+def changes(client: Client, told: Acknowledged, number: int) -> None:
+    client.put_project("side", ProjectPut(quota=number))
+    told.quotas.append(number)
+
+
 @pytest.mark.timeout(600)  # four starts of a service
-def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowledged(service):
-    service.environment["RUNAI_LOG_FORMAT"] = "json"
+def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowledged(
+    service, asked_hub
+):
+    asked_hub.scopes.append("custom:runai:admin")
+    service.environment |= {
+        "RUNAI_LOG_FORMAT": "json",
+        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{asked_hub.server_port}/hub/api",
+        "JUPYTERHUB_API_TOKEN": "unused",
+    }
     service.start()
-    acknowledged: list[str] = []
-    failed: list[RunaiError] = []
+    told = Acknowledged()
     enough = threading.Event()
 
-    def submit_and_submit() -> None:
-        with Client(service.client.url, TOKEN, patience_s=120) as client:
-            while not enough.is_set():
-                # Without a name: only its key tells a repeat from another one.
-                request = SubmitRequest(owner="ana", gpus=1, command=["sleep", "600"])
+    def again_and_again(act: Act, token: str) -> None:
+        with Client(service.client.url, token, patience_s=120) as client:
+            for number in itertools.count(1):
                 try:
-                    acknowledged.extend(w.id for w in client.submit(request).workloads)
+                    act(client, told, number)
                 except RunaiError as error:
-                    failed.append(error)
+                    told.failed.append(error)
+                if enough.is_set():
+                    return
 
-    def has(many: int) -> bool:
-        return len(acknowledged) >= many
-
-    people = [threading.Thread(target=submit_and_submit) for _ in range(4)]
+    acts = [(submits, TOKEN)] * 4 + [(suspends, TOKEN), (deletes, TOKEN), (changes, "an-admins")]
+    people = [threading.Thread(target=again_and_again, args=each) for each in acts]
     for person in people:
         person.start()
-    for number, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=1):
-        eventually(partial(has, 8 * number), within=120)
+    for times, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=1):
+        eventually(partial(told.has, times), within=120)
         service.stop(how)
         service.start()
-    eventually(partial(has, 32), within=120)
+    eventually(partial(told.has, 4), within=120)
     enough.set()
     for person in people:
         person.join()
 
-    assert failed == []
-    assert len(set(acknowledged)) == len(acknowledged)
-    assert {workload.id for workload in service.client.workloads()} == set(acknowledged)
+    assert told.failed == []
+    assert len(set(told.submitted)) == len(told.submitted)
+    kept = set(told.submitted) - set(told.deleted)
+    eventually(lambda: {w.id for w in service.client.workloads()} == kept, within=60)
+    states = {w.id: str(w.state) for w in service.client.workloads()}
+    assert {states[w] for w in told.suspended} <= {"suspended", "stopping"}
+    assert {states[w] for w in kept - set(told.suspended)} <= {"queued", "starting", "running"}
+    assert service.client.project("side").quota == told.quotas[-1]
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
     posts = [line for line in lines if line["message"].startswith("POST")]
     # One that a stopping service had no time for is a warning: its client asked again.
     assert {line["level"] for line in posts} <= {"info", "warning"}
     assert all(re.fullmatch(r"[0-9a-f]{16}", line["request"]) for line in posts)
-    assert len({line["request"] for line in posts}) >= len(acknowledged)
+    assert len({line["request"] for line in posts}) >= len(told.submitted)
