@@ -4,6 +4,7 @@ Pure. Used by whoever reads pods, nodes and projects.
 """
 
 import datetime as dt
+import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -17,6 +18,8 @@ _DECIMAL = {suffix: Decimal(1000) ** (i + 1) for i, suffix in enumerate("kMGTPE"
 _BINARY = {f"{suffix}i": Decimal(1024) ** (i + 1) for i, suffix in enumerate("KMGTPE")}
 _FACTORS = {"": Decimal(1)} | _BELOW_ONE | _DECIMAL | _BINARY
 _MIB = 1 << 20
+_MOST = Decimal("1e24")
+"""More than anything has; the API server takes 1e9999, and nobody can count so far."""
 
 UNLIMITED = "unlimited"
 
@@ -24,16 +27,18 @@ UNLIMITED = "unlimited"
 def _amount(text: str) -> Decimal:
     # The exponent of 1E3 is followed by a digit and stays.
     number = text.rstrip("numkKMGTPEi")
-    return Decimal(number) * _FACTORS[text[len(number) :]]
+    factor = _FACTORS[text[len(number) :]]
+    amount = max(-_MOST, min(Decimal(number), _MOST))
+    return max(-_MOST, min(amount * factor, _MOST))
 
 
 def cpu_milli(text: str) -> int:
     """Return thousandths of a CPU, rounded up.
 
-    >>> cpu_milli("500m"), cpu_milli("2"), cpu_milli("0.1")
-    (500, 2000, 100)
+    >>> cpu_milli("500m"), cpu_milli("2"), cpu_milli("0.1"), cpu_milli("100500u")
+    (500, 2000, 100, 101)
     """
-    return -int(-_amount(text) * 1000 // 1)
+    return math.ceil(_amount(text) * 1000)
 
 
 def memory_mib(text: str) -> int:

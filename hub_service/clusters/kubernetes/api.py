@@ -7,7 +7,6 @@ models stay unused: turning 10,000 pods into them takes seconds. Leaves to other
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,8 @@ from kubernetes_asyncio import config
 from kubernetes_asyncio.client.api_client import ApiClient
 from kubernetes_asyncio.client.configuration import Configuration
 from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
+
+from runai.hub_service.clusters.kubernetes.decoding import decoded
 
 __all__ = ["Api", "ApiError", "Channels", "Object", "key_of"]
 
@@ -146,7 +147,7 @@ class Api:
         silent_s = seconds + ANSWERED_WITHIN_S
         async with self._answer(path, query, silent_s=silent_s) as answer:
             async for line in answer.content:
-                yield json.loads(line)
+                yield decoded(line)
 
     async def text(self, path: str, **query: str) -> AsyncGenerator[bytes, None]:
         """Yield an answer that is text in pieces of at most 64 KiB, as they come.
@@ -220,7 +221,7 @@ class Api:
             except (aiohttp.ClientError, TimeoutError, OSError) as broken:
                 raise _unanswered(path, broken) from broken
             if answer.status < 400:
-                found: Object = json.loads(content)
+                found: Object = decoded(content)
                 return found
             pause = _pause(answer)
             if answer.status != 429 or not tries or pause is None:
@@ -343,7 +344,7 @@ def _pause(answer: aiohttp.ClientResponse) -> float | None:
 
 def _refusal(answer: aiohttp.ClientResponse, content: bytes) -> ApiError:
     try:
-        status = json.loads(content)
+        status = decoded(content)
         for cause in (status.get("details") or {}).get("causes") or ():
             if cause.get("reason") == _BUDGET:
                 return ApiError(answer.status, _BUDGET, str(cause["message"]))

@@ -14,6 +14,7 @@ from operator import is_, itemgetter
 from typing import NamedTuple
 
 from runai.hub_service.clusters.kubernetes.jobs import Job
+from runai.hub_service.clusters.kubernetes.making import MOST_WORKERS
 from runai.hub_service.clusters.kubernetes.objects import JOB_KINDS, PYTORCH_JOB, SCHEDULER, Pod
 
 __all__ = ["Group", "Grouping", "name_of", "project_of"]
@@ -59,6 +60,8 @@ class Group:
     def refusal(self) -> str:
         """Say what it asks for that cannot be had, or ""."""
         first = self.first
+        if self.job is not None and min(self.job.parallelism, self.job.completions) > MOST_WORKERS:
+            return f"more than {MOST_WORKERS} workers cannot be started together: submit fewer"
         return first.unsupported or (first.is_blind if first.is_made and not first.node else "")
 
 
@@ -230,7 +233,9 @@ def _unmade(there: Sequence[Pod], job: Job) -> list[Pod]:
         known = {pod.index for pod in there} | job.completed
     free = (index for index in range(job.completions) if index not in known)
     return [
-        job.worker(index) for index in islice(free, max(0, (wanted or job.minimum) - len(there)))
+        job.worker(index)
+        # Whoever may make Jobs may make one of two billion pods; it is refused.
+        for index in islice(free, max(0, min(wanted or job.minimum, MOST_WORKERS) - len(there)))
     ]
 
 

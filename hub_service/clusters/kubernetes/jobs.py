@@ -176,9 +176,9 @@ def read_job(found: Object) -> Job:
     """Parse a Job."""
     metadata, spec, status = found["metadata"], found["spec"], found.get("status", {})
     annotations = metadata.get("annotations", {})
-    parallelism = spec.get("parallelism", 1)
+    parallelism = int(spec.get("parallelism", 1))
     is_suspended = bool(spec.get("suspend"))
-    completions = spec.get("completions", parallelism)
+    completions = int(spec.get("completions", parallelism))
     outcome, submitted = _outcome(status), _as_scaled(read_spec(annotations), completions, metadata)
     return Job(
         uid=metadata["uid"],
@@ -189,7 +189,7 @@ def read_job(found: Object) -> Job:
         parallelism=parallelism,
         is_indexed=spec.get("completionMode") == "Indexed",
         is_suspended=is_suspended,
-        succeeded=status.get("succeeded", 0),
+        succeeded=int(status.get("succeeded", 0)),
         template=drawn_pod(found, found["spec"]["template"]),
         is_held=is_suspended and HELD in annotations,
         is_freed=not is_suspended and HELD in annotations,
@@ -198,7 +198,7 @@ def read_job(found: Object) -> Job:
         why=outcome.get("message", ""),
         finished=when(outcome["lastTransitionTime"]) if outcome else None,
         deleted=when(deleted) if (deleted := metadata.get("deletionTimestamp")) else None,
-        failed=status.get("failed", 0),
+        failed=int(status.get("failed", 0)),
         completed=_indexes(status.get("completedIndexes", "")),
         starts=times_noted(annotations, STARTS),
         pauses=times_noted(annotations, PAUSES),
@@ -378,7 +378,7 @@ def _indexes(text: str) -> frozenset[int]:
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(range(int(first), min(int(last or first), MOST_WORKERS) + 1))
     return frozenset(found)
 
 

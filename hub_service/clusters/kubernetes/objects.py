@@ -33,6 +33,7 @@ from runai.hub_service.clusters.kubernetes.placement import (
     read_taints,
     unkept,
 )
+from runai.hub_service.scheduler.fields import MOST_DEVICES, MOST_GPUS
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
 __all__ = [
@@ -242,7 +243,7 @@ def read_pod(found: Object) -> Pod:
     is_bound = scheduled.get("status") == "True"
     kind = _kind(labels, spec, owner)
     deleted = metadata.get("deletionTimestamp")
-    gpus = requested(spec, GPU_RESOURCE, whole)
+    gpus = min(max(0, requested(spec, GPU_RESOURCE, whole)), MOST_GPUS)
     part, wrong = read_part(annotations, gpus)
     node = spec.get("nodeName", "")
     is_elastic = labels.get(ELASTIC_LABEL) == "true"
@@ -295,7 +296,8 @@ def read_machine(found: Object) -> Machine:
     is_ready = _condition(status, "Ready").get("status") == "True"
     return Machine(
         name=metadata["name"],
-        gpus=whole(has.get(GPU_RESOURCE, "0")),
+        # Each of a node's devices has a number, and whoever describes nodes may say anything.
+        gpus=min(max(0, whole(has.get(GPU_RESOURCE, "0"))), MOST_DEVICES),
         cpu_milli=cpu_milli(has.get("cpu", "0")),
         memory_mib=memory_mib(has.get("memory", "0")),
         gpu_type=labels.get(GPU_TYPE_LABEL, ""),

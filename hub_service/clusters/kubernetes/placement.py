@@ -75,7 +75,7 @@ class _Expression:
             case "DoesNotExist":
                 return value is None
         try:
-            number, bound = int(value or ""), int(self.values[0])
+            number, bound = int(value or ""), int(self.values[0] if self.values else "")
         except ValueError:
             return False
         return number > bound if self.operator == "Gt" else number < bound
@@ -113,13 +113,17 @@ class Demands:
 
 
 def read_demands(spec: Object) -> Demands:
-    """Read a pod's specification."""
+    """Read a pod's specification.
+
+    Raises:
+        TypeError: something is no text, which another kind than a pod may allow.
+    """
     required = (
         spec.get("affinity", {})
         .get("nodeAffinity", {})
         .get("requiredDuringSchedulingIgnoredDuringExecution")
     )
-    return Demands(
+    demands = Demands(
         selector=tuple(sorted(spec.get("nodeSelector", {}).items())),
         terms=None if required is None else read_terms(required["nodeSelectorTerms"]),
         tolerations=tuple(
@@ -133,6 +137,8 @@ def read_demands(spec: Object) -> Demands:
         ),
         stock=_asked(spec),
     )
+    hash(demands)  # equal ones are looked up together
+    return demands
 
 
 def read_stock(has: Mapping[str, str]) -> Mapping[str, int]:

@@ -8,6 +8,7 @@ priority) its pods are taken to say too, where they do not. Pure; called by `fol
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from runai.hub_service.clusters.kubernetes.amounts import when
 from runai.hub_service.clusters.kubernetes.api import Object
@@ -20,6 +21,7 @@ from runai.hub_service.clusters.kubernetes.jobs import (
     queued_by_kueue,
     times_noted,
 )
+from runai.hub_service.clusters.kubernetes.making import MOST_WORKERS
 from runai.hub_service.clusters.kubernetes.objects import (
     HELD,
     PRIORITIES,
@@ -51,7 +53,11 @@ def read_pytorch_job(found: Object) -> Job:
     metadata, spec, status = found["metadata"], found["spec"], found.get("status", {})
     annotations, policy = metadata.get("annotations", {}), spec.get("runPolicy", {})
     least = _least(spec)
-    templates = tuple(pod for role in _ROLES for pod in _workers(found, role, is_fixed=not least))
+    drawn = (pod for role in _ROLES for pod in _workers(found, role, is_fixed=not least))
+    # One of more workers is refused: those that stand for all of them are enough.
+    templates = tuple(islice(drawn, MOST_WORKERS))
+    roles = (spec["pytorchReplicaSpecs"].get(role) for role in _ROLES)
+    number = sum(role.get("replicas", 1) for role in roles if role is not None)
     said = {c["type"]: c for c in status.get("conditions") or () if c["status"] == "True"}
     outcome: Object = next((said[kind] for kind in _OUTCOMES if kind in said), {})
     is_suspended = bool(policy.get("suspend"))
@@ -61,8 +67,8 @@ def read_pytorch_job(found: Object) -> Job:
         namespace=metadata["namespace"],
         name=metadata["name"],
         created=when(metadata["creationTimestamp"]),
-        completions=len(templates),
-        parallelism=len(templates),
+        completions=number,
+        parallelism=number,
         is_indexed=True,
         is_suspended=is_suspended,
         # A pause takes the pods of those away too that are done.

@@ -14,6 +14,7 @@ from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.kept import Kept
+from runai.hub_service.clusters.kubernetes.making import MOST_WORKERS
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.refusals import turned_away
@@ -312,7 +313,7 @@ def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
 
 def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec:
     """Describe what others made in our own words."""
-    workers = 1 if job is None else max(1, job.parallelism)
+    workers = 1 if job is None else min(max(1, job.parallelism), MOST_WORKERS)
     return WorkloadSpec(
         project=project,
         name=name,

@@ -195,7 +195,7 @@ def read_claim(found: Object) -> Claim:
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         name=metadata["name"],
-        class_name=spec.get("storageClassName") or "",
+        class_name=str(spec.get("storageClassName") or ""),
         modes=frozenset(spec.get("accessModes", ())),
         mib=memory_mib(spec.get("resources", {}).get("requests", {}).get("storage", "0")),
         volume_mode=spec.get("volumeMode", "Filesystem"),
@@ -215,7 +215,7 @@ def read_volume(found: Object) -> Volume:
     return Volume(
         name=metadata["name"],
         version=metadata["resourceVersion"],
-        class_name=spec.get("storageClassName", ""),
+        class_name=str(spec.get("storageClassName") or ""),
         modes=frozenset(spec.get("accessModes", ())),
         mib=memory_mib(spec.get("capacity", {}).get("storage", "0")),
         volume_mode=spec.get("volumeMode", "Filesystem"),

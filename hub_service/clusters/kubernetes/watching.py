@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, NoReturn, TypeVar
 
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object, key_of
+from runai.hub_service.errors import RunaiError
 
 __all__ = ["Mirror"]
 
@@ -209,6 +210,9 @@ class Mirror(Generic[T]):
     def _parsed(self, key: str, subject: Object) -> T | None:
         try:
             return self._parse(subject)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except (
+            *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+            *(RecursionError, RunaiError),
+        ):
             LOG.exception("%s: %s cannot be read and is left out", self._path, key)
             return None

@@ -1,0 +1,159 @@
+"""Objects that whoever may make pods and Jobs can make, and that must hold up nobody else.
+
+They are left out, or told that they will not be started; everybody else's are scheduled as ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+import waiting
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.kubernetes.decoding import decoded
+from runai.hub_service.clusters.kubernetes.grouping import Grouping
+from runai.hub_service.clusters.kubernetes.jobs import read_job
+from runai.hub_service.clusters.kubernetes.watching import Mirror
+from runai.hub_service.errors import InvalidRequest
+
+DEEP = 3_000
+
+
+@contextmanager
+def a_deep_pod(lab: Any) -> Iterator[None]:
+    """Have a pod with fields of its own so many levels deep; the API server takes up to 10,000."""
+    made = pod("deep", project="odd")
+    entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    made["metadata"]["managedFields"] = [{**entry, "fieldsV1": "HERE"}]
+    body = json.dumps(made).replace('"HERE"', '{"f:a":' * DEEP + "{}" + "}" * DEEP)
+    path = f"/api/v1/namespaces/{lab.namespace.name}/pods"
+
+    def send(method: str, path: str, body: str = "") -> int:
+        # Nobody here could read what is answered.
+        headers = {"Content-Type": "application/json"}
+        answer = lab.plane._http.request(method, path, content=body, headers=headers)
+        assert (len(answer.content) > 2 * DEEP) == answer.is_success
+        return int(answer.status_code)
+
+    assert send("POST", path, body) == 201
+    try:
+        yield
+    finally:
+        send("DELETE", f"{path}/deep?gracePeriodSeconds=0")
+        waiting.eventually(lambda: send("GET", f"{path}/deep") == 404, what="it is gone")
+
+
+def a_huge_gang() -> dict[str, Any]:
+    made = job("huge", project="odd")
+    made["metadata"]["annotations"] = {"runai/held": "by its user"}
+    made["spec"] |= {"suspend": True, "completions": 2**31 - 1, "parallelism": 2**31 - 1}
+    made["spec"]["template"]["metadata"]["labels"]["runai/gang"] = "true"
+    return made
+
+
+def a_pod_that_wants_more_than_there_are_digits() -> dict[str, Any]:
+    made = pod("greedy", project="odd")
+    amount = {"example.com/hca": "1e9999"}
+    made["spec"]["containers"][0]["resources"]["limits"] |= amount
+    return made
+
+
+ODD: dict[str, Callable[[], dict[str, Any]]] = {
+    "two billion pods at once": a_huge_gang,
+    "an amount of ten thousand digits": a_pod_that_wants_more_than_there_are_digits,
+}
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("made", ODD.values(), ids=ODD)
+def test_everybody_else_is_scheduled(lab, rights, eventually, made):
+    lab.node("gpu-0", gpus=1)
+    lab.project("odd", quota=0)
+    lab.project("bob", quota=1)
+    lab.namespace.create(made())
+    with Scheduler(rights):
+        lab.namespace.create(pod("bobs", project="bob"))
+        eventually(lambda: lab.namespace.node_of("bobs"), what="bob's runs")
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("is_there_before", [True, False], ids=["in a list", "in a watch"])
+def test_a_pod_with_fields_thousands_deep_hides_nothing(lab, rights, eventually, is_there_before):
+    """What it asks for is not deep: it is scheduled, too."""
+    lab.node("gpu-0", gpus=2)
+    lab.project("odd", quota=1)
+    lab.project("bob", quota=1)
+    with ExitStack() as there:
+        if is_there_before:
+            there.enter_context(a_deep_pod(lab))
+        with Scheduler(rights):
+            lab.namespace.create(pod("first", project="bob"))
+            eventually(lambda: lab.namespace.node_of("first"), what="the first runs")
+            if not is_there_before:
+                there.enter_context(a_deep_pod(lab))
+            lab.namespace.delete("first")
+            lab.namespace.create(pod("second", project="bob"))
+            eventually(lambda: lab.namespace.node_of("second"), what="the second runs")
+
+
+def test_a_job_of_too_many_pods_at_once_is_told_that_it_will_not_start():
+    made = a_huge_gang()
+    made["metadata"] |= {
+        "uid": "uid-huge",
+        "namespace": "lab",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    (group,) = Grouping().groups([], {"uid-huge": read_job(made)}, {}, "default")
+
+    assert group.refusal == "more than 10000 workers cannot be started together: submit fewer"
+    assert len(group.pods) == 10_000
+
+
+WHERE = {
+    "in an object": (b'{"a": %s, "b": [1]}', {"a": None, "b": [1]}),
+    "in a list": (b'[%s, {"b": "]}"}]', [None, {"b": "]}"}]),
+    "behind text with brackets and quotes": (rb'{"t": "[{\"[", "a": %s}', {"t": '[{"[', "a": None}),
+}
+
+
+@pytest.mark.parametrize(("around", "read"), WHERE.values(), ids=WHERE)
+def test_what_is_too_deep_is_null_and_the_rest_is_there(around, read):
+    """Which level of it is the first that is null does not matter."""
+    deep = b"[" * DEEP + b'"]"' + b"]" * DEEP
+    found = decoded(around.replace(b"%s", deep))
+
+    def flat(value: Any) -> Any:
+        while isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+            value = value[0]
+        return None if value == [None] else value
+
+    pairs = found.items() if isinstance(found, dict) else enumerate(found)
+    wanted = read.items() if isinstance(read, dict) else enumerate(read)
+    assert [(key, flat(value)) for key, value in pairs] == list(wanted)
+
+
+@pytest.mark.parametrize("text", [b"[" * DEEP, b'{"a":' * DEEP, b"[" * DEEP + b'"', b"no JSON"])
+def test_what_is_no_json_is_refused(text):
+    with pytest.raises(ValueError, match=r"Expecting|Extra|Unterminated"):
+        decoded(text)
+
+
+@pytest.mark.parametrize("failure", [InvalidRequest("no"), RecursionError(), TypeError()], ids=repr)
+def test_an_object_that_cannot_be_read_is_left_out(failure, caplog):
+    def parse(found: Any) -> str:
+        if found["metadata"]["name"] == "odd":
+            raise failure
+        return json.dumps(found["metadata"]["name"])
+
+    changes: list[None] = []
+    mirror = Mirror(None, "/pods", parse, lambda: changes.append(None))  # type: ignore[arg-type]
+    for name in ("odd", "even"):
+        mirror.take({"metadata": {"namespace": "lab", "name": name, "resourceVersion": "1"}})
+
+    assert dict(mirror.objects) == {"lab/even": '"even"'}
+    assert "lab/odd cannot be read and is left out" in caplog.text
