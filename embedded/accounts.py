@@ -13,7 +13,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,11 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
 # scrypt as RFC 7914 recommends for logins: 16 MiB and some 50 ms for each guess.
 _COST, _BLOCK, _PARALLEL, _SALT_BYTES, _HASH_BYTES = 2**14, 8, 1, 16, 32
 _GENERATED_BYTES = 15  # 120 bits
+_HASH = re.compile(
+    r"scrypt\$([2-9]|[1-9]\d{1,6})\$([1-9]\d?)\$([1-9])\$((?:[0-9a-f]{2}){8,64})\$((?:[0-9a-f]{2}){32})"
+)
+_MOST = 2**20
+"""Of cost times block: 128 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +187,21 @@ def _hash(password: str, salt: bytes | None = None) -> str:
 
 
 def _matches(password: str, hashed: str) -> bool:
-    _kind, cost, block, parallel, salt, digest = hashed.split("$")
+    cost, block, parallel, salt, digest = _parts(hashed)
     tried = _scrypt(password, bytes.fromhex(salt), int(cost), int(block), int(parallel))
     return hmac.compare_digest(tried, bytes.fromhex(digest))
+
+
+def _parts(hashed: str) -> Sequence[str]:
+    """Return cost, block, parallel, salt and digest of a hash.
+
+    Raises:
+        ValueError: it is none that can be checked, in the time and memory of a login.
+    """
+    found = _HASH.fullmatch(hashed)
+    if found is None or int(found[1]).bit_count() != 1 or int(found[1]) * int(found[2]) > _MOST:
+        raise ValueError("it is no hash of a password")
+    return found.groups()
 
 
 def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
@@ -206,14 +223,20 @@ def _parse(path: Path) -> Mapping[str, Account]:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         return {
-            name: Account(name, entry["hashed"], admin=bool(entry["admin"]))
+            name: Account(name, _hash_of(entry), admin=bool(entry["admin"]))
             for name, entry in stored["accounts"].items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as wrong:
         raise InvalidRequest(
             f"{path} is damaged.",
             hint="Restore it, or move it away: the next start makes new accounts.",
         ) from wrong
+
+
+def _hash_of(entry: Mapping[str, str]) -> str:
+    """Return the hash that is stored of an account; one that nobody could check is none."""
+    _parts(entry["hashed"])
+    return entry["hashed"]
 
 
 def _text(accounts: Mapping[str, Account]) -> str:

@@ -142,7 +142,7 @@ def _manifest(backup: Path) -> Mapping[str, list[str]]:
         told: Mapping[str, list[str]] = json.loads((backup / MANIFEST).read_text())
         if set(told["databases"]) <= set(DATABASES):
             return told
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, RecursionError, TypeError):
         pass
     raise NotFound(
         f"{backup} is no backup of a platform.",

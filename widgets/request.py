@@ -153,7 +153,7 @@ def cell_command(source: str, args: Sequence[str] = ()) -> list[str]:
         raise InvalidRequest("The cell has no program.", hint="Write it below %%runai_submit.")
     try:
         compile(source, "<cell>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as wrong:
+    except (MemoryError, RecursionError, SyntaxError, ValueError) as wrong:
         line = getattr(wrong, "lineno", None)
         what = getattr(wrong, "msg", None) or str(wrong)
         raise InvalidRequest(

@@ -92,7 +92,8 @@ def _address(text: str) -> tuple[str, int] | None:
     host, _, port = text.rpartition(":")
     if not text:
         return None
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+    is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16
+    if not host or not is_port:
         raise InvalidRequest(
             f"RUNAI_AGENT_METRICS is {text!r}.", hint="Give HOST:PORT, as in 127.0.0.1:9410."
         )

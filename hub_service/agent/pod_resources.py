@@ -15,6 +15,8 @@ __all__ = ["PodResources"]
 GPU_RESOURCE = "nvidia.com/gpu"
 LIST = "/v1.PodResourcesLister/List"
 ANSWERED_WITHIN_S = 5.0
+LONGEST_NUMBER = 10
+"""Bytes of a number of 64 bits."""
 
 
 class PodResources:
@@ -95,10 +97,10 @@ def _fields(message: bytes, number: int) -> Iterator[bytes]:
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     """Return a number that begins there, and where it ends."""
-    number = shift = 0
-    while True:
-        byte = message[at]
-        number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+    number = 0
+    for place in range(LONGEST_NUMBER):
+        byte = message[at + place]
+        number |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
-            return number, at
+            return number, at + place + 1
+    raise ValueError("it has a number without an end")
