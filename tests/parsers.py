@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,22 @@ from typing import Any
 from IPython.core.error import UsageError
 from pydantic import ValidationError
 
+from object_parsers import as_annotated_job, as_annotated_pod, read_as
+from runai.embedded.accounts import Accounts
+from runai.embedded.backups import MANIFEST, _manifest
+from runai.embedded.directory import DataDirectory
+from runai.hub_service import calls
+from runai.hub_service.agent.__main__ import Settings
+from runai.hub_service.agent.pod_resources import read_holders
 from runai.hub_service.api.durations import seconds
 from runai.hub_service.api.questions import PlanQuestion
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.api.validation import invalid_request
 from runai.hub_service.cli.values import parse_memory_mib
+from runai.hub_service.cli.wishes import parse_addition, parse_setting
 from runai.hub_service.clusters.kubernetes.elastic_notes import ELASTIC, read_elastic
-from runai.hub_service.clusters.kubernetes.jobs import PAUSES, STARTS, read_job
-from runai.hub_service.clusters.kubernetes.making import SPEC
-from runai.hub_service.clusters.kubernetes.objects import PRIORITY, read_pod
+from runai.hub_service.clusters.kubernetes.pools import Pool
 from runai.hub_service.clusters.local.elastic_dir import ElasticDir
 from runai.hub_service.clusters.progress import read_progress
 from runai.hub_service.clusters.records import ProjectSpec
@@ -42,7 +49,8 @@ from runai.hub_service.simulation.traces import read_trace
 from runai.spawner.form import options_of
 from runai.spawner.session import SessionRequest
 from runai.widgets.magics import RunaiMagics, _parse
-from runai.widgets.request import submit_request
+from runai.widgets.request import cell_command, environment, submit_request
+from runai.widgets.wording import did_you_mean
 
 __all__ = ["PARSERS", "Parser"]
 
@@ -67,6 +75,9 @@ def _json(content: bytes) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError):
         return None
+
+
+FOLDER = Path(tempfile.mkdtemp(prefix="runai-parsers-"))
 
 
 def _as_file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
@@ -106,46 +117,6 @@ def _statuses(content: bytes) -> object:
     return ElasticDir(folder, None).statuses(["vision/exp1-0"])
 
 
-METADATA = {
-    "uid": "u",
-    "namespace": "n",
-    "name": "p",
-    "creationTimestamp": "2026-01-01T00:00:00Z",
-}
-
-
-def _annotated(content: bytes, names: tuple[str, ...]) -> dict[str, Any]:
-    # The API server takes UTF-8 alone.
-    text = content.decode(errors="replace")
-    first, _, rest = text.partition("|")
-    return {name: rest for name in names if name.endswith(first)} or dict.fromkeys(names, text)
-
-
-POD_NOTES = (
-    "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", PRIORITY,
-    "runai/granted", "runai/reservation", "batch.kubernetes.io/job-completion-index",
-    "hub.jupyter.org/username", "hub.jupyter.org/servername",
-)  # fmt: skip
-POD_LABELS = ("runai/project", "runai/kind", "kai.scheduler/queue", "runai/gang", "runai/elastic")
-
-
-def _pod(content: bytes) -> object:
-    metadata = {
-        **METADATA,
-        "annotations": _annotated(content, POD_NOTES),
-        "labels": _annotated(content, POD_LABELS),
-    }
-    return read_pod({"metadata": metadata, "spec": {"containers": [], "nodeName": "a"}})
-
-
-def _job(content: bytes) -> object:
-    notes = _annotated(content, (SPEC, PAUSES, STARTS, PRIORITY))
-    spec: dict[str, Any] = {"template": {"spec": {"containers": []}}}
-    job = read_job({"metadata": {**METADATA, "annotations": notes}, "spec": spec})
-    # What it says of itself is calculated with.
-    return sum(job.pauses) + (job.spec.gpus * job.spec.workers if job.spec else 0)
-
-
 def _environment(content: bytes) -> object:
     """Settings, one NAME=VALUE a line."""
     lines = (line.partition("=") for line in _text(content).split("\n"))
@@ -174,14 +145,66 @@ def _magic(content: bytes) -> object:
         gpus=options.gpus,
         gpu_memory=options.gpu_memory,
         priority=options.priority,
+        env=environment(options.env),
+        workdir=None,
+        interactive=options.interactive,
+        elastic=options.elastic,
+        min_workers=options.min_workers,
+        preemptible=options.preemptible,
+        backoff_limit=options.backoff_limit,
+        grace_seconds=options.grace,
+        gpu_type=options.gpu_type,
         name=options.name,
         project=options.project,
         expected_runtime=options.expected_runtime,
         workers=options.workers,
         array=options.array,
         image=options.image,
-        workdir=None,
     )
+
+
+NAMING = {
+    name: getattr(RunaiMagics, f"runai_{name}")
+    for name in ("list", "logs", "describe", "suspend", "resume", "delete")
+}
+
+
+def _naming_magic(content: bytes) -> object:
+    """A line such as `logs exp1 --tail 3`, and what it is about."""
+    kind, _, line = _text(content).partition(" ")
+    options = _parse(NAMING.get(kind, RunaiMagics.runai_logs), line)
+    if kind == "list":
+        return calls.workloads(options.project, None, None)
+    names = [options.name] if isinstance(options.name, str) else options.name
+    return [did_you_mean(name, ["exp1", "lab"]) for name in names]
+
+
+def _cell(content: bytes) -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return cell_command(_text(content))
+
+
+def _agent(content: bytes) -> object:
+    """Settings of an agent, one NAME=VALUE a line."""
+    lines = (line.partition("=") for line in _text(content).split("\n"))
+    given = {"RUNAI_API_URL": "http://h", "RUNAI_NODE": "a", "RUNAI_AGENT_TOKEN": "secret"}
+    return Settings.parse(given | {name: value for name, _, value in lines})
+
+
+def _accounts(content: bytes) -> object:
+    """A file of accounts, and a login with each of them."""
+    directory = DataDirectory(FOLDER)
+    directory.secrets.mkdir(exist_ok=True)
+    directory.accounts.write_bytes(content)
+    accounts = Accounts(directory)
+    return [accounts.check(name, "wrong") for name in list(accounts.all())[:2]]
+
+
+def _backup(content: bytes) -> object:
+    """What a folder says that is to be put back."""
+    (FOLDER / MANIFEST).write_bytes(content)
+    return _manifest(FOLDER)
 
 
 def _kept(content: bytes) -> object:
@@ -220,10 +243,104 @@ PARSERS = {
     )),
     "duration": Parser(lambda c: seconds(_text(c)), (ValueError,), (b"2h", b"90")),
     "memory size": Parser(lambda c: parse_memory_mib(_text(c)), (ValueError,), (b"4G", b"512Mi")),
-    "pod": Parser(_pod, (), (b"gpu-fraction|0.5", b"gpu-memory|8000", b'granted|{"GPU-1": 500}')),
-    "job": Parser(_job, (), (b'runai/spec|{"command": ["a"], "gpus": 1}', b"runai/pauses|[1, 2]")),
+    "pod": Parser(as_annotated_pod, (), (
+        b"gpu-fraction|0.5", b"gpu-memory|8000", b'granted|{"GPU-1": 500}',
+    )),
+    "job": Parser(as_annotated_job, (), (
+        b'runai/spec|{"command": ["a"], "gpus": 1}', b"runai/pauses|[1, 2]",
+    )),
+    "pod's specification": Parser(read_as("pod"), (), (
+        (b'{"spec": {"schedulerName": "runai-scheduler", "nodeSelector": {"zone": "a"}, "affinity":'
+         b' {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":'
+         b' {"nodeSelectorTerms": [{"matchExpressions": [{"key": "rank",'
+         b' "operator": "Gt", "values": ["2"]}]}]}}},'
+         b' "tolerations": [{"key": "k", "operator": "Exists"}], "containers": [{"name": "c",'
+         b' "env": [{"name": "A", "value": "b"}], "resources": {"requests": {"cpu": "500m",'
+         b' "memory": "1Gi", "rdma/hca": "1"}, "limits": {"nvidia.com/gpu": "2"}}}]}}'),
+        (b'{"metadata": {"annotations": {"gpu-fraction": "0.5"}}, "spec": {"containers": [],'
+         b' "initContainers": [{"restartPolicy": "Always", "ports": [{"hostPort": 1}]}],'
+         b' "overhead": {"cpu": "1"}, "volumes": [{"name": "v", "ephemeral": {}}]}, "status":'
+         b' {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True",'
+         b' "lastTransitionTime": "2026-01-01T00:00:00Z"}], "containerStatuses": [{"state":'
+         b' {"terminated": {"exitCode": 1}}}]}}'),
+    )),
+    "batch Job": Parser(read_as("Job"), (), (
+        (b'{"metadata": {"annotations": {"runai/held": "x", "runai/min-workers": "1"}}, "spec":'
+         b' {"suspend": true, "completionMode": "Indexed", "completions": 3, "parallelism": 3,'
+         b' "template": {"metadata": {"labels": {"runai/gang": "true"}}, "spec": {"schedulerName":'
+         b' "runai-scheduler", "containers": []}}}, "status": {"completedIndexes": "0,1-2",'
+         b' "succeeded": 1, "conditions": [{"type": "Failed", "status": "True",'
+         b' "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}'),
+        (b'{"metadata": {"annotations": {"runai/held": "x"}}, "spec": {"suspend": true,'
+         b' "completions": 2, "parallelism": 2, "template": {"metadata": {"labels":'
+         b' {"runai/gang": "true"}}, "spec": {"schedulerName": "runai-scheduler",'
+         b' "containers": []}}}}'),
+    )),
+    "PyTorchJob": Parser(read_as("PyTorchJob"), (), (
+        (b'{"metadata": {"annotations": {"runai/held": "x"}}, "spec": {"runPolicy": {"suspend":'
+         b' true}, "elasticPolicy": {"minReplicas": 1}, "pytorchReplicaSpecs": {"Worker":'
+         b' {"replicas": 2, "restartPolicy": "OnFailure", "template": {"spec": {"schedulerName":'
+         b' "runai-scheduler", "containers": [{"name": "c", "resources": {"limits":'
+         b' {"nvidia.com/gpu": 1}}}]}}}}}, "status": {"replicaStatuses": {"Worker": {"failed": 1,'
+         b' "succeeded": 1}}, "conditions": []}}'),
+    )),
+    "node": Parser(read_as("node"), (), (
+        (b'{"metadata": {"labels": {"nvidia.com/gpu.memory": "16000"}}, "spec": {"taints": [{"key":'
+         b' "k", "effect": "NoSchedule"}]}, "status": {"allocatable": {"nvidia.com/gpu": "8",'
+         b' "cpu": "4", "memory": "16Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}}'),
+    )),
+    "Project": Parser(read_as("Project"), (), (
+        (b'{"spec": {"parent": "a", "quota": "2.5", "buildQuota": 1, "limit": "unlimited",'
+         b' "weight": 1, "neverLent": 1, "nodeTypes": {"build": ["a"]}, "members": ["ana"]}}'),
+    )),
+    "claim": Parser(read_as("claim"), (), (
+        (b'{"metadata": {"annotations": {}}, "spec": {"storageClassName": "fast", "accessModes":'
+         b' ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}, "status": {"phase":'
+         b' "Pending"}}'),
+    )),
+    "volume": Parser(read_as("volume"), (), (
+        (b'{"spec": {"storageClassName": "fast", "accessModes": [], "capacity": {"storage": "1Gi"},'
+         b' "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key":'
+         b' "zone", "operator": "In", "values": ["a"]}]}]}}}, "status": {"phase": "Available"}}'),
+    )),
+    "storage class": Parser(read_as("storage class"), (), (
+        (b'{"provisioner": "p", "volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies":'
+         b' [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]}'),
+    )),
+    "pool": Parser(lambda c: Pool.parse(_text(c)), (ValueError,), (
+        b"runai/node-pool=a", b"!runai/node-pool",
+    )),
+    "wished workload": Parser(lambda c: parse_addition(_text(c)), (ValueError,), (
+        b"nlp 4 GPUs", b"nlp 8 workers of 1 GPU high", b"vision session 20G",
+    )),
+    "wished setting": Parser(lambda c: parse_setting(_text(c)), (ValueError,), (
+        b"vision.quota=6", b"vision.limit=none", b"vision.weight=2",
+    )),
+    "kubelet's answer": Parser(read_holders, (OSError,), (
+        (b"\x0a\x24\x0a\x01p\x12\x01n\x1a\x1c\x0a\x01c\x12\x17"
+         b"\x0a\x0envidia.com/gpu\x12\x05GPU-a"),
+    )),
+    "settings of an agent": Parser(_agent, (RunaiError,), (
+        b"RUNAI_GPUS=4\nRUNAI_AGENT_METRICS=[::1]:9410", b"RUNAI_SIMULATE=8\nRUNAI_AGENT_PARENT=1",
+    )),
+    "accounts.json": Parser(_accounts, (RunaiError,), (
+        (b'{"version": 1, "accounts": {"ana": {"hashed": "scrypt$16$8$1$' + b"00" * 16 + b"$"
+         + b"00" * 32 + b'", "admin": false}}}'),
+    )),
+    "backup.json": Parser(_backup, (RunaiError,), (
+        b'{"version": "1", "made": "2026", "databases": ["cluster.sqlite"]}',
+    )),
+    "magic that names": Parser(_naming_magic, (UsageError, RunaiError), (
+        b"list -p vision --all", b"logs exp1 --tail 3 --worker 0 -f", b"describe exp1",
+        b"suspend a b", b"resume a", b"delete 'a' b",
+    )),
+    "cell": Parser(_cell, (RunaiError,), (
+        b"import torch\nprint(1)\n", b"x = [n for n in range(3)]",
+    )),
     "magic": Parser(_magic, (UsageError, RunaiError), (
         b"train.py --gpus 0.5 --priority high", b"--array 3 --workers 2 --name x -- a",
+        b"--elastic --min-workers 2 --gpu-type a100 -e A=b --interactive",
+        b"--preemptible --backoff-limit 1 --grace 3",
     )),
     "target.json": Parser(_target, (MessageError,), (
         (b'{"gen": 1, "ranks": ["a"], "store": "h:1", "gpus": 1, "min": 1, "max": 2,'

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from parsers import PARSERS, Parser
 
-DEEP = [b"[" * 3_000, b'{"a":' * 3_000, b"- " * 1_000, b"(" * 3_000]
+DEEP = [b"[" * 3_000, b'{"a":' * 3_000, b"- " * 1_000, b"(" * 3_000, b"-" * 100_000 + b"1"]
+DEEP += [b"[" * 3_000 + b"]" * 3_000, b'{"a":' * 3_000 + b"1" + b"}" * 3_000]
 LONG_NUMBER = b"9" * 5_000
 ODD = [b"", b"\0", b"\xff\xfe", b"\n", "\u202e\u2028".encode(), b"\x1b[2J", b"NaN", b"1e999"]
-ODD += [b"1e999999", b"1e99999999999", b"-0", b"Infinity"]
+ODD += [b"2147483647", b"1e9999", b"1e999999", b"1e99999999999", b"-0", b"Infinity"]
 
 SETTINGS = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -48,6 +49,47 @@ FOUND = [
     ),
 ]
 """What fuzzing has found, and is mended."""
+
+TOO_LARGE = {
+    "GPUs of a node": ("node", b'{"status": {"allocatable": {"nvidia.com/gpu": "6Gi"}}}'),
+    "workers of a PyTorchJob": (
+        "PyTorchJob",
+        (
+            b'{"metadata": {"annotations": {"runai/held": "x"}}, "spec": {"runPolicy": {"suspend":'
+            b' true}, "pytorchReplicaSpecs": {"Worker": {"replicas": 2147483647, "template":'
+            b' {"spec": {"schedulerName": "runai-scheduler", "containers": []}}}}}}'
+        ),
+    ),
+    "pods of a Job at once": (
+        "batch Job",
+        (
+            b'{"metadata": {"annotations": {"runai/held": "x"}}, "spec": {"suspend": true,'
+            b' "completions": 2147483647, "parallelism": 2147483647, "template": {"metadata":'
+            b' {"labels": {"runai/gang": "true"}}, "spec": {"schedulerName": "runai-scheduler",'
+            b' "containers": []}}}}'
+        ),
+    ),
+    "indexes of a Job that are done": (
+        "batch Job",
+        (
+            b'{"spec": {"template": {"spec": {"containers": []}}}, "status":'
+            b' {"completedIndexes": "0-99999999999"}}'
+        ),
+    ),
+    "digits of a number": ("kubelet's answer", b"\x80" * 1_000_000),
+    "digits of a port": ("settings of an agent", b"RUNAI_AGENT_METRICS=h:" + b"9" * 5000),
+    "cost of a password's hash": (
+        "accounts.json",
+        b'{"accounts": {"ana": {"admin": false, "hashed": "scrypt$1073741824$8$1$%s$%s"}}}'
+        % (b"00" * 16, b"00" * 32),
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), TOO_LARGE.values(), ids=TOO_LARGE)
+def test_what_is_too_large_takes_no_memory_and_no_time(name, content):
+    """Each of these took all of one or the other, or ended in a trace back."""
+    reads_or_refuses(PARSERS[name], content)
 
 
 @pytest.mark.parametrize(("name", "content"), FOUND)

@@ -1,0 +1,192 @@
+"""The parsers of what the API server keeps, each through its mirror, and what is done with it then.
+
+Whoever may make objects writes them: the API server says of its own kinds that fields have their
+types, of other people's as much as their definition does. A mirror leaves out what cannot be read;
+what it keeps must not fail those who use it. Used by `parsers`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from runai.hub_service.clusters.kubernetes.api import Api, Object, key_of
+from runai.hub_service.clusters.kubernetes.decoding import decoded
+from runai.hub_service.clusters.kubernetes.grouping import Grouping
+from runai.hub_service.clusters.kubernetes.inventory import inventory
+from runai.hub_service.clusters.kubernetes.jobs import PAUSES, STARTS, Job, read_job
+from runai.hub_service.clusters.kubernetes.making import SPEC
+from runai.hub_service.clusters.kubernetes.objects import (
+    PRIORITY,
+    Machine,
+    Pod,
+    read_machine,
+    read_pod,
+)
+from runai.hub_service.clusters.kubernetes.placement import Demands, Taint, obstacle, wanted
+from runai.hub_service.clusters.kubernetes.pools import EVERYTHING
+from runai.hub_service.clusters.kubernetes.projects import (
+    for_core,
+    manifest,
+    misplaced,
+    read_project,
+)
+from runai.hub_service.clusters.kubernetes.storage import (
+    Claim,
+    Storage,
+    StorageClass,
+    Volume,
+    placed,
+    read_claim,
+    read_class,
+    read_volume,
+)
+from runai.hub_service.clusters.kubernetes.watching import Mirror
+from runai.hub_service.clusters.records import ProjectRecord
+
+__all__ = ["as_annotated_job", "as_annotated_pod", "read_as"]
+
+METADATA = {
+    "uid": "u",
+    "namespace": "n",
+    "name": "p",
+    "creationTimestamp": "2026-01-01T00:00:00Z",
+    "resourceVersion": "1",
+}
+T = TypeVar("T")
+
+
+def _mirrored(parse: Callable[[Object], T | None], use: Callable[[T], object]) -> Any:
+    logging.getLogger("runai.kubernetes").setLevel(logging.CRITICAL)
+
+    def reading(found: dict[str, Any]) -> None:
+        mirror = Mirror(cast("Api", None), "/", parse, lambda: None)
+        mirror.take(found)
+        kept = mirror.objects.get(key_of(found))
+        if kept is not None:
+            use(kept)
+
+    return reading
+
+
+def _use_demands(demands: Demands) -> None:
+    labels = {"zone": "a", "rank": "3", "odd": ""}
+    obstacle(demands, "gpu-0", labels, (Taint("k", "v", "NoSchedule"),), {"rdma/hca": 1})
+    wanted(demands, "zone")
+    hash(demands)
+
+
+def _use_pod(pod: Pod) -> None:
+    _use_demands(pod.demands)
+    assert pod.milli_gpus(16_000) >= 0
+    # What is told is written; nobody can write a number of thousands of digits.
+    str(pod)
+
+
+def _use_job(job: Job) -> None:
+    for pod in (job.template, *job.templates[:3]):
+        _use_pod(pod)
+    groups = Grouping().groups([], {job.uid: job}, {}, "default", awaited={job.uid})
+    # Nobody's Job makes more of us than we can hold.
+    assert sum(len(group.pods) for group in groups) <= 10_000
+    assert len(job.templates) <= 10_000
+    assert len(job.completed) <= 100_000
+    str((job.minimum, [group.refusal for group in groups], sum(job.pauses)))
+    if job.spec:
+        str(job.spec.gpus * job.spec.workers)
+
+
+def _use_machine(machine: Machine) -> None:
+    obstacle(Demands(), machine.name, machine.labels, machine.taints, machine.stock)
+    assert len(inventory(machine, {}, [])) <= 10_000
+    str(machine)
+
+
+def _use_project(record: ProjectRecord) -> None:
+    for_core([record], misplaced([record]))
+    str(manifest(record.spec))
+
+
+def _claimed(claim: Claim, volume: Volume, of_class: StorageClass) -> None:
+    storage = Storage(
+        {f"n/{claim.name}": claim},
+        {volume.name: volume},
+        {claim.class_name: of_class},
+    )
+    for _way in (storage.terms(claim), storage.waiting(POD), placed(POD, storage)):
+        _use_demands(placed(POD, storage).demands)
+    storage.choose(claim, "gpu-0", {"zone": "a"}, ())
+
+
+POD = read_pod(
+    {
+        "metadata": METADATA,
+        "spec": {
+            "containers": [],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "p"}}],
+        },
+    }
+)
+CLAIM = read_claim({"metadata": METADATA, "spec": {"storageClassName": "fast"}})
+VOLUME = read_volume({"metadata": METADATA, "spec": {"storageClassName": "fast"}})
+CLASS = read_class({"provisioner": "p", "volumeBindingMode": "WaitForFirstConsumer"})
+
+READERS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "pod": _mirrored(EVERYTHING.read_pod, _use_pod),
+    "Job": _mirrored(EVERYTHING.read_job, _use_job),
+    "PyTorchJob": _mirrored(EVERYTHING.read_pytorch_job, _use_job),
+    "node": _mirrored(read_machine, _use_machine),
+    "Project": _mirrored(read_project, _use_project),
+    "claim": _mirrored(read_claim, lambda claim: _claimed(claim, VOLUME, CLASS)),
+    "volume": _mirrored(read_volume, lambda volume: _claimed(CLAIM, volume, CLASS)),
+    "storage class": _mirrored(read_class, lambda found: _claimed(CLAIM, VOLUME, found)),
+}
+
+
+def read_as(kind: str) -> Callable[[bytes], object]:
+    """Return the parser of an object of a kind, as its JSON comes from the API server."""
+
+    def reading(content: bytes) -> None:
+        try:
+            found = decoded(content)
+        except ValueError:
+            return  # the API server sends JSON
+        if isinstance(found, dict):
+            metadata = found.get("metadata")
+            own = metadata if isinstance(metadata, dict) else {}
+            READERS[kind]({**found, "metadata": {**own, **METADATA}})
+
+    return reading
+
+
+def _annotated(content: bytes, names: tuple[str, ...]) -> dict[str, Any]:
+    # The API server takes UTF-8 alone.
+    text = content.decode(errors="replace")
+    first, _, rest = text.partition("|")
+    return {name: rest for name in names if name.endswith(first)} or dict.fromkeys(names, text)
+
+
+POD_NOTES = (
+    "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", PRIORITY,
+    "runai/granted", "runai/reservation", "batch.kubernetes.io/job-completion-index",
+    "hub.jupyter.org/username", "hub.jupyter.org/servername",
+)  # fmt: skip
+POD_LABELS = ("runai/project", "runai/kind", "kai.scheduler/queue", "runai/gang", "runai/elastic")
+
+
+def as_annotated_pod(content: bytes) -> None:
+    """Read a pod with these annotations and labels: no text in one may have it left out."""
+    metadata = {
+        **METADATA,
+        "annotations": _annotated(content, POD_NOTES),
+        "labels": _annotated(content, POD_LABELS),
+    }
+    _use_pod(read_pod({"metadata": metadata, "spec": {"containers": [], "nodeName": "a"}}))
+
+
+def as_annotated_job(content: bytes) -> None:
+    """Read a Job with these annotations: no text in one may have it left out."""
+    notes = _annotated(content, (SPEC, PAUSES, STARTS, PRIORITY))
+    spec: dict[str, Any] = {"template": {"spec": {"containers": []}}}
+    _use_job(read_job({"metadata": {**METADATA, "annotations": notes}, "spec": spec}))
