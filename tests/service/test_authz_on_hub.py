@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -289,22 +290,79 @@ def test_forms_are_shown_to_those_alone_who_may_send_them(stage):
     }
 
 
-def test_nobody_learns_of_another_project_more_than_its_sums(stage):
-    """By any route that answers: no names of workloads, people, programs, paths."""
-    stage.ask("owner", method="POST", url="api/v1/workloads", json={
-        "project": "vision", "name": "secret-job", "command": ["sleep", "601"],
-        "env": {"SECRET": "of-ana"}, "gpus": "0.5", "source": "# secret source",
-    })  # fmt: skip
+SECRET_JOB = {"project": "vision", "name": "secret-job", "gpus": "0.5"}
+PROGRAM = {
+    "command": ["sh", "-c", "echo from-its-output; sleep 601", "secret-argument"],
+    "env": {"SECRET": "of-ana"},
+    "source": "# secret source",
+}
+OF_PROGRAMS = ("sleep", "of-ana", "SECRET", "secret source", "secret-argument", "from-its-output")
+OF_OTHERS = ("secret-job", '"ana"', '"mia"', ">ana<")
+
+
+@pytest.fixture
+def secret_job(stage: Stage, tmp_path: Path) -> Iterator[str]:
+    """A running job of ana's with a program, a directory and output of its own."""
+    workdir = tmp_path / "secret-path"
+    workdir.mkdir()
+    body = {**SECRET_JOB, **PROGRAM, "workdir": str(workdir)}
+    stage.ask("owner", method="POST", url="api/v1/workloads", json=body).raise_for_status()
+
+    def wrote() -> bool:
+        told = stage.ask("owner", method="GET", url="api/v1/workloads/vision/secret-job/logs")
+        return "from-its-output" in told.text
+
+    eventually(wrote, within=60, what="it has written something")
+    yield "secret-path"
+    stage.ask("hub", method="DELETE", url="api/v1/workloads/vision/secret-job")
+
+
+def told_to(stage: Stage, role: str) -> list[tuple[str, str]]:
+    """Ask everything that can be asked without changing anything; of streams what comes first."""
     told = []
     for row in ROWS:
         request = asked(row, **stage.places)
-        if request["method"] == "GET" and "/events" not in row["route"]:
-            if "/live/" in row["route"]:
-                continue
-            reply = stage.ask("outsider", **{**request, "params": request["params"] or {}})
-            told.append((row["route"], reply.text))
-    stage.ask("hub", method="DELETE", url="api/v1/workloads/vision/secret-job")
-    secrets = ("secret-job", "of-ana", "secret source", "sleep", '"ana"', '"mia"', ">ana<")
+        if request["method"] != "GET" and row["route"] != "POST /api/v1/plan":
+            continue
+        for url in {request["url"], request["url"].replace("exp1", "secret-job")}:
+            asking = {**request, "url": url, "params": request["params"] or {}}
+            with stage.clients[role].stream(**asking) as reply:
+                told.append((f"{request['method']} {url}", _first_of(reply)))
+    return told
 
-    leaked = [(route, secret) for route, text in told for secret in secrets if secret in text]
+
+def _first_of(reply: httpx.Response) -> str:
+    if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+        return reply.read().decode()
+    read = []
+    for line in reply.iter_lines():
+        read.append(line)
+        if not line and any(each.startswith("data:") for each in read):
+            break
+    return "\n".join(read)
+
+
+@pytest.mark.parametrize("role", ["outsider", "member", "reader"])
+def test_nobody_learns_of_others_more_than_they_may(stage, secret_job, role):
+    """Of another project its sums; of one's own what there is, but no program, path or output."""
+    secrets = (*OF_PROGRAMS, secret_job, *(OF_OTHERS if role == "outsider" else ()))
+    told = told_to(stage, role)
+    names = [route for route, text in told if "secret-job" in text and "secret-job" not in route]
+
+    # What is asked for by name is named in the refusal, whether it is there or not.
+    leaked = [
+        (route, word)
+        for route, text in told
+        for word in secrets
+        if word in text and word not in route
+    ]
     assert leaked == []
+    # Where they would have been found is asked: members see that the job is there.
+    assert bool(names) == (role != "outsider")
+
+
+def test_who_may_read_a_program_finds_all_of_these(stage, secret_job):
+    """So that none of the words that are looked for above is looked for in vain."""
+    found = "".join(text for _route, text in told_to(stage, "owner"))
+
+    assert [word for word in (*OF_PROGRAMS, secret_job) if word not in found] == []
