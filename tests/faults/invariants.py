@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from faults.machine import Machine
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord
 from runai.hub_service.clusters.row import ACTIVE
 from runai.hub_service.ledger import Ledger
 
+WAITING = frozenset({"queued", "paused"})
+EXPLAINED = frozenset({"suspended", "retrying", "stopping", "failed", "succeeded"})
 OWED_FOR_S = 30.0
 """A cycle, and the ten seconds within which one comes in any case, beside the victims' grace."""
 
@@ -20,11 +22,14 @@ class Watching:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._owed_since: dict[str, float] = {}
+        self._waited: set[str] = set()
+        """Who waited at the last look: a cycle has decided about them since."""
         self.found = machine.violations
 
     def begin_anew(self) -> None:
         """Forget since when anything is owed: the service was away, or could not write."""
         self._owed_since = {}
+        self._waited = set()
 
     def look(self, records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]) -> None:
         """Look at everything after a cycle."""
@@ -32,9 +37,10 @@ class Watching:
         for sentence in (
             *over_granted(records),
             *over_limits(records, projects),
-            *unexplained(records),
+            *unexplained(records, self._waited),
         ):
             self._say(sentence)
+        self._waited = {r.id for r in records if r.state in WAITING}
         owed = set(owed_projects(records, projects))
         self._owed_since = {name: self._owed_since.get(name, now) for name in owed}
         for name, since in self._owed_since.items():
@@ -112,12 +118,19 @@ def quota_of(name: str, projects: Sequence[ProjectSpec]) -> int:
     return project.quota
 
 
-def unexplained(records: Sequence[WorkloadRecord]) -> list[str]:
-    """Whoever waits, was stopped or has ended knows why."""
+def unexplained(records: Sequence[WorkloadRecord], waited: Collection[str]) -> list[str]:
+    """Whoever waits, is being stopped, was stopped or has ended knows why.
+
+    Who has just come waits for a cycle first; those in `waited` have had one.
+    """
     return [
         f"{r.id} is {r.state} without a reason"
         for r in records
-        if (r.state in {"suspended", "retrying", "failed", "succeeded"} or r.position is not None)
+        if (
+            r.state in EXPLAINED
+            or r.position is not None
+            or (r.state in WAITING and r.id in waited)
+        )
         and (r.reason is None or not r.reason.text)
     ]
 

@@ -1,0 +1,43 @@
+"""The watching itself notices what it is there for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from faults.invariants import unexplained
+from runai.hub_service.clusters.records import (
+    StateReason,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+SPEC = WorkloadSpec("vision", "exp1", "ana", "job", ("true",), gpus=MilliGpu(1000))
+JOB = WorkloadRecord(SPEC, WorkloadState.QUEUED, submitted=0.0, workers=())
+
+
+@pytest.mark.parametrize(
+    ("state", "waited", "is_told"),
+    [
+        pytest.param("queued", False, False, id="it has just come"),
+        pytest.param("queued", True, True, id="it waits longer than a cycle"),
+        pytest.param("paused", False, False, id="it has just been paused"),
+        pytest.param("paused", True, True, id="it is paused longer than a cycle"),
+        pytest.param("stopping", False, True, id="it is being stopped"),
+        pytest.param("suspended", False, True, id="its user suspended it"),
+        pytest.param("failed", False, True, id="it failed"),
+        pytest.param("running", True, False, id="it runs"),
+    ],
+)
+def test_a_state_without_a_reason_is_found(state, waited, is_told):
+    record = replace(JOB, state=WorkloadState(state))
+    known = {record.id} if waited else set()
+
+    assert bool(unexplained([record], known)) == is_told
+    assert not unexplained([replace(record, reason=StateReason("a", "since it is so"))], known)
+    assert unexplained([replace(record, reason=StateReason("a", ""))], known) == unexplained(
+        [record], known
+    )
