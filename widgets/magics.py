@@ -66,6 +66,12 @@ def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs 
         here, args = words[:cut], words[cut + 1 :]
     parser: MagicArgumentParser = magic.parser
     options = parser.parse_args(here)
+    for name, value in vars(options).items():
+        # Python takes the value of `-e--` or `--name=--` away, and leaves a list in its place.
+        if (value == [] and parser.get_default(name) != []) or (
+            isinstance(value, list) and [] in value
+        ):
+            raise UsageError(f"The value of {name} cannot be --, behind which the program's begin.")
     options.args = args
     return options
 

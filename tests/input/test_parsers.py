@@ -43,6 +43,9 @@ def test_every_parser_reads_what_is_meant(parser):
 
 FOUND = [
     ("form", b"gpus=.8/\x1f88"),
+    ("magic", b"x -e-- -e.="),
+    ("magic", b"x --workdir=--"),
+    ("magic that names", b"list -p--"),
     (
         "environment",
         b"RUNAI_NOTIFY_SMTP=smtp://h:587\nRUNAI_NOTIFY_FROM=a@[:b.c\nRUNAI_NOTIFY_TO={user}@b.c",
