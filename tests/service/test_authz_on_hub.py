@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,114 +16,26 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from authz import ACTORS, ROWS, USERS, asked, expected, judged, name_of
+from authz import ROWS, USERS, asked, expected, judged, name_of
 from runai.hub_service.cli import cli, lifecycle
 from runai.hub_service.cli.reporting import ReportedError
 from runai.hub_service.errors import Forbidden, NotFound, RunaiError, Unauthenticated
 from runai.widgets import connect
-from users_hub import (
-    HUB_TOKEN,
-    NODE,
-    NODE_TOKEN,
-    OPEN,
-    READER,
-    ROOT,
-    SUBMIT,
-    Hub,
-    log_in,
-    login_cookies,
-    users_hub,
-)
+from users_hub import ROOT
+from users_stage import WITH_COOKIES, Stage, users_stage
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
 
-PROJECTS = """
-projects:
-  vision: {quota: 2.5, limit: 4, members: [ana, mia, ro], admins: [vic]}
-  nlp: {quota: 2.5, groups: [nlp-people]}
-  spare: {quota: 0}
-"""
-WITH_COOKIES = ("owner", "member", "project admin", "admin", "outsider")
 NAMED = [(row, named) for row in ROWS for named in row.get("by", ())]
 COMMANDS = [(row, named) for row, named in NAMED if named.startswith("runai ")]
 MAGICS = [(row, named) for row, named in NAMED if named.startswith("%")]
 
 
-@dataclass
-class Stage:
-    """A platform with a running job of ana's, a session, and a project to spare."""
-
-    hub: Hub
-    tokens: dict[str, str]
-    process: int
-    """One that a session may be said to be."""
-    clients: dict[str, httpx.Client] = field(default_factory=dict)
-    """One for each token, and one for nobody: making one takes longer than asking."""
-    cookies: dict[str, httpx.Client] = field(default_factory=dict)
-
-    @property
-    def places(self) -> dict[str, Any]:
-        return {"node": NODE, "pid": self.process}
-
-    def ask(self, role: str, **request: Any) -> httpx.Response:
-        return self.clients[role].request(**request)
-
-    def set(self) -> None:
-        """Put back what an actor has taken away."""
-        people: dict[str, Any] = {"members": ["ana", "mia", "ro"], "admins": ["vic"]}
-        for name, fields in (("vision", {**people, "quota": 2.5, "limit": 4}), ("spare", {})):
-            self.ask("admin", method="PUT", url=f"api/v1/projects/{name}", json=fields)
-        self.ask("admin", method="DELETE", url="api/v1/projects/new")
-        self._have("exp1", "owner", {"command": ["sleep", "600"]})
-        self._have("lab", "hub", {"kind": "session", "owner": "ana"})
-        found = self._state("exp1")
-        if found == "suspended":
-            self.ask("owner", method="POST", url="api/v1/workloads/vision/exp1/resume")
-
-    def _have(self, name: str, role: str, fields: dict[str, Any]) -> None:
-        if self._state(name) in {"stopping", "ended", "failed", "succeeded"}:
-            self.ask("hub", method="DELETE", url=f"api/v1/workloads/vision/{name}")
-            eventually(lambda: not self._state(name), within=60, what=f"{name} is gone")
-        if not self._state(name):
-            body = {"project": "vision", "name": name, **fields}
-            self.ask(role, method="POST", url="api/v1/workloads", json=body).raise_for_status()
-
-    def _state(self, name: str) -> str:
-        reply = self.ask("hub", method="GET", url=f"api/v1/workloads/vision/{name}")
-        return str(reply.json()["state"]) if reply.is_success else ""
-
-
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with users_hub(tmp_path_factory.mktemp("hub"), PROJECTS) as hub, ExitStack() as opened:
-        # A notebook's token opens the service and submits; the reader's only opens it.
-        scopes = {"reader": [OPEN]}
-        tokens = {
-            role: hub.token(ACTORS[role], *scopes.get(role, [OPEN, SUBMIT])) for role in USERS
-        }
-        tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER}
-        process = subprocess.Popen(["sleep", "600"])
-        stage = Stage(hub, tokens, process.pid)
-        for role in (*tokens, "nobody"):
-            headers = {"Authorization": f"Bearer {tokens[role]}"} if role in tokens else {}
-            client = httpx.Client(base_url=f"{hub.url}{ROOT}", headers=headers, timeout=60)
-            stage.clients[role] = opened.enter_context(client)
-        for role in WITH_COOKIES:
-            browser = httpx.Client(base_url=hub.url, follow_redirects=True, timeout=60)
-            log_in(opened.enter_context(browser), ACTORS[role])
-            xsrf = login_cookies(browser)["_xsrf"].value
-            # As the pages' own script sends them.
-            browser.headers.update({"X-XSRFToken": xsrf, "Origin": hub.url})
-            browser.follow_redirects = False
-            stage.cookies[role] = browser
-        try:
-            yield stage
-        finally:
-            process.kill()
-            process.wait()
-            for name in ("exp1", "lab"):
-                stage.ask("hub", method="DELETE", url=f"api/v1/workloads/vision/{name}")
+    with users_stage(tmp_path_factory.mktemp("hub")) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -255,21 +164,63 @@ def _spoken(row: dict[str, Any], role: str) -> str:
 
 # -- buttons -------------------------------------------------------------------------------------
 
-PATHS = {
-    "suspend": "POST /api/v1/workloads/{project}/{name}/suspend",
-    "exp1": "DELETE /api/v1/workloads/{project}/{name}",
+EXP1 = "vision/exp1"
+BUTTONS = {
+    f"{EXP1}/suspend": "POST /api/v1/workloads/{project}/{name}/suspend",
+    f"{EXP1}/resume": "POST /api/v1/workloads/{project}/{name}/resume",
+    EXP1: "DELETE /api/v1/workloads/{project}/{name}",
+}
+GROWS = "vision/grows"
+OF_ELASTIC = {
+    f"{GROWS}/suspend": BUTTONS[f"{EXP1}/suspend"],
+    f"{GROWS}/scale": "POST /api/v1/workloads/{project}/{name}/scale",
+    GROWS: BUTTONS[EXP1],
 }
 
 
-@pytest.mark.parametrize("page", ["", "workloads/vision/exp1"], ids=["all", "one"])
-def test_pages_show_a_button_to_those_alone_who_may_press_it(stage, page):
-    rows = {row["route"]: row for row in ROWS}
-    for role in WITH_COOKIES:
-        shown = stage.cookies[role].get(f"{ROOT}{page}").text
-        offered = re.findall(r'<button[^>]*data-path="workloads/vision/exp1(?:/(\w+))?"', shown)
-        may = {path for path, route in PATHS.items() if expected(rows[route], role) == "let in"}
+def offered(stage: Stage, page: str, workload: str, buttons: dict[str, str]) -> dict[str, set[str]]:
+    """Return what each role is offered to do with a workload, once somebody is offered all."""
+    shown = re.compile(rf'<button[^>]*data-path="workloads/({workload}(?:/\w+)?)"')
 
-        assert {path or "exp1" for path in offered} == may, role
+    def read(role: str) -> set[str]:
+        return set(shown.findall(stage.cookies[role].get(f"{ROOT}{page}").text))
+
+    eventually(lambda: read("admin") == buttons.keys(), within=60, what=f"{[*buttons]} are there")
+    return {role: read(role) for role in WITH_COOKIES}
+
+
+def may_press(buttons: dict[str, str]) -> dict[str, set[str]]:
+    rows = {row["route"]: row for row in ROWS}
+    return {
+        role: {path for path, route in buttons.items() if expected(rows[route], role) == "let in"}
+        for role in WITH_COOKIES
+    }
+
+
+@pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["all", "one"])
+@pytest.mark.parametrize("state", ["running", "suspended"])
+def test_pages_show_a_button_to_those_alone_who_may_press_it(stage, page, state):
+    if state == "suspended":
+        stage.ask("owner", method="POST", url=f"api/v1/workloads/{EXP1}/suspend")
+    absent = f"{EXP1}/{'resume' if state == 'running' else 'suspend'}"
+    buttons = {path: route for path, route in BUTTONS.items() if path != absent}
+
+    assert offered(stage, page, EXP1, buttons) == may_press(buttons)
+
+
+@pytest.fixture
+def elastic_job(stage: Stage) -> Iterator[None]:
+    """An elastic job of ana's that may have another worker, and one less."""
+    body: dict[str, Any] = {"project": "vision", "name": "grows", "command": ["sleep", "600"]}
+    body |= {"elastic": True, "gpus": 1, "workers": 3, "min_workers": 1}
+    stage.ask("owner", method="POST", url="api/v1/workloads", json=body).raise_for_status()
+    yield
+    stage.ask("hub", method="DELETE", url=f"api/v1/workloads/{GROWS}")
+
+
+@pytest.mark.parametrize("page", ["", f"workloads/{GROWS}"], ids=["all", "one"])
+def test_pages_offer_those_alone_to_scale_who_may(stage, elastic_job, page):
+    assert offered(stage, page, GROWS, OF_ELASTIC) == may_press(OF_ELASTIC)
 
 
 def test_forms_are_shown_to_those_alone_who_may_send_them(stage):

@@ -1,0 +1,49 @@
+"""No function that reads what other people write is left out of the table of parsers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from parsers import PARSERS
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("hub_service", "spawner", "embedded", "widgets")
+TABLES = ("parsers.py", "object_parsers.py")
+NAME = re.compile(r"(read|parse)(_\w+)?")
+
+INSIDE = {
+    **dict.fromkeys(("read_counting", "read_demands", "read_terms"), "pod's specification"),
+    **dict.fromkeys(("read_grant", "read_part"), "pod"),
+    "read_spec": "job",
+    **dict.fromkeys(("read_stock", "read_taints"), "node"),
+    **dict.fromkeys(
+        (
+            *("read_all", "read_count", "read_devices", "read_flag", "read_gpus", "read_name"),
+            *("read_positive", "read_text", "read_whole", "read_worker_gpus"),
+        ),
+        "snapshot",
+    ),
+    "parse_amount": "form",
+}
+"""Those that are called by a parser of the table, by which they are given what it is given."""
+NOBODYS_TEXT = {"parse_args": "click's: what it hands on is parsed by `values` and `wishes`"}
+
+
+def reading() -> Iterator[str]:
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef) and NAME.fullmatch(node.name):
+                    yield node.name
+
+
+def test_every_function_that_reads_is_in_the_table_or_called_by_it():
+    listed = "".join((ROOT / "tests" / table).read_text() for table in TABLES)
+    found = set(reading())
+    by_itself = {name for name in found if re.search(rf"\b{name}\b", listed)}
+
+    assert found - by_itself == {*INSIDE, *NOBODYS_TEXT}
+    assert {*INSIDE.values()} <= PARSERS.keys()

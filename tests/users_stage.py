@@ -1,0 +1,118 @@
+"""A platform on a real JupyterHub with one of each role, for tests of who may do what.
+
+Each has a token; those who have a browser are logged in, too. Called by tests with the marker hub.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from authz import ACTORS, USERS
+from users_hub import (
+    HUB_TOKEN,
+    NODE,
+    NODE_TOKEN,
+    OPEN,
+    READER,
+    ROOT,
+    SUBMIT,
+    Hub,
+    log_in,
+    login_cookies,
+    users_hub,
+)
+from waiting import eventually
+
+__all__ = ["WITH_COOKIES", "Stage", "users_stage"]
+
+PROJECTS = """
+projects:
+  vision: {quota: 2.5, limit: 4, members: [ana, mia, ro], admins: [vic]}
+  nlp: {quota: 2.5, groups: [nlp-people]}
+  spare: {quota: 0}
+"""
+WITH_COOKIES = ("owner", "member", "project admin", "admin", "outsider")
+
+
+@dataclass
+class Stage:
+    """A platform with a running job of ana's, a session, and a project to spare."""
+
+    hub: Hub
+    tokens: dict[str, str]
+    process: int
+    """One that a session may be said to be."""
+    clients: dict[str, httpx.Client] = field(default_factory=dict)
+    """One for each token, and one for nobody: making one takes longer than asking."""
+    cookies: dict[str, httpx.Client] = field(default_factory=dict)
+
+    @property
+    def places(self) -> dict[str, Any]:
+        return {"node": NODE, "pid": self.process}
+
+    def ask(self, role: str, **request: Any) -> httpx.Response:
+        return self.clients[role].request(**request)
+
+    def set(self) -> None:
+        """Put back what an actor has taken away."""
+        people: dict[str, Any] = {"members": ["ana", "mia", "ro"], "admins": ["vic"]}
+        for name, fields in (("vision", {**people, "quota": 2.5, "limit": 4}), ("spare", {})):
+            self.ask("admin", method="PUT", url=f"api/v1/projects/{name}", json=fields)
+        self.ask("admin", method="DELETE", url="api/v1/projects/new")
+        self._have("exp1", "owner", {"command": ["sleep", "600"]})
+        self._have("lab", "hub", {"kind": "session", "owner": "ana"})
+        found = self._state("exp1")
+        if found == "suspended":
+            self.ask("owner", method="POST", url="api/v1/workloads/vision/exp1/resume")
+
+    def _have(self, name: str, role: str, fields: dict[str, Any]) -> None:
+        if self._state(name) in {"stopping", "ended", "failed", "succeeded"}:
+            self.ask("hub", method="DELETE", url=f"api/v1/workloads/vision/{name}")
+            eventually(lambda: not self._state(name), within=60, what=f"{name} is gone")
+        if not self._state(name):
+            body = {"project": "vision", "name": name, **fields}
+            self.ask(role, method="POST", url="api/v1/workloads", json=body).raise_for_status()
+
+    def _state(self, name: str) -> str:
+        reply = self.ask("hub", method="GET", url=f"api/v1/workloads/vision/{name}")
+        return str(reply.json()["state"]) if reply.is_success else ""
+
+
+@contextmanager
+def users_stage(directory: Path) -> Iterator[Stage]:
+    """Have the platform, with its data in a directory, for as long as a `with` lasts."""
+    with users_hub(directory, PROJECTS) as hub, ExitStack() as opened:
+        # A notebook's token opens the service and submits; the reader's only opens it.
+        scopes = {"reader": [OPEN]}
+        tokens = {
+            role: hub.token(ACTORS[role], *scopes.get(role, [OPEN, SUBMIT])) for role in USERS
+        }
+        tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER}
+        process = subprocess.Popen(["sleep", "600"])
+        stage = Stage(hub, tokens, process.pid)
+        for role in (*tokens, "nobody"):
+            headers = {"Authorization": f"Bearer {tokens[role]}"} if role in tokens else {}
+            client = httpx.Client(base_url=f"{hub.url}{ROOT}", headers=headers, timeout=60)
+            stage.clients[role] = opened.enter_context(client)
+        for role in WITH_COOKIES:
+            browser = httpx.Client(base_url=hub.url, follow_redirects=True, timeout=60)
+            log_in(opened.enter_context(browser), ACTORS[role])
+            xsrf = login_cookies(browser)["_xsrf"].value
+            # As the pages' own script sends them.
+            browser.headers.update({"X-XSRFToken": xsrf, "Origin": hub.url})
+            browser.follow_redirects = False
+            stage.cookies[role] = browser
+        try:
+            yield stage
+        finally:
+            process.kill()
+            process.wait()
+            for name in ("exp1", "lab"):
+                stage.ask("hub", method="DELETE", url=f"api/v1/workloads/vision/{name}")
