@@ -58,8 +58,7 @@ def a_huge_gang() -> dict[str, Any]:
 
 def a_pod_that_wants_more_than_there_are_digits() -> dict[str, Any]:
     made = pod("greedy", project="odd")
-    amount = {"example.com/hca": "1e9999"}
-    made["spec"]["containers"][0]["resources"]["limits"] |= amount
+    made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "1e9999"
     return made
 
 
