@@ -58,11 +58,16 @@ T = TypeVar("T")
 
 
 def _mirrored(parse: Callable[[Object], T | None], use: Callable[[T], object]) -> Any:
-    logging.getLogger("runai.kubernetes").setLevel(logging.CRITICAL)
+    log = logging.getLogger("runai.kubernetes")
 
     def reading(found: dict[str, Any]) -> None:
         mirror = Mirror(cast("Api", None), "/", parse, lambda: None)
-        mirror.take(found)
+        before = log.level
+        log.setLevel(logging.CRITICAL)  # it says of each what cannot be read
+        try:
+            mirror.take(found)
+        finally:
+            log.setLevel(before)
         kept = mirror.objects.get(key_of(found))
         if kept is not None:
             use(kept)
