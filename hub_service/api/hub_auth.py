@@ -276,7 +276,10 @@ class HubAuthenticator:
         while True:
             query = f"users?state=active&limit={PAGE}&offset={len(found)}"
             users = await self._get(query) or []
-            found |= {user["name"]: user.get("servers") or {} for user in users}
+            try:
+                found |= {user["name"]: user.get("servers") or {} for user in users}
+            except (AttributeError, KeyError, TypeError) as odd:
+                raise _hub_is_away() from odd
             if len(users) < PAGE:
                 return found
 
@@ -289,7 +292,10 @@ class HubAuthenticator:
             return None
         if not reply.is_success:
             raise _hub_is_away()
-        return reply.json()
+        try:
+            return reply.json()
+        except ValueError as odd:  # such as a proxy's page
+            raise _hub_is_away() from odd
 
     async def _ready(self) -> _Library:
         async with self._importing:
