@@ -12,6 +12,7 @@ happens between two looks. While that server is away nothing happens either.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from typing import Any, Self
 
@@ -116,7 +117,12 @@ class Witness:
 
     def _devices(self, node: str) -> int:
         if node not in self._has:
-            found = self._plane.request("GET", f"/api/v1/nodes/{node}")
+            try:
+                found = self._plane.request("GET", f"/api/v1/nodes/{node}")
+            except ApiRefused as refused:
+                if refused.status != 404:
+                    raise
+                return sys.maxsize  # it is gone, and what it had with it
             self._has[node] = int(found["status"]["allocatable"].get(GPU, 0))
         return self._has[node]
 
