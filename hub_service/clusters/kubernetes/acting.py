@@ -199,8 +199,10 @@ class Acting:
         The node stands where kube-scheduler and autoscalers put it, too.
         """
         if pod.sentence != sentence:
+            telling = show_waiting(self._api, pod, "stopping", sentence, node)
+            if not await self._tell(telling):
+                return
             self.told[pod.uid] = sentence
-            await self._tell(show_waiting(self._api, pod, "stopping", sentence, node))
             self._events.tell(pod, "Waiting", sentence)
 
     async def refuse(self, pod: Pod, sentence: str) -> None:
@@ -220,16 +222,19 @@ class Acting:
 
     async def _say(self, pod: Pod, code: str, sentence: str, node: str = "") -> None:
         if pod.sentence != sentence:
-            self.told[pod.uid] = sentence
-            await self._tell(tell_waiting(self._api, pod, code, sentence, node))
+            telling = tell_waiting(self._api, pod, code, sentence, node)
+            if await self._tell(telling):
+                self.told[pod.uid] = sentence
 
-    async def _tell(self, telling: Awaitable[None]) -> None:
-        """Tell; whoever cannot be told, is told the next time something changes."""
+    async def _tell(self, telling: Awaitable[None]) -> bool:
+        """Tell; return whether that is done with: what is refused for good is not tried again."""
         try:
             await telling
         except ApiError as error:
-            if error.status != 404:
+            if error.status != HTTPStatus.NOT_FOUND:
                 self.refused.append(Refused("", "", f"could not be told: {error.message}"))
+            return error.is_for_good
+        return True
 
     def _refuse(self, decision: Start | Stop | Move | Resize, pod: Pod, error: ApiError) -> None:
         if error.is_unanswered:

@@ -63,6 +63,11 @@ class ApiError(Exception):
         """Tell whether nobody knows if it was done."""
         return self.status == 0 or self.status >= 500
 
+    @property
+    def is_for_good(self) -> bool:
+        """Tell whether whoever asks the same again is refused again."""
+        return self.status in (400, 403, 404, 422)
+
 
 class Api:
     """One connection pool to one API server."""
