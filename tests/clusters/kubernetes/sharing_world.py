@@ -9,9 +9,11 @@ from control_plane.objects import Namespace, pod
 __all__ = ["events", "half", "notes", "sentence", "visible"]
 
 
-def half(name: str, fraction: str = "0.5", **how: Any) -> dict[str, Any]:
-    """Return a notebook that asks for a part of a GPU."""
-    return pod(name, 0, project="vision", annotations={"gpu-fraction": fraction}, **how)
+def half(name: str, fraction: str = "0.5", *, devices: int = 1, **how: Any) -> dict[str, Any]:
+    """Return a notebook that asks for a part of a GPU, or of each of several."""
+    asks = {"gpu-fraction": fraction}
+    asks |= {"gpu-fraction-num-devices": str(devices)} if devices > 1 else {}
+    return pod(name, 0, project="vision", annotations=asks, **how)
 
 
 def notes(found: dict[str, Any]) -> dict[str, str]:
