@@ -5,6 +5,7 @@
         server.refuse("POST", "/binding", status=409)   # the next such request
         server.cut()                                    # whoever is connected loses it
 
+A fault meets requests by their method and a part of their path and query, or of what they say.
 Speaks plain HTTP to the client and TLS to the server, with the client's own token; in a thread.
 """
 
@@ -84,7 +85,7 @@ class FaultyServer:
     def refuse(
         self, method: str, part: str, *, status: int, times: int = 1, wait: str = ""
     ) -> None:
-        """Answer the next requests whose path contains `part` with an error."""
+        """Answer the next requests that contain `part` with an error."""
 
         def answer() -> web.StreamResponse:
             body = {"kind": "Status", "status": "Failure", "code": status, "message": "on purpose"}
@@ -169,8 +170,10 @@ class FaultyServer:
         self.requests.append((request.method, request.path_qs))
         self._open.add(task)
         try:
-            fault = self._fault(request)
-            is_deadly = self._is_deadly(request)
+            body = await request.read()
+            said = f"{request.path_qs}\n{body.decode(errors='replace')}"
+            fault = self._fault(request.method, said)
+            is_deadly = self._is_deadly(request.method, said)
             if self.is_down:
                 raise ConnectionResetError
             if is_deadly:
@@ -184,7 +187,6 @@ class FaultyServer:
             if fault is not None and fault.answer is not None:
                 return fault.answer()
             headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
-            body = await request.read()
             answer = await self._ask(
                 session.request(
                     request.method, self._upstream + request.path_qs, headers=headers, data=body
@@ -217,13 +219,13 @@ class FaultyServer:
             asking.add_done_callback(_unread)
             raise
 
-    def _is_deadly(self, request: web.Request) -> bool:
-        method, part, _after = self._deadly
-        return bool(method) and request.method == method and part in request.path_qs
+    def _is_deadly(self, method: str, said: str) -> bool:
+        deadly, part, _after = self._deadly
+        return bool(deadly) and method == deadly and part in said
 
-    def _fault(self, request: web.Request) -> _Fault | None:
+    def _fault(self, method: str, said: str) -> _Fault | None:
         for fault in self._faults:
-            if fault.times and fault.method == request.method and fault.part in request.path_qs:
+            if fault.times and fault.method == method and fault.part in said:
                 fault.times -= 1
                 return fault
         return None
