@@ -15,7 +15,7 @@ from control_plane.objects import job, pod
 from control_plane.plane import ApiRefused, ControlPlane
 from control_plane.scheduling import Scheduler
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 KINDS = {
     "DaemonSet": "daemonsets",

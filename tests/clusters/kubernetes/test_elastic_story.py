@@ -24,6 +24,7 @@ from waiting import eventually
 
 pytestmark = [
     pytest.mark.kubernetes,
+    pytest.mark.usefixtures("witness"),
     pytest.mark.slow,
     pytest.mark.torch,
     pytest.mark.timeout(600),

@@ -9,7 +9,7 @@ import pytest
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 
 def bound(namespace, of: str = "") -> dict[str, str]:

@@ -19,7 +19,7 @@ from control_plane.processes import NODE, ProcessKubelet
 from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
 from waiting import eventually
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness"), pytest.mark.timeout(600)]
 
 PATIENCE_S = 120
 PROJECTS = "projects: {vision: {quota: 1, members: [ana]}, nlp: {quota: 1, members: [pat]}}"

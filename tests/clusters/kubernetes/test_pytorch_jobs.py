@@ -19,7 +19,12 @@ from control_plane.lab import allow_jobs
 from control_plane.objects import Namespace, pod
 from control_plane.scheduling import Scheduler
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.kubeflow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.kubernetes,
+    pytest.mark.kubeflow,
+    pytest.mark.usefixtures("witness"),
+    pytest.mark.timeout(300),
+]
 
 JOB = "training.kubeflow.org/job-name"
 PATTYS = {"project": "patty"}

@@ -7,7 +7,7 @@ import pytest
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 
 def test_a_session_runs_on_the_node_that_has_a_gpu(lab, rights, eventually):
