@@ -174,6 +174,31 @@ def change(spawner, pod):
     return pod
 
 
+def note(spawner, hook, of=""):
+    with (here / "hooks").open("a") as notes:
+        notes.write(f"{hook} {spawner.user.name} {of}\\n")
+
+
+def created(spawner, pod):
+    note(spawner, "created", pod["metadata"]["uid"])
+
+
+def stopped(spawner):
+    note(spawner, "stopped")
+
+
+def authenticated(spawner, auth_state):
+    spawner.environment["AUTH_STATE"] = str(auth_state)
+
+
+async def welcome(spawner, event):
+    return {**event, "message": f"Welcome, {spawner.user.name}"}
+
+
+c.KubeSpawner.after_pod_created_hook = created
+c.KubeSpawner.post_stop_hook = stopped
+c.KubeSpawner.auth_state_hook = authenticated
+c.KubeSpawner.progress_ready_hook = welcome
 c.KubeSpawner.profile_list = profiles
 c.KubeSpawner.pre_spawn_hook = before
 c.KubeSpawner.modify_pod_hook = change

@@ -17,11 +17,18 @@ pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
 Eventually = Callable[..., Any]
 
 
-def test_hooks_and_overrides_of_admins_are_kept(kubernetes_hub: KubernetesHub):
-    hub = kubernetes_hub
-    hub.start_server("ana", project="vision", gpus="0", image="large")
+def test_hooks_and_overrides_of_admins_are_kept(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub, notes = kubernetes_hub, kubernetes_hub.data_dir / "hooks"
+    notes.unlink(missing_ok=True)
+    with hub.spawned("ana", project="vision", gpus="0", image="large") as said:
+        pass
     pod = hub.pod("ana")
 
+    assert said[-1]["message"] == "Welcome, ana"
+    assert notes.read_text().split() == ["created", "ana", pod["metadata"]["uid"]]
+    assert hub.environment("ana")["AUTH_STATE"] == "None"  # this hub keeps none
     assert hub.environment("ana")["FROM_THE_HOOK"] == "ana"
     assert pod["metadata"]["annotations"]["admins/project"] == "vision"  # it comes last
     assert pod["spec"]["dnsPolicy"] == "Default"
@@ -29,6 +36,8 @@ def test_hooks_and_overrides_of_admins_are_kept(kubernetes_hub: KubernetesHub):
     assert pod["metadata"]["labels"]["hub.jupyter.org/network-access-hub"] == "true"
     assert resources(pod)["requests"]["memory"] == "1073741824"
     assert "hub.jupyter.org/dedicated" in [t["key"] for t in pod["spec"]["tolerations"]]
+    hub.stop_server("ana")
+    eventually(lambda: notes.read_text().split()[3:] == ["stopped", "ana"], what="it is told")
 
 
 @pytest.mark.parametrize(
