@@ -145,6 +145,7 @@ class Scheduling:
             self._doing,
             self._slots,
             refusals,
+            self._events,
             take=partial(self._pods.take, quietly=True),
             is_there=lambda: RESERVATIONS in self._namespaces.objects,
             clock=clock,

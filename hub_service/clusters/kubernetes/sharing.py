@@ -14,6 +14,7 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import Seen
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.doing import Bound, OurDoing
+from runai.hub_service.clusters.kubernetes.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.objects import RESERVATIONS, Pod, read_pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.refusals import Refusals
@@ -27,12 +28,7 @@ from runai.hub_service.clusters.kubernetes.reservations import (
     unguarded,
 )
 from runai.hub_service.clusters.kubernetes.slots import Slots
-from runai.hub_service.clusters.kubernetes.telling import (
-    binding,
-    eviction,
-    pod_path,
-    tell_event,
-)
+from runai.hub_service.clusters.kubernetes.telling import binding, eviction, pod_path
 
 __all__ = ["Sharing"]
 
@@ -68,6 +64,7 @@ class Sharing:
         doing: OurDoing,
         slots: Slots,
         refusals: Refusals,
+        events: EventQueue,
         *,
         take: Callable[[Object], None],
         is_there: Callable[[], bool],
@@ -77,6 +74,7 @@ class Sharing:
     ) -> None:
         """Begin with what the API server has; `take` is told what it answers.
 
+        Pods are told by `events`: whether they can be does not hold up what is done for them.
         `is_there` says whether there is a namespace for reservation pods.
         """
         self._api = api
@@ -93,8 +91,11 @@ class Sharing:
         self._agents: dict[str, Seen] = {}
         self._faults: dict[str, Mapping[str, str]] = {}
         self._refusals = refusals
-        self._warned: set[tuple[str, str]] = set()
-        """Who was told what of which device: UIDs and UUIDs."""
+        self._events = events
+        self._warned: set[tuple[str, str, str]] = set()
+        """Who was told what of which device: UIDs, words and UUIDs."""
+        self._given_up: set[str] = set()
+        """UIDs of reservations that came to nothing, as is known."""
         self.failed = False
         """Whether something is to be tried again."""
         self._refused: tuple[float, str] = 0.0, ""
@@ -202,7 +203,7 @@ class Sharing:
             await self._try(self._mend(pod, name, device, world))
         for pod in pods:
             if pod.grant is not None and pod.holds:
-                await self._try(self._tell_of_faults(pod, pod.grant.devices))
+                self._tell_of_faults(pod, pod.grant.devices)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -234,15 +235,17 @@ class Sharing:
 
     async def _give_up(self, pod: Pod, why: str, world: _World) -> None:
         """Delete a reservation that came to nothing, and leave its node alone for a while."""
-        await self._delete(pod)
-        self._refusals.note(pod.node)
+        if pod.uid not in self._given_up:  # it may not be deleted at the first try
+            self._given_up.add(pod.uid)
+            self._refusals.note(pod.node)
         number = world.slots[pod.uid][0] if pod.uid in world.slots else self._made_for(pod.name)
+        text = f"{pod.node} gave no device to share ({pod.name}): {why}"
         for place, promise in list(world.promises.items()):
             if promise.is_part and promise.node == pod.node and number in promise.devices:
                 del world.promises[place]
                 if (waiter := world.waiting.get(place)) is not None and waiter.is_made:
-                    text = f"{pod.node} gave no device to share ({pod.name}): {why}"
-                    await tell_event(self._api, waiter, "NoDevice", text, bad=True)
+                    self._events.tell(waiter, "NoDevice", text, bad=True)
+        await self._delete(pod)
 
     async def _mend(self, pod: Pod, name: str, device: str, world: _World) -> None:
         """Reserve again a device whose reservation was lost, or say that it is not to be had."""
@@ -250,7 +253,7 @@ class Sharing:
         taker = self._taker(pod, device, world)
         if taker is not None:
             text = f"its GPU {device} was given to {taker.key}, since reservation {name} was lost"
-            await tell_event(self._api, pod, "DeviceLost", text, bad=True)
+            self._warn(pod, "DeviceLost", device, text, leaves=True)
             await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
             self._doing.evicted[pod.uid] = self._clock()
         elif kept is None or not kept.node:
@@ -258,18 +261,22 @@ class Sharing:
                 assert pod.grant is not None
                 number = world.slots[pod.uid][pod.grant.reservations.index(name)]
                 await self.reserve(name, (pod.node, number))
-        elif kept.device and kept.deleted is None and (pod.uid, device) not in self._warned:
+        elif kept.device and kept.deleted is None:
             text = f"its GPU {device} is not reserved any more: {name} was given {kept.device}"
-            await tell_event(self._api, pod, "DeviceUnreserved", text, bad=True)
-            self._warned.add((pod.uid, device))
+            self._warn(pod, "DeviceUnreserved", device, text)
 
-    async def _tell_of_faults(self, pod: Pod, devices: Iterable[str]) -> None:
+    def _tell_of_faults(self, pod: Pod, devices: Iterable[str]) -> None:
         faults = self._faults.get(pod.node, {})
         for device in devices:
-            if device in faults and (pod.uid, device) not in self._warned:
+            if device in faults:
                 text = f"its GPU {device} is broken: {faults[device]}"
-                await tell_event(self._api, pod, "DeviceBroken", text, bad=True)
-                self._warned.add((pod.uid, device))
+                self._warn(pod, "DeviceBroken", device, text)
+
+    def _warn(self, pod: Pod, word: str, device: str, text: str, *, leaves: bool = False) -> None:
+        """Tell a pod something of its device, once."""
+        if (pod.uid, word, device) not in self._warned:
+            self._warned.add((pod.uid, word, device))
+            self._events.tell(pod, word, text, leaves=leaves, bad=True)
 
     def _note(self, name: str, error: ApiError) -> None:
         """Keep why the API server lets us make no pod, where that does not pass by itself."""
@@ -351,6 +358,7 @@ class Sharing:
             if name not in known and slot in promised
         }
         self._warned = {warned for warned in self._warned if warned[0] in uids}
+        self._given_up &= uids
         self._faults = {node: f for node, f in self._faults.items() if node in world.nodes}
         self._agents = {node: seen for node, seen in self._agents.items() if node in world.nodes}
 

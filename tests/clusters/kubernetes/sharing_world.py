@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from control_plane.device_plugin import DevicePlugin
 from control_plane.objects import Namespace, pod
 
-__all__ = ["events", "half", "notes", "sentence", "visible"]
+__all__ = ["events", "half", "lose", "notes", "sentence", "visible"]
 
 
 def half(name: str, fraction: str = "0.5", *, devices: int = 1, **how: Any) -> dict[str, Any]:
@@ -42,3 +43,10 @@ def events(namespace: Namespace, word: str) -> list[str]:
     path = f"/api/v1/namespaces/{namespace.name}/events"
     found = namespace.plane.request("GET", path)["items"]
     return [event["message"] for event in found if event["reason"] == word]
+
+
+def lose(plugin: DevicePlugin) -> None:
+    """Take a reservation away at once, as a node's end or somebody's `kubectl delete` does."""
+    (found,) = plugin.reservations()
+    path = f"/api/v1/namespaces/runai-reservation/pods/{found['metadata']['name']}"
+    plugin.plane.request("DELETE", path, {"gracePeriodSeconds": 0})

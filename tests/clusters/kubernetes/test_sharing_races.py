@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from clusters.kubernetes.sharing_world import events, half, notes, sentence, visible
+from clusters.kubernetes.sharing_world import events, half, lose, notes, sentence, visible
 from control_plane.device_plugin import DevicePlugin
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
@@ -164,7 +164,7 @@ def test_a_lost_reservation_is_made_again(ready, rights, plugin, until):
         work.create(half("one"))
         until(lambda: visible(work), what="it is bound")
         (before,) = plugin.reservations()
-        _lose(plugin)
+        lose(plugin)
         until(lambda: _is_another(plugin, before), what="it is reserved again")
         work.create(half("two"))
         until(lambda: both_share_one_device(ready, plugin), what="another one shares it")
@@ -178,7 +178,7 @@ def test_a_device_whose_reservation_has_moved_gets_nobody_new(ready, rights, plu
         work.create(half("one"))
         until(lambda: visible(work), what="it is bound")
         plugin.nodes["gpu-0"].reverse()
-        _lose(plugin)
+        lose(plugin)
         until(lambda: events(work, "DeviceUnreserved"), what="it is told")
         work.create(half("two"))
         work.create(pod("whole", 1, project="vision"))
@@ -200,7 +200,7 @@ def test_whoever_shares_a_device_that_was_given_away_is_evicted(
         until(lambda: visible(work), what="it is bound")
         plugin.is_strict = False  # for a moment both of them have it
         plugin.first = "theirs"  # whenever the reservation is back: somebody else was faster
-        _lose(plugin)
+        lose(plugin)
         work.create(pod("theirs", 2, nodeName="gpu-0", schedulerName="theirs"))
         eventually(lambda: work.pod("theirs")["status"]["phase"] == "Running", what="it runs")
         plugin.look()
@@ -293,13 +293,6 @@ def _leads(lab) -> str:
     except ApiRefused:
         return ""
     return holder
-
-
-def _lose(plugin: DevicePlugin) -> None:
-    """Take a reservation away at once, as a node's end or somebody's `kubectl delete` does."""
-    (found,) = plugin.reservations()
-    path = f"/api/v1/namespaces/runai-reservation/pods/{found['metadata']['name']}"
-    plugin.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
 
 
 def _is_another(plugin: DevicePlugin, before) -> bool:

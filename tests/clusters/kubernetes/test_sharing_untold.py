@@ -1,0 +1,88 @@
+"""What becomes of shared devices does not depend on whether anybody can be told of it.
+
+Events are refused while a namespace ends, by a quota, or by a server that has too much to do.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from clusters.kubernetes.sharing_world import events, half, lose, visible
+from control_plane.faults import FaultyServer
+from control_plane.objects import pod
+from control_plane.scheduling import Scheduler
+from runai.hub_service.controller import Cycle
+from runai.hub_service.scheduler.model import WorkerState
+
+pytestmark = pytest.mark.kubernetes
+
+ALWAYS = 1_000_000
+
+
+def give_away(ready, plugin, scheduler: Scheduler, eventually) -> None:
+    """Have somebody else's pod get, as a whole, the device that is shared."""
+    work = ready.namespace
+    plugin.is_strict = False  # for a moment both of them have it
+    plugin.first = "theirs"  # whenever the reservation is back: somebody else was faster
+    lose(plugin)
+    work.create(pod("theirs", 2, nodeName="gpu-0", schedulerName="theirs"))
+    eventually(lambda: work.pod("theirs")["status"]["phase"] == "Running", what="it runs")
+    plugin.look()
+    assert f"{work.name}/theirs" in {key for key, _has in plugin.has.values()}
+    plugin.tell(scheduler)
+
+
+def names(work) -> list[str]:
+    return [found["metadata"]["name"] for found in work.pods()]
+
+
+def test_whoever_shares_a_device_that_was_given_away_is_evicted_untold(
+    ready, rights, plugin, until, eventually
+):
+    work = ready.namespace
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
+        work.create(half("one"))
+        until(lambda: visible(work), what="it is bound")
+        server.refuse("POST", "/events", status=403, times=ALWAYS)
+        give_away(ready, plugin, scheduler, eventually)
+        until(lambda: names(work) == ["theirs"], what="it is gone")
+
+
+def test_whoever_cannot_be_evicted_yet_is_told_once(ready, rights, plugin, until, eventually):
+    work = ready.namespace
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
+        work.create(half("one"))
+        until(lambda: visible(work), what="it is bound")
+        # As a disruption budget does that is used up.
+        server.refuse("POST", "/pods/one/eviction", status=429, times=3)
+        give_away(ready, plugin, scheduler, eventually)
+        until(lambda: names(work) == ["theirs"], what="it is gone")
+        until(lambda: events(work, "DeviceLost"), what="it is told")
+
+    assert server.are_over
+    assert len(events(work, "DeviceLost")) == 1
+
+
+def test_a_device_that_is_refused_is_kept_for_nobody_who_waited_for_it(
+    ready, rights, plugin, until
+):
+    work = ready.namespace
+    plugin.turns_away = 1
+    ready.node("gpu-1", gpus=1)
+    plugin.nodes["gpu-1"] = ["GPU-c"]
+    for name in ("one", "two"):
+        work.create(half(name))
+
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
+        server.refuse("POST", "/events", status=403, times=ALWAYS)
+        until(lambda: len(visible(work)) == 2, what="both are bound")
+
+    # They came together: for as long as the first device was kept for one, it was for both.
+    assert {len(reserved(cycle)) for cycle in scheduler.cycles} == {0, 2}
+    assert len(set(visible(work).values())) == len(plugin.reservations()) == 1
+
+
+def reserved(cycle: Cycle) -> list[str]:
+    """Return for whom devices were kept."""
+    workers = (worker for workload in cycle.snapshot.workloads for worker in workload.workers)
+    return [worker.name for worker in workers if worker.state is WorkerState.RESERVED]
