@@ -4,18 +4,35 @@ cluster     two nodes with two GPUs each (`real_nodes.cluster`); each test runs 
 service     a client of the chart's service, which runs in a pod, with the rights of the spawner
 hub         a JupyterHub in a pod beside it, which knows bob and patty
 lab         a namespace for one test; nothing of it is left on the nodes afterwards
+
+The report of a test that fails says what was there at that moment (`nodes_afterwards`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
+from nodes_afterwards import what_is_left
 from nodes_hub import NodesHub
 from nodes_lab import NodesLab, install_chart, service_of
 from real_nodes.cluster import RealCluster
 from runai.hub_service.client import Client
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure what its cluster has to say, while it is there."""
+    report = yield
+    cluster = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
+    if report.failed and report.when == "call" and cluster is not None:
+        with cluster.network.entered():
+            report.sections.append(("what was there when it failed", what_is_left(cluster)))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,48 @@
+"""What a failed test on real nodes leaves to be read: logs, reservations, Events, kubelets' books.
+
+The cluster is gone when somebody reads of the failure. Called by the hook in tests/nodes.
+"""
+
+from __future__ import annotations
+
+from real_nodes.cluster import RealCluster
+from runai.hub_service.agent.pod_resources import PodResources
+
+__all__ = ["what_is_left"]
+
+LINES, EVENTS = 60, 80
+_ASKED = (
+    f"-n runai logs -l app.kubernetes.io/component=service --all-containers --tail {LINES}",
+    f"-n runai logs -l app.kubernetes.io/component=agent --prefix --tail {LINES}",
+    "get pods --all-namespaces -o wide",
+    "-n runai-reservation get pods -o yaml",
+)
+
+
+def what_is_left(cluster: RealCluster) -> str:
+    """Return it as text; call it inside the cluster's network."""
+    said = [_said(cluster, *words.split()) for words in _ASKED]
+    events = _said(
+        cluster, "get", "events", "--all-namespaces", "--sort-by", ".metadata.creationTimestamp"
+    )
+    said.append("\n".join(events.splitlines()[-EVENTS:]))
+    return "\n\n".join([*said, *(_books(cluster, number) for number in range(len(cluster.nodes)))])
+
+
+def _said(cluster: RealCluster, *words: str) -> str:
+    try:
+        said = cluster.plane.kubectl(*words)
+    except AssertionError as wrong:
+        said = str(wrong)
+    return f"$ kubectl {' '.join(words)}\n{said}"
+
+
+def _books(cluster: RealCluster, number: int) -> str:
+    node = cluster.nodes[number]
+    kubelet = PodResources(str(node.place / "lib/kubelet/pod-resources/kubelet.sock"))
+    try:
+        return f"{node.name}'s kubelet: {kubelet.holders()}"
+    except OSError as wrong:
+        return f"{node.name}'s kubelet: {wrong}"
+    finally:
+        kubelet.close()
