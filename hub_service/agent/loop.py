@@ -1,8 +1,9 @@
 """The agent: each second measure, report, and learn what to measure next.
 
 Slows down while nothing is allocated, buffers while the service is away, and outlives neither its
-parent nor a cancellation. Knows no transport and no driver: it is handed both. Started by
-`__main__`; the one loop of the agent that may catch everything.
+parent nor a cancellation. What was measured goes oldest first; who has which devices is a state,
+and each report has the newest of it, however old the rest is. Knows no transport and no driver: it
+is handed both. Started by `__main__`; the one loop of the agent that may catch everything.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.devices import DeviceSource
@@ -65,6 +66,15 @@ class Reporter(Protocol):
         """
 
 
+class _Holders(NamedTuple):
+    """Who has which devices of a node of Kubernetes."""
+
+    at: float
+    """When it was asked, by a clock that nobody sets."""
+    pods: tuple[PodDevices, ...]
+    inventory: tuple[NodeDevice, ...]
+
+
 @dataclass(slots=True)
 class Tally:
     """What the loop did since it began, for whoever asks; only the loop writes."""
@@ -109,6 +119,8 @@ class Agent:
         self._releaser = releaser or Releaser()
         self._kubelet = kubelet
         self._kubelet_is_away = False
+        self._holders: _Holders | None = None
+        """By the newest poll; None: the kubelet did not say."""
         self._processor = ProcessorMeter()
         self.tally = Tally()
         self._allocations: list[AgentAllocation] = []
@@ -162,7 +174,8 @@ class Agent:
 
     def _report(self, allocations: list[AgentAllocation]) -> AgentReport:
         poll = self._source.poll(allocations)
-        report = self._with_holders(usage.report(self._node, poll, allocations))
+        self._holders = self._look_up_holders()
+        report = usage.report(self._node, poll, allocations)
         # What was measured is worth telling even where nothing could be done about it.
         try:
             self._releaser.look(poll, allocations)
@@ -172,24 +185,36 @@ class Agent:
             log.exception("limits and releases could not be looked after")
             return report
 
-    def _with_holders(self, report: AgentReport) -> AgentReport:
-        """Return a report that says, on a node of Kubernetes, who has which devices."""
+    def _look_up_holders(self) -> _Holders | None:
+        """Return, on a node of Kubernetes, who has which devices; None: nobody says."""
         if self._kubelet is None:
-            return report
+            return None
+        asked = time.monotonic()
         try:
             holders = self._kubelet.holders()
         except OSError as error:
             if not self._kubelet_is_away:
                 log.warning("%s", error)
             self._kubelet_is_away = True
-            return report
+            return None
         self._kubelet_is_away = False
-        pods = [PodDevices(pod=pod, devices=list(has)) for pod, has in holders.items()]
-        inventory = [
-            NodeDevice(uuid=d.uuid, name=d.name, memory_mib=d.memory_mib, simulated=d.simulated)
-            for d in self._source.devices()
-        ]
-        return report.model_copy(update={"pods": tuple(pods), "inventory": tuple(inventory)})
+        return _Holders(
+            asked,
+            tuple(PodDevices(pod=pod, devices=list(has)) for pod, has in holders.items()),
+            tuple(
+                NodeDevice(uuid=d.uuid, name=d.name, memory_mib=d.memory_mib, simulated=d.simulated)
+                for d in self._source.devices()
+            ),
+        )
+
+    def _as_of_now(self, measured: float, report: AgentReport) -> AgentReport:
+        """Return a report that says how old it is, with the newest of who has which devices."""
+        now, newest = time.monotonic(), self._holders
+        told: dict[str, Any] = {"age": now - measured}
+        if newest is not None:
+            told |= {"pods": newest.pods, "inventory": newest.inventory}
+            told["pods_age"] = now - newest.at
+        return report.model_copy(update=told)
 
     async def _send(self) -> None:
         failures = 0
@@ -199,19 +224,20 @@ class Agent:
                 self._to_send.clear()
                 continue
             measured, report = self._waiting.popleft()
-            age = time.monotonic() - measured
+            is_away = False
             try:
-                reply = await self._reporter.report(report.model_copy(update={"age": age}))
+                reply = await self._reporter.report(self._as_of_now(measured, report))
             except Unavailable as away:
                 if failures == 0:
                     log.warning("the service is away, reports wait: %s", away)
+                is_away = True
                 failures += 1
                 if len(self._waiting) < KEPT_REPORTS:
                     self._waiting.appendleft((measured, report))
                 else:
                     self.tally.dropped += 1
             except RunaiError as refused:
-                # The same report would be refused again; the next one perhaps not.
+                # The same report would be refused again; the next one perhaps not: it follows.
                 failures += 1
                 self.tally.dropped += 1
                 log.warning("the service refused a report: %s", refused)
@@ -228,7 +254,8 @@ class Agent:
                 self._learn(reply.allocations)
                 continue
             self.tally.waiting = len(self._waiting)
-            await asyncio.sleep(_delay(failures))
+            if is_away or failures > 1:
+                await asyncio.sleep(_delay(failures))
 
     def _learn(self, allocations: list[AgentAllocation]) -> None:
         self._allocations = allocations

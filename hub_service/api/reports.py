@@ -132,6 +132,9 @@ class AgentReport(Wire):
     """On a node of Kubernetes: who has which devices; None: the kubelet was not asked, or away."""
     inventory: tuple[NodeDevice, ...] = ()
     """There: the devices of the node, in the order in which the driver counts them."""
+    pods_age: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    """Seconds since `pods` and `inventory` were asked for: a report that waited has those of its
+    sending. None: they are as old as the rest."""
     no_hard_limit: Told = ""
     """Why the node's driver keeps no limits, as half a sentence."""
 

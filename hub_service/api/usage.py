@@ -162,8 +162,9 @@ async def usage_between(on: Platform, asked: UsageFilter, start: float, end: flo
 
 def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> Seen:
     """Return what an agent saw, by our clock; who does not say how long ago is not believed."""
+    age = report.age if report.pods_age is None else report.pods_age
     return Seen(
-        0.0 if report.age is None else now - report.age,
+        0.0 if age is None else now - age,
         {of.pod: tuple(of.devices) for of in pods},
         tuple(
             Device(index, found.uuid, found.name, found.memory_mib, simulated=found.simulated)

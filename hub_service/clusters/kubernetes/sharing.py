@@ -86,6 +86,8 @@ class Sharing:
         self._manifest = partial(manifest, image=image, labels=labels)
         self._made: dict[str, Slot] = {}
         """For which device reservations were made that may not be bound yet."""
+        self._unknown: set[str] = set()
+        """Nodes with reservations that have devices which nobody has named yet."""
         self._first_seen: dict[str, float] = {}
         """Since when we know reservation pods, by UID."""
         self._agents: dict[str, Seen] = {}
@@ -108,8 +110,13 @@ class Sharing:
         return why if self._clock() < at + TROUBLE_LASTS_S else ""
 
     def learn(self, node: str, seen: Seen) -> bool:
-        """Take note of what a node's agent has seen; tell whether that is new."""
+        """Take note of what a node's agent has seen; tell whether that is new.
+
+        What is older than what we know says nothing, unless our clock was set back since.
+        """
         before = self._agents.get(node)
+        if before is not None and seen.at < before.at <= self._clock():
+            return False
         self._agents[node] = seen
         if before is None or (before.pods, before.devices) != (seen.pods, seen.devices):
             return True
@@ -339,7 +346,7 @@ class Sharing:
         )
 
     def _awaits(self, node: str) -> bool:
-        return any(slot[0] == node for slot in self._made.values())
+        return node in self._unknown or any(slot[0] == node for slot in self._made.values())
 
     def _made_for(self, name: str) -> int:
         return self._made.get(name, ("", -1))[1]
@@ -350,6 +357,7 @@ class Sharing:
         self._first_seen = {
             pod.uid: self._first_seen.get(pod.uid, now) for pod in world.reservations
         }
+        self._unknown = {pod.node for pod in world.reservations if pod.holds and not pod.device}
         known = {pod.name for pod in world.reservations if pod.device}
         promised = {(p.node, n) for p in world.promises.values() for n in p.devices}
         self._made = {

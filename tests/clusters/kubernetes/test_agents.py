@@ -17,7 +17,7 @@ from control_plane.agents import agent_token
 from control_plane.device_plugin import DevicePlugin
 from kubelet_socket import listening
 from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.reports import AgentReport
+from runai.hub_service.api.reports import AgentReport, NodeDevice
 from runai.hub_service.client import Client
 from runai.hub_service.errors import Forbidden, Unauthenticated
 
@@ -99,6 +99,27 @@ def test_an_agent_reports_about_its_own_node_alone(service, lab):
         agent.report(report.model_copy(update={"node": "gpu-1"}))
         with pytest.raises(Forbidden, match="gpu-1"):
             agent.report(report)
+
+
+def test_who_has_which_devices_is_as_old_as_it_says(service, lab):
+    """Whatever waited for the service: that is another age."""
+    url = f"http://{service.address}/services/runai/"
+
+    def report(uuid: str, **ages: float) -> AgentReport:
+        there = NodeDevice(uuid=uuid, name="Fake", memory_mib=16_000)
+        return AgentReport(
+            node="gpu-1", at=0, interval=1, devices=[], samples=[], pods=(), inventory=(there,)
+        ).model_copy(update=ages)
+
+    def shown() -> list[str]:
+        return [d.uuid for node in service.client.nodes() for d in node.devices]
+
+    with agent_token(lab.plane, "gpu-1") as token, Client(url, token, patience_s=120) as agent:
+        agent.report(report("GPU-first", age=60))
+        agent.report(report("GPU-second", age=3600, pods_age=0))
+        assert "GPU-second" in shown()
+        agent.report(report("GPU-third", age=0, pods_age=3600))
+        assert "GPU-second" in shown()
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,32 @@ def test_what_agents_say_of_an_earlier_reservation_is_not_believed(
     assert notes(reservation)["run.ai/reserve_for_gpu_index"] == visible(work)["one"]
 
 
+@pytest.mark.parametrize(
+    ("age", "clock_went_back", "known"),
+    [
+        pytest.param(0, 0, "GPU-new", id="newer"),
+        pytest.param(60, 0, "GPU-old", id="older"),
+        pytest.param(60, 120, "GPU-new", id="older by a clock that was set back"),
+    ],
+)
+def test_of_what_agents_say_the_newest_counts(ready, rights, plugin, age, clock_went_back, known):
+    passed = 0.0
+
+    def now() -> float:
+        return time.time() + passed
+
+    def seen(uuid: str, at: float) -> Seen:
+        return Seen(at, {}, (Device(0, uuid, "Fake", 16_000, simulated=False),))
+
+    with Scheduler(rights, clock=now) as scheduler:
+        scheduler.call(scheduler.cluster.note_holders("gpu-0", seen("GPU-old", now())))
+        passed = -clock_went_back
+        scheduler.call(scheduler.cluster.note_holders("gpu-0", seen("GPU-new", now() - age)))
+        shown = scheduler.call(scheduler.cluster.devices())["gpu-0"]
+
+    assert known in {device.uuid for device in shown}
+
+
 def test_a_part_of_a_device_that_the_driver_made_is_not_shared(ready, rights, plugin, until):
     work = ready.namespace
     plugin.nodes["gpu-0"] = ["MIG-a", "MIG-b"]
