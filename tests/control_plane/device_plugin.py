@@ -18,6 +18,7 @@ from typing import Any
 
 from control_plane.plane import ApiRefused, ControlPlane
 from control_plane.scheduling import Scheduler
+from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import Seen
 
 __all__ = ["DevicePlugin"]
@@ -48,6 +49,8 @@ class DevicePlugin:
         """Whether a device that is shared must be nobody's as a whole."""
         self.first = ""
         """Name of a pod that is given its devices before others that run since the last look."""
+        self.memory_mib = 0
+        """What each device has, as agents count; 0: they do not say."""
         self.most: dict[str, int] = {}
         """The most milli-GPU that were shared of each device at any look."""
 
@@ -72,7 +75,11 @@ class DevicePlugin:
         """Report to the service, as the agents do; `age` seconds after it was so."""
         for node in self.nodes:
             pods = {key: tuple(has) for key, has in self.has.values() if has[0] in self.nodes[node]}
-            seen = Seen(time.time() - age, pods)
+            devices = (
+                Device(number, uuid, "Fake", self.memory_mib, simulated=False)
+                for number, uuid in enumerate(self.nodes[node])
+            )
+            seen = Seen(time.time() - age, pods, tuple(devices) if self.memory_mib else ())
             scheduler.call(scheduler.cluster.note_holders(node, seen))
 
     def check(self, running: Sequence[Mapping[str, Any]]) -> None:

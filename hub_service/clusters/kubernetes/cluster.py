@@ -245,7 +245,8 @@ class KubernetesCluster(PodSessions, KeptProjects):
 
     async def note_holders(self, node: str, seen: Seen) -> None:
         """Take note of a node's devices and of who has them."""
-        if self._sharing.learn(node, seen):
+        are_new = [self._sharing.learn(node, seen), self._sizes.learn(node, seen.devices)]
+        if any(are_new):
             self._notice()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "PYTORCH_JOB",
     "RESERVATIONS",
     "RESERVED_DEVICE",
+    "RESERVED_MIB",
     "ROLE",
     "SCHEDULER",
     "WORKLOAD_LABEL",
@@ -83,6 +84,8 @@ RESERVATIONS = "runai-reservation"
 """Namespace of the pods that hold shared devices; nobody else may make pods in it."""
 RESERVED_DEVICE = "run.ai/reserve_for_gpu_index"
 """Annotation of a reservation pod: the UUID of its device (KAI's and fake-gpu-operator's name)."""
+RESERVED_MIB = "runai/gpu-memory-mib"
+"""Annotation beside it: how much memory that device has."""
 # KubeSpawner's, unescaped.
 USER = "hub.jupyter.org/username"
 SERVER = "hub.jupyter.org/servername"
@@ -166,6 +169,8 @@ class Pod:
     """Why it would not see its part; of pods that are made alone: admission may mend it."""
     device: str = ""
     """The UUID of what a reservation pod holds; "" while nobody has said so."""
+    device_mib: int = 0
+    """The memory of that device; 0: nobody has said so."""
     why: str = ""
     """What its kubelet says of its end."""
     claims: tuple[str, ...] = ()
@@ -281,6 +286,7 @@ def read_pod(found: Object) -> Pod:
         grant=read_grant(annotations) if node and part is not None else None,
         is_blind="" if part is None else blindness(spec),
         device=annotations.get(RESERVED_DEVICE, ""),
+        device_mib=figure(annotations.get(RESERVED_MIB, "")) or 0,
         why=": ".join(filter(None, (status.get("reason", ""), status.get("message", "")))),
         claims=_claims(metadata["name"], spec),
         address=status.get("podIP", ""),

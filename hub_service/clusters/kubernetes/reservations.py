@@ -15,6 +15,7 @@ from runai.hub_service.clusters.kubernetes.objects import (
     GPU_RESOURCE,
     RESERVATIONS,
     RESERVED_DEVICE,
+    RESERVED_MIB,
     SCHEDULER,
     Pod,
 )
@@ -156,6 +157,7 @@ def manifest(
     }
 
 
-def device_note(pod: Pod, device: str) -> dict[str, Any]:
-    """Return the change that writes down which device a reservation pod has got."""
-    return {"metadata": {"uid": pod.uid, "annotations": {RESERVED_DEVICE: device}}}
+def device_note(pod: Pod, device: str, mib: int) -> dict[str, Any]:
+    """Return the change that writes down which device a reservation pod has got, and its memory."""
+    notes = {RESERVED_DEVICE: device} | ({RESERVED_MIB: str(mib)} if mib else {})
+    return {"metadata": {"uid": pod.uid, "annotations": notes}}

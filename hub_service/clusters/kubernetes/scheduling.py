@@ -7,7 +7,7 @@ objects are looked at and when; what they mean stands in the files beside it.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -47,6 +47,7 @@ from runai.hub_service.clusters.kubernetes.reservations import IMAGE, guards
 from runai.hub_service.clusters.kubernetes.rooms import room_for
 from runai.hub_service.clusters.kubernetes.sharing import Sharing
 from runai.hub_service.clusters.kubernetes.showing import Known
+from runai.hub_service.clusters.kubernetes.sizes import Sizes
 from runai.hub_service.clusters.kubernetes.slots import Slots
 from runai.hub_service.clusters.kubernetes.statuses import ProjectStatuses
 from runai.hub_service.clusters.kubernetes.stock import left_on
@@ -135,6 +136,7 @@ class Scheduling:
         self._events = EventQueue(api)
         self._doing = OurDoing()
         self._slots = Slots()
+        self._sizes = Sizes()
         self._grouping = Grouping()
         self._drawing = Drawing()
         refusals = Refusals(clock)
@@ -209,7 +211,7 @@ class Scheduling:
         return self._drawing.snapshot(
             now,
             World(
-                machines=list(self._machines.objects.values()),
+                machines=self._nodes(pods),
                 pods=pods,
                 groups=found,
                 projects=project_objects.for_core(records, project_objects.misplaced(records)),
@@ -227,7 +229,8 @@ class Scheduling:
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
         acting = Acting(self._api, self._sharing, self._events)
-        pods, machines = self._applied_pods(), self._machines.objects.values()
+        pods = self._applied_pods()
+        machines = self._nodes(pods)
         held = self._slots.held(pods)
         calls = PlanCalls(
             self._groups,
@@ -237,7 +240,7 @@ class Scheduling:
             room=room_for(plan, machines, pods, held, self._groups.values(), self._promises),
             guards=guards(pods, held),
             storage=self._storage,
-            machines={machine.name: machine for machine in left_on(list(machines), pods)},
+            machines={machine.name: machine for machine in left_on(machines, pods)},
             kept_for=self._budgets.told,
             trouble=self._sharing.trouble,
             now=self._clock(),
@@ -272,9 +275,7 @@ class Scheduling:
             d.workload: d for d in plan.decisions if isinstance(d, Stop | Move | Resize)
         }
         self._announce()
-        await self._statuses.write(
-            plan, self._projects.objects, self._groups.values(), self._machines.objects.values()
-        )
+        await self._statuses.write(plan, self._projects.objects, self._groups.values(), machines)
         if acting.refused:
             # No watch may ever tell that it would be possible now.
             self._look_again()
@@ -287,6 +288,10 @@ class Scheduling:
         seen = self._pool.seen_from(self._pods.objects.values(), self._machines.objects)
         pods = self._doing.applied_to(seen)
         return adopted(pods, self._jobs.by_uid())
+
+    def _nodes(self, pods: Iterable[Pod]) -> list[Machine]:
+        """Return the nodes, with what their devices have."""
+        return self._sizes.of(self._machines.objects.values(), pods)
 
     def _look(self, now: float) -> tuple[list[Pod], list[Group]]:
         """Return pods and workloads; forget promises to those who do not wait any more."""

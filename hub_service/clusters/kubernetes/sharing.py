@@ -234,7 +234,8 @@ class Sharing:
         elif not pod.node:
             return
         elif devices:
-            note = device_note(pod, devices[0])
+            found = (d.memory_mib for d in self.devices_on(pod.node) if d.uuid == devices[0])
+            note = device_note(pod, devices[0], next(found, 0))
             self._take(await self._api.patch(pod_path(pod), note))
         elif self._clock() - (pod.bound or 0) > DEVICE_KNOWN_WITHIN_S:
             seconds = f"{DEVICE_KNOWN_WITHIN_S:.0f} s"

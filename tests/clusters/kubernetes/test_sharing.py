@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from clusters.kubernetes.sharing_world import half, notes, sentence, visible
+from control_plane.device_plugin import DevicePlugin
 from control_plane.objects import job, pod
 from control_plane.plane import ApiRefused
 from control_plane.scheduling import Scheduler
@@ -89,6 +90,42 @@ def test_memory_is_booked_by_the_mebibyte(ready, rights, plugin, until, eventual
         )
 
     assert sorted(Counter(visible(work).values()).values()) == [2, 3]
+
+
+def test_where_no_label_says_how_much_memory_devices_have_the_agent_does(lab, rights, eventually):
+    work = lab.namespace
+    lab.node("bare", gpus=2)
+    lab.project("vision", quota=2)
+    plugin = DevicePlugin(lab.plane, {"bare": ["GPU-a", "GPU-b"]})
+    plugin.annotates = False
+    plugin.memory_mib = 15_900
+    work.create(half("half"))
+    asks = {"gpu-memory": "5300"}
+    work.create(pod("memory", 0, project="vision", annotations=asks))
+
+    with Scheduler(rights) as scheduler:
+
+        def waits() -> str:
+            plugin.look()
+            return sentence(work.pod("memory"))
+
+        def are_bound() -> bool:
+            plugin.look()
+            plugin.tell(scheduler)
+            return len(visible(work)) == 2
+
+        eventually(waits, what="before an agent has said so it fits nowhere")
+        eventually(are_bound, what="both are bound")
+
+    limits = {name: notes(work.pod(name)) for name in ("half", "memory")}
+    assert limits["half"]["runai/gpu-memory-limits-mib"] == "7950"
+    assert limits["memory"]["runai/gpu-memory-limits-mib"] == "5300"
+    assert limits["half"]["runai/gpu-devices-mib"] == "15900"
+
+    with Scheduler(rights):  # the next one, before an agent has told it anything
+        work.create(half("next", "0.1"))
+        eventually(lambda: (plugin.look(), len(visible(work)) == 3)[1], what="the next is bound")
+    assert notes(work.pod("next"))["runai/gpu-memory-limits-mib"] == "1590"
 
 
 def test_a_pod_may_have_parts_of_several_devices(ready, rights, plugin, until):
