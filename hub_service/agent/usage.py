@@ -20,7 +20,8 @@ def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> Age
     A device that failed has no samples (a gap); a holder without a process there is a zero.
     Processes that belong to no workload, or use a device that theirs does not hold, are told too.
     """
-    held = {(a.workload, share.uuid) for a in allocations for share in a.shares}
+    # What the service cannot name, nobody can measure.
+    held = {(a.workload, share.uuid) for a in allocations for share in a.shares if share.uuid}
     seen: dict[tuple[str, str], list[ProcessReading]] = {}
     for reading in poll.processes:
         seen.setdefault((reading.workload, reading.device), []).append(reading)

@@ -253,9 +253,12 @@ def _allocation(held: Allocation, uuids: dict[int, str], *, release: bool) -> Ag
         worker=held.worker,
         project=held.project,
         user=held.user,
+        # A pod that others put onto a node, past all that is free, is beyond its devices until its
+        # kubelet turns it away: no agent can measure what is not there.
         shares=[
-            DeviceShareView(device=s.device, uuid=uuids.get(s.device, ""), gpus=s.gpus / 1000)
+            DeviceShareView(device=s.device, uuid=uuids[s.device], gpus=s.gpus / 1000)
             for s in held.shares
+            if s.device in uuids
         ],
         pid=held.process.pid if held.process else None,
         created=held.process.created if held.process else None,

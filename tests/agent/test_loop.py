@@ -95,6 +95,18 @@ async def test_an_allocation_ends_the_idle_wait(source, service, hold, eventuall
     assert [s.workload for s in service.reports[-1].samples] == ["vision/a"]
 
 
+async def test_a_device_that_the_service_cannot_name_silences_nobody(
+    source, service, hold, eventually_async
+):
+    """What it is told next comes with the reply to its next report."""
+    uuid = source.devices()[0].uuid
+    service.allocations = [hold("vision/a", uuid, ""), hold("vision/b", "")]
+    async with running(source, service, idle_s=SOON, busy_s=SOON):
+        await eventually_async(lambda: len(service.reports) >= 3)
+
+    assert [(s.workload, s.device) for s in service.reports[-1].samples] == [("vision/a", uuid)]
+
+
 async def test_reports_wait_while_the_service_is_away_and_none_is_lost(
     source, service, eventually_async
 ):

@@ -141,6 +141,8 @@ def test_notebooks_of_both_share_a_device_and_say_so_themselves(story: Story, hu
         assert devices == set(story.lab.reservations())
         assert len(devices) == 1
         assert {of["RUNAI_PROJECT"] for of in seen.values()} == {"bob", "patty"}
+        # No label tells here how much memory devices have: the agents have counted 15,900 MiB.
+        assert {of["RUNAI_GPU_MEMORY_LIMITS_MIB"] for of in seen.values()} == {"7950"}
 
         def are_known() -> bool:
             # The hub may see that they are ready before the service does.

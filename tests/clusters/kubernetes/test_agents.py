@@ -15,6 +15,7 @@ from clusters.kubernetes.sharing_world import half, visible
 from clusters.kubernetes.test_service import LEASE, STARTS_S, Service
 from control_plane.agents import agent_token
 from control_plane.device_plugin import DevicePlugin
+from control_plane.objects import pod
 from kubelet_socket import listening
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.reports import AgentReport, NodeDevice
@@ -99,6 +100,18 @@ def test_an_agent_reports_about_its_own_node_alone(service, lab):
         agent.report(report.model_copy(update={"node": "gpu-1"}))
         with pytest.raises(Forbidden, match="gpu-1"):
             agent.report(report)
+
+
+def test_an_agent_is_told_of_devices_that_there_are(service, lab, eventually):
+    """Somebody put more onto the node than it has; its kubelet has not turned that away yet."""
+    lab.namespace.create(pod("beyond", 3, nodeName="gpu-0"))
+    eventually(lambda: lab.namespace.node_of("beyond"), what="it is bound")
+    url = f"http://{service.address}/services/runai/"
+    report = AgentReport(node="gpu-0", at=0, age=0, interval=1, devices=[], samples=[])
+    with agent_token(lab.plane, "gpu-0") as token, Client(url, token, patience_s=120) as agent:
+        (told,) = eventually(lambda: agent.report(report).allocations, what="it is told")
+
+    assert [share.uuid for share in told.shares] == ["gpu-0/0", "gpu-0/1"]
 
 
 def test_who_has_which_devices_is_as_old_as_it_says(service, lab):
