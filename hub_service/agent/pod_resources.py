@@ -17,6 +17,8 @@ LIST = "/v1.PodResourcesLister/List"
 ANSWERED_WITHIN_S = 5.0
 LONGEST_NUMBER = 10
 """Bytes of a number of 64 bits."""
+TRIES_AGAIN_IN_MS = 1000
+"""By itself gRPC would wait longer and longer for a kubelet that is away, up to two minutes."""
 
 
 class PodResources:
@@ -24,7 +26,8 @@ class PodResources:
 
     def __init__(self, socket: str) -> None:
         """Connect to a socket, such as /var/lib/kubelet/pod-resources/kubelet.sock, when asked."""
-        self._channel = grpc.insecure_channel(f"unix://{socket}")
+        patience = [("grpc.max_reconnect_backoff_ms", TRIES_AGAIN_IN_MS)]
+        self._channel = grpc.insecure_channel(f"unix://{socket}", options=patience)
         self._list = self._channel.unary_unary(LIST)
 
     def holders(self) -> dict[str, list[str]]:

@@ -29,7 +29,7 @@ def pytest_runtest_makereport(
     """Add to a failure what its cluster has to say, while it is there."""
     report = yield
     cluster = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
-    if report.failed and report.when == "call" and cluster is not None:
+    if report.failed and report.when == "call" and isinstance(cluster, RealCluster):
         with cluster.network.entered():
             report.sections.append(("what was there when it failed", what_is_left(cluster)))
     return report
