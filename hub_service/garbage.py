@@ -13,10 +13,10 @@ from typing import NoReturn
 
 __all__ = ["Aside", "collect_seldom"]
 
-YOUNG = 5_000, 4
+YOUNG = 20_000, 2
 """Objects, then looks at the new ones, between two looks at what is a little older.
 
-A look takes 1 to 2 ms for each thousand, for which everybody waits: so few, and often.
+A look takes 1 to 2 ms for each thousand, for which everybody waits.
 """
 NEVER = 1_000_000
 """Looks at all between which Python itself would make one."""
