@@ -142,7 +142,7 @@ class Integration:
         self.advance(at)
         if held is self._given and not self._ask_again:
             return
-        self._given, last = held, self._segments[-1]
+        last = self._segments[-1]
         if self._ask_again or _by_workload_and_device(held) != last.held:
             assert self.at is not None
             next_ = self._segment(self.at, held)
@@ -154,6 +154,7 @@ class Integration:
                 series.hold(self.at, next_.milli[series.id] / 1000)
             self._segments.append(next_)
             self._ask_again = False
+        self._given = held  # not before: what could not be noted is noted the next time
 
     def ask_again(self) -> None:
         """Note that scopes have other series from now on, though the same may be held."""
