@@ -6,8 +6,10 @@ from typing import Any
 
 from control_plane.device_plugin import DevicePlugin
 from control_plane.objects import Namespace, pod
+from control_plane.scheduling import Scheduler
+from waiting import eventually
 
-__all__ = ["events", "half", "lose", "notes", "sentence", "visible"]
+__all__ = ["events", "give_away", "half", "lose", "notes", "sentence", "visible"]
 
 
 def half(name: str, fraction: str = "0.5", *, devices: int = 1, **how: Any) -> dict[str, Any]:
@@ -50,3 +52,15 @@ def lose(plugin: DevicePlugin) -> None:
     (found,) = plugin.reservations()
     path = f"/api/v1/namespaces/runai-reservation/pods/{found['metadata']['name']}"
     plugin.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
+
+
+def give_away(work: Namespace, plugin: DevicePlugin, scheduler: Scheduler) -> None:
+    """Have somebody else's pod get, as a whole, the device that is shared."""
+    plugin.is_strict = False  # for a moment both of them have it
+    plugin.first = "theirs"  # whenever the reservation is back: somebody else was faster
+    lose(plugin)
+    work.create(pod("theirs", 2, nodeName="gpu-0", schedulerName="theirs"))
+    eventually(lambda: work.pod("theirs")["status"]["phase"] == "Running", what="it runs")
+    plugin.look()
+    assert f"{work.name}/theirs" in {key for key, _has in plugin.has.values()}
+    plugin.tell(scheduler)

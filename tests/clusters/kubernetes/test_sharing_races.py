@@ -11,7 +11,15 @@ import time
 
 import pytest
 
-from clusters.kubernetes.sharing_world import events, half, lose, notes, sentence, visible
+from clusters.kubernetes.sharing_world import (
+    events,
+    give_away,
+    half,
+    lose,
+    notes,
+    sentence,
+    visible,
+)
 from control_plane.device_plugin import DevicePlugin
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
@@ -191,21 +199,12 @@ def test_a_device_whose_reservation_has_moved_gets_nobody_new(ready, rights, plu
         until(lambda: "two" in visible(work) and work.node_of("whole"), what="they are bound")
 
 
-def test_whoever_shares_a_device_that_was_given_away_is_evicted(
-    ready, rights, plugin, until, eventually
-):
+def test_whoever_shares_a_device_that_was_given_away_is_evicted(ready, rights, plugin, until):
     work = ready.namespace
     with Scheduler(rights) as scheduler:
         work.create(half("one"))
         until(lambda: visible(work), what="it is bound")
-        plugin.is_strict = False  # for a moment both of them have it
-        plugin.first = "theirs"  # whenever the reservation is back: somebody else was faster
-        lose(plugin)
-        work.create(pod("theirs", 2, nodeName="gpu-0", schedulerName="theirs"))
-        eventually(lambda: work.pod("theirs")["status"]["phase"] == "Running", what="it runs")
-        plugin.look()
-        assert f"{work.name}/theirs" in {key for key, _has in plugin.has.values()}
-        plugin.tell(scheduler)
+        give_away(work, plugin, scheduler)
         until(lambda: [p["metadata"]["name"] for p in work.pods()] == ["theirs"], what="it is gone")
         (told,) = until(lambda: events(work, "DeviceLost"), what="it is told")
 

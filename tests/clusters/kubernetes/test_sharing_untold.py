@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusters.kubernetes.sharing_world import events, half, lose, visible
+from clusters.kubernetes.sharing_world import events, give_away, half, visible
 from control_plane.faults import FaultyServer
-from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.controller import Cycle
 from runai.hub_service.scheduler.model import WorkerState
@@ -19,43 +18,30 @@ pytestmark = pytest.mark.kubernetes
 ALWAYS = 1_000_000
 
 
-def give_away(ready, plugin, scheduler: Scheduler, eventually) -> None:
-    """Have somebody else's pod get, as a whole, the device that is shared."""
-    work = ready.namespace
-    plugin.is_strict = False  # for a moment both of them have it
-    plugin.first = "theirs"  # whenever the reservation is back: somebody else was faster
-    lose(plugin)
-    work.create(pod("theirs", 2, nodeName="gpu-0", schedulerName="theirs"))
-    eventually(lambda: work.pod("theirs")["status"]["phase"] == "Running", what="it runs")
-    plugin.look()
-    assert f"{work.name}/theirs" in {key for key, _has in plugin.has.values()}
-    plugin.tell(scheduler)
-
-
 def names(work) -> list[str]:
     return [found["metadata"]["name"] for found in work.pods()]
 
 
 def test_whoever_shares_a_device_that_was_given_away_is_evicted_untold(
-    ready, rights, plugin, until, eventually
+    ready, rights, plugin, until
 ):
     work = ready.namespace
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         work.create(half("one"))
         until(lambda: visible(work), what="it is bound")
         server.refuse("POST", "/events", status=403, times=ALWAYS)
-        give_away(ready, plugin, scheduler, eventually)
+        give_away(work, plugin, scheduler)
         until(lambda: names(work) == ["theirs"], what="it is gone")
 
 
-def test_whoever_cannot_be_evicted_yet_is_told_once(ready, rights, plugin, until, eventually):
+def test_whoever_cannot_be_evicted_yet_is_told_once(ready, rights, plugin, until):
     work = ready.namespace
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         work.create(half("one"))
         until(lambda: visible(work), what="it is bound")
         # As a disruption budget does that is used up.
         server.refuse("POST", "/pods/one/eviction", status=429, times=3)
-        give_away(ready, plugin, scheduler, eventually)
+        give_away(work, plugin, scheduler)
         until(lambda: names(work) == ["theirs"], what="it is gone")
         until(lambda: events(work, "DeviceLost"), what="it is told")
 
