@@ -132,6 +132,51 @@ def test_output_without_room_is_lost_and_what_comes_after_is_not(start, orders, 
     assert len(start.output()) < 2 * PIPE_BYTES
 
 
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Generator[SmallDisk]:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    disk = SmallDisk(folder, 1)
+    disk.fill()
+    yield disk
+    disk.gone()
+
+
+@pytest.mark.mounts
+def test_folders_without_room_for_them_are_made_when_there_is(start, full_disk, eventually):
+    checkpoints, source = full_disk.folder / "vision/exp/checkpoints", full_disk.folder / "a.py"
+    made = {"directories": [str(checkpoints)], "files": {str(source): "# a\n" * 10_000}}
+
+    start("cat", str(source), **made)
+    eventually(lambda: start.printed("No space left on device; it is tried again"))
+    assert (start.attempt.process(), start.attempt.ending()) == (None, None)
+    full_disk.make_room()
+
+    assert Ending(0) == start.ending()
+    assert start.output().endswith("# a\n" * 10_000)
+    assert checkpoints.is_dir()
+
+
+@pytest.mark.mounts
+def test_who_waits_for_room_can_be_told_to_stop(start, full_disk, eventually):
+    start("true", directories=[str(full_disk.folder / "checkpoints")])
+    eventually(lambda: start.printed("it is tried again"))
+
+    start.stop()
+
+    assert Ending(None, told=True) == start.ending()
+
+
+@pytest.mark.mounts
+def test_a_disk_that_stays_full_is_said(start, full_disk):
+    checkpoints = str(full_disk.folder / "checkpoints")
+    text = f"cannot start {checkpoints}: No space left on device"
+
+    assert (
+        Ending(127, text=text) == start("true", directories=[checkpoints], room_seconds=1).ending()
+    )
+
+
 @pytest.mark.mounts
 async def test_a_start_without_room_for_it_is_made_when_there_is(tmp_path, caplog):
     place = tmp_path / "data" / "jobs"

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runai.hub_service.clusters.local.starting import ROOM_S
 from runai.hub_service.clusters.records import Process
 from runai.hub_service.clusters.row import Ending
 
@@ -51,6 +52,8 @@ class Instructions:
     """Written by the worker's account before it starts: path and text."""
     log_bytes: int = 10 * 1024 * 1024
     log_files: int = 10
+    room_seconds: float = ROOM_S
+    """How long its directories and files may have to wait for room on their disk."""
     most_processes: int = 4096
     """Of the worker and all that it starts, at once: more is a fork bomb, and all are ended."""
 

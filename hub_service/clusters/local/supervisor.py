@@ -8,7 +8,6 @@ it; one that had ended before has ended all the same.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -18,9 +17,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runai.hub_service.clusters.local import starting
     from runai.hub_service.clusters.local.notes import Notes
+else:
+    import starting  # the witness has seen to it that it is found
 
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_GRACE_S = 1.0
 """For processes that a worker leaves behind, such as Python's resource tracker."""
@@ -31,8 +32,6 @@ OURS = 0
 """Our byte of the lock file."""
 COUNT_EVERY_S = 1.0
 STOP_ROUNDS = 50
-
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def take_lock(directory: str, byte: int) -> bool:
@@ -48,7 +47,7 @@ def take_lock(directory: str, byte: int) -> bool:
 
 def adopt_orphans() -> bool:
     """Become the parent of whatever those below us leave behind; tell whether the kernel can."""
-    adopted: int = _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopted: int = starting.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return adopted == 0
 
 
@@ -160,7 +159,7 @@ class Supervisor:
         else:
             text = self._start_and_watch(spec, environment, log)
         ending = {
-            "exit_code": 127 if text else self.exit_code,
+            "exit_code": starting.CANNOT if text else self.exit_code,
             "told": self.told,
             "killed": self.killed,
             "ended": time.time(),
@@ -183,28 +182,39 @@ class Supervisor:
 
     def _start_and_watch(self, spec: dict[str, Any], environment: dict[str, str], log: Log) -> str:
         output, output_write = os.pipe2(os.O_CLOEXEC)
-        failed, failed_write = os.pipe2(os.O_CLOEXEC)
-        parent = os.getpid()
-        self.worker = os.fork()
-        if self.worker == 0:
-            become_worker(spec, environment, output_write, failed_write, parent)
+        started = starting.start(spec, environment, output_write)
+        if started.lacks_room:
+            os.close(self.status_fd)  # so that we can be told to stop meanwhile
+            self.status_fd = -1
+            log.write(f"{started.why}; it is tried again\n".encode())
+        # Not told by a service that was there before its programs were replaced.
+        until = time.monotonic() + spec.get("room_seconds", starting.ROOM_S)
+        while started.lacks_room and time.monotonic() < until:
+            os.waitpid(started.pid, 0)
+            if self._told_within(starting.AGAIN_EVERY_S):
+                return ""
+            started = starting.start(spec, environment, output_write)
         os.close(output_write)
-        os.close(failed_write)
-        began = created(self.worker)
-        text = b""
-        while piece := os.read(failed, 4096):  # ends when exec has closed the other end
-            text += piece
-        os.close(failed)
-        if text:
-            log.write(text + b"\n")
+        self.worker = started.pid
+        if started.why:
+            log.write(f"{started.why}\n".encode())
         else:
-            self.notes.tell("process.json", {"pid": self.worker, "created": began})
-        os.close(self.status_fd)  # tells the service to look
+            began = {"pid": self.worker, "created": created(self.worker)}
+            self.notes.tell("process.json", began)
+        if self.status_fd >= 0:
+            os.close(self.status_fd)  # tells the service to look
         self.most, self.tasks_seen = spec["most_processes"], tasks_of_machine()
         self._watch(output, log, spec["grace_seconds"])
         if self.verdict:
             log.write(f"runai: it {self.verdict}\n".encode())
-        return text.decode(errors="replace")
+        return started.why
+
+    def _told_within(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while not self.told and (left := until - time.monotonic()) > 0:
+            if select.select([self.wake_read], [], [], left)[0]:
+                self.told = signal.SIGTERM in os.read(self.wake_read, 512)
+        return self.told
 
     # -- watching --------------------------------------------------------------------------------
 
@@ -306,48 +316,6 @@ class Supervisor:
     def _kill_group(self, number: int) -> None:
         with contextlib.suppress(OSError):
             os.killpg(self.worker, number)
-
-
-def become_worker(
-    spec: dict[str, Any], environment: dict[str, str], output: int, failed: int, parent: int
-) -> None:
-    """Turn the forked child into the worker's program; never returns."""
-    try:
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        for number in signal.valid_signals():
-            # Python ignores SIGPIPE; programs count on it.
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.umask(spec["umask"])
-        if spec["uid"] is not None:
-            os.initgroups(spec["user"], spec["gid"])
-            os.setgid(spec["gid"])
-            os.setuid(spec["uid"])
-        # Only now: a change of user clears it.
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-        for folder in spec["directories"]:
-            os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
-        for path, text in spec["files"].items():
-            with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
-                file.write(text)
-        os.chdir(spec["workdir"])
-        os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
-    except OSError as wrong:
-        # Of a program that is not on the PATH, exec names the last place where it looked.
-        place = os.fsdecode(wrong.filename or spec["command"][0])
-        what = place if place in {spec["workdir"], *spec["directories"], *spec["files"]} else ""
-        what = what or spec["command"][0]
-        os.write(failed, f"cannot start {what}: {os.strerror(wrong.errno or 0)}".encode())
-    except BaseException as wrong:  # noqa: BLE001  nothing may return into the parent's code
-        os.write(failed, f"cannot start: {type(wrong).__name__}: {wrong}".encode())
-    finally:
-        os._exit(127)
 
 
 def carry(output: int, log: Log) -> bool:

@@ -1,0 +1,92 @@
+"""Turn a fork of the supervisor into the worker's program, or say why it cannot be.
+
+Standard library only, as all of the supervisor's program is (`witness.py`).
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+from typing import Any, NamedTuple
+
+__all__ = ["AGAIN_EVERY_S", "CANNOT", "ROOM_S", "Started", "prctl", "start"]
+
+PR_SET_PDEATHSIG = 1
+CANNOT = 127
+"""The exit code of what could not become the program, as a shell's."""
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""Why a start is tried again: its folders cannot be made now, which is no failure of the job."""
+AGAIN_EVERY_S = 1.0
+ROOM_S = 60.0
+
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+class Started(NamedTuple):
+    """What came of a start; the process is there in any case, and not reaped."""
+
+    pid: int
+    why: str = ""
+    """Why its program does not run; "" where it does."""
+    lacks_room: bool = False
+
+
+def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Started:
+    """Fork the worker; return when its program runs, or cannot."""
+    failed, failed_write = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        become_worker(spec, environment, output, failed_write, parent)
+    os.close(failed_write)
+    text = b""
+    while piece := os.read(failed, 4096):  # ends when exec has closed the other end
+        text += piece
+    os.close(failed)
+    number, _, why = text.decode(errors="replace").partition(" ")
+    return Started(worker, why, bool(number) and int(number) in NO_ROOM)
+
+
+def become_worker(
+    spec: dict[str, Any], environment: dict[str, str], output: int, failed: int, parent: int
+) -> None:
+    """Turn the forked child into the worker's program; never returns."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():
+            # Python ignores SIGPIPE; programs count on it.
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.umask(spec["umask"])
+        if spec["uid"] is not None:
+            os.initgroups(spec["user"], spec["gid"])
+            os.setgid(spec["gid"])
+            os.setuid(spec["uid"])
+        # Only now: a change of user clears it.
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        for folder in spec["directories"]:
+            os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+        for path, text in spec["files"].items():
+            with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+                file.write(text)
+        os.chdir(spec["workdir"])
+        os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
+    except OSError as wrong:
+        # Of a program that is not on the PATH, exec names the last place where it looked.
+        place = os.fsdecode(wrong.filename or spec["command"][0])
+        what = place if place in {spec["workdir"], *spec["directories"], *spec["files"]} else ""
+        what = what or spec["command"][0]
+        why = wrong.errno or 0
+        os.write(failed, f"{why} cannot start {what}: {os.strerror(why)}".encode())
+    except BaseException as wrong:  # noqa: BLE001  nothing may return into the parent's code
+        os.write(failed, f"0 cannot start: {type(wrong).__name__}: {wrong}".encode())
+    finally:
+        os._exit(CANNOT)
