@@ -2,12 +2,14 @@
 
 A look at all that tens of thousands of workloads are made of stops everything for a second or two,
 and finds next to nothing: what a cycle or a call makes goes by itself. So what has lived for a
-while is put aside, where no look goes, until there is twice as much. Used by the roots.
+while is put aside, where no look goes, until there is twice as much and little to do, or four times
+as much. Used by the roots.
 """
 
 import asyncio
 import gc
 import sys
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -23,6 +25,10 @@ NEVER = 1_000_000
 EVERY_S = 10.0
 GROWN = 2.0
 """Times what there was after the last look at all: half of what is kept may be dead circles."""
+LATEST = 4.0
+"""So much more is looked at whatever there is to do."""
+QUIET = 0.2
+"""Of a processor, since the last look: nobody, or hardly anybody, waits then."""
 LITTLE = 500_000
 """Blocks of memory, some 50 MiB: less growth is not worth a look at all."""
 
@@ -35,10 +41,15 @@ def collect_seldom() -> None:
 class Aside:
     """What no look goes to, and when to take it back."""
 
-    def __init__(self, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
-        """Measure what there is by `blocks`, which is cheap."""
-        self._blocks = blocks
-        self._enough = 0
+    def __init__(
+        self,
+        blocks: Callable[[], int] = sys.getallocatedblocks,
+        times: Callable[[], tuple[float, float]] = lambda: (time.monotonic(), time.process_time()),
+    ) -> None:
+        """Measure what there is by `blocks`, which is cheap; `times` are the world's and ours."""
+        self._blocks, self._times = blocks, times
+        self._enough = self._latest = 0
+        self._looked = times()
 
     async def run(self) -> NoReturn:
         """Put aside what has lived for a while, now and then; for ever."""
@@ -48,12 +59,20 @@ class Aside:
 
     def look(self) -> bool:
         """Look at what is new, or at all if there is much more than there was; tell which."""
-        everything = self._blocks() > self._enough
+        quiet, there = self._is_quiet(), self._blocks()
+        everything = there > self._latest or (quiet and there > self._enough)
         if everything:
             gc.unfreeze()
             gc.collect()
-            self._enough = int(GROWN * self._blocks()) + LITTLE
+            left = self._blocks()
+            self._enough = int(GROWN * left) + LITTLE
+            self._latest = int(LATEST * left) + LITTLE
         else:
             gc.collect(1)
         gc.freeze()
         return everything
+
+    def _is_quiet(self) -> bool:
+        (began, spent), self._looked = self._looked, self._times()
+        now, spent_now = self._looked
+        return spent_now - spent < QUIET * (now - began)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runai.hub_service.garbage import GROWN, LITTLE, Aside, collect_seldom
+from runai.hub_service.garbage import GROWN, LATEST, LITTLE, Aside, collect_seldom
 
 
 class Circle:
@@ -55,19 +55,38 @@ def test_a_circle_that_dies_young_is_found_at_the_next_look():
     assert circle() is None
 
 
-def test_circles_that_die_aside_are_found_when_there_is_twice_as_much():
-    there = 10 * LITTLE
-    aside = Aside(blocks=lambda: there)
+@pytest.mark.parametrize(
+    ("grown", "busy"),
+    [
+        pytest.param(GROWN, 0.1, id="there is twice as much, and little to do"),
+        pytest.param(LATEST, 0.9, id="there is four times as much"),
+    ],
+)
+def test_circles_that_die_aside_are_found_when(grown, busy):
+    there, now = 10 * LITTLE, 0.0
+    aside = Aside(blocks=lambda: there, times=lambda: (now, busy * now))
     aside.look()
     lived = Circle()
     circle = weakref.ref(lived)
     aside.look()
     del lived
-    there = int(GROWN * there) + LITTLE
+    there = int(grown * there) + LITTLE
+    now += 10
     assert aside.look() is False
     assert circle() is not None
 
     there += 1
+    now += 10
 
     assert aside.look() is True
     assert circle() is None
+
+
+def test_nobody_waits_for_a_look_while_there_is_much_to_do():
+    there, now = 10 * LITTLE, 0.0
+    aside = Aside(blocks=lambda: there, times=lambda: (now, 0.9 * now))
+    aside.look()
+    there = int(LATEST * there)
+    now += 10
+
+    assert aside.look() is False
