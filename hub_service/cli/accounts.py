@@ -12,8 +12,8 @@ import click
 
 from runai.embedded.accounts import Accounts
 from runai.embedded.directory import DataDirectory
-from runai.embedded.up import DEFAULT_DATA_DIR
 from runai.hub_service.cli import render
+from runai.hub_service.cli.platform_files import DATA_DIR_OPTION
 from runai.hub_service.cli.reporting import Group, output_option
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
 
@@ -25,14 +25,7 @@ _PASSWORD_STDIN: Final = click.option(
 
 
 @click.group(cls=Group)
-@click.option(
-    "--data-dir",
-    envvar="RUNAI_DATA_DIR",
-    default=str(DEFAULT_DATA_DIR),
-    show_default=True,
-    type=click.Path(file_okay=False),
-    help="The directory that `runai up --data-dir` names (`make up`: .data).",
-)
+@DATA_DIR_OPTION
 @click.pass_context
 def user(ctx: click.Context, data_dir: str) -> None:
     """Manage the accounts of a platform started with `runai up`.

@@ -1,32 +1,22 @@
 """`runai backup` and `runai restore`: the databases and secrets of a platform on this machine."""
 
 from pathlib import Path
-from typing import Final
 
 import click
 
 from runai.embedded.backups import back_up
 from runai.embedded.backups import restore as put_back
 from runai.embedded.directory import DataDirectory
-from runai.embedded.up import DEFAULT_DATA_DIR
 from runai.hub_service.cli.at_work import at_work
+from runai.hub_service.cli.platform_files import DATA_DIR_OPTION
 from runai.hub_service.cli.reporting import Command
 
 __all__ = ["backup", "restore"]
 
-_DATA_DIR: Final = click.option(
-    "--data-dir",
-    envvar="RUNAI_DATA_DIR",
-    default=str(DEFAULT_DATA_DIR),
-    show_default=True,
-    type=click.Path(file_okay=False),
-    help="The directory that `runai up --data-dir` names (`make up`: .data).",
-)
-
 
 @click.command(cls=Command)
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
-@_DATA_DIR
+@DATA_DIR_OPTION
 def backup(folder: Path | None, data_dir: str) -> None:
     """Copy the platform's databases and secrets, while it runs.
 
@@ -40,7 +30,7 @@ def backup(folder: Path | None, data_dir: str) -> None:
 
 @click.command(cls=Command)
 @click.argument("backup", metavar="BACKUP", type=click.Path(path_type=Path))
-@_DATA_DIR
+@DATA_DIR_OPTION
 @click.option("--stop-unknown", is_flag=True, help="End workers that the backup does not know.")
 def restore(backup: Path, data_dir: str, stop_unknown: bool) -> None:
     """Put a backup back while the platform is stopped.
