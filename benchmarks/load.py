@@ -7,7 +7,7 @@ and callers in processes of theirs, whose own processor time is told. In this or
 
     quiet     everything is there, users look at what is theirs
     submits   200 submits a second for a minute, and everybody looks on
-    fair      one user asks for nothing, then while another floods: what does the quiet one notice?
+    fair      one user alone, and while another floods, in turns: what does the quiet one notice?
 
 Nothing that was acknowledged may be missing or doubled afterwards, and nothing may fail: what is
 refused for now (429 with Retry-After) is counted and asked again. `--keep` writes
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -149,7 +150,7 @@ def measure(asked: argparse.Namespace, data: Path) -> dict[str, Any]:
             **summary(busy), **about,
         }  # fmt: skip
         _say({"submits": result["submits"]})
-        result["fair"], more = fairness(stand, asked.seconds / 2)
+        result["fair"], more = fairness(stand, asked.rounds, asked.seconds / 2)
         _say({"fair": result["fair"]})
         heard, _ = streams.communicate("\n", timeout=60)
         found = json.loads(heard)
@@ -167,29 +168,44 @@ def measure(asked: argparse.Namespace, data: Path) -> dict[str, Any]:
     return result
 
 
-def fairness(stand: Stand, seconds: float) -> tuple[dict[str, Any], list[str]]:
-    """Return what a quiet user notices of another's flood, and what was acknowledged."""
-    about_alone, (alone,) = in_a_phase(stand, played(stand, [1], rates=QUIET_ONE, seconds=seconds))
-    flooding = played(stand, [0], flood=50, seconds=seconds + 2)
-    beside = played(stand, [1], rates=QUIET_ONE, seconds=seconds)
-    about_beside, (other, flood) = in_a_phase(stand, beside, flooding)
-    ratios = {
-        quantile: {
-            kind: round(
-                spread(other["answered"][kind])[quantile]
-                / spread(alone["answered"][kind])[quantile],
-                2,
-            )
-            for kind in sorted(QUIET_ONE)
-        }
-        for quantile in ("p50_ms", "p99_ms")
-    }
+def fairness(stand: Stand, rounds: int, seconds: float) -> tuple[dict[str, Any], list[str]]:
+    """Return what a quiet user notices of another's flood, and what was acknowledged.
+
+    Alone and beside it in turns: a full look for what nobody uses any more, and whatever else comes
+    by once in a while, meets both; of each there are enough for a hundredth to be more than one.
+    """
+    alone, beside, flood = list[Told](), list[Told](), list[Told]()
+    for _ in range(rounds):
+        lasts: dict[str, Any] = {"rates": QUIET_ONE, "seconds": seconds}
+        about_alone, told = in_a_phase(stand, played(stand, [1], **lasts))
+        alone += told
+        flooding = played(stand, [0], flood=50, seconds=seconds + 2)
+        about_beside, told = in_a_phase(stand, played(stand, [1], **lasts), flooding)
+        beside, flood = [*beside, told[0]], [*flood, told[1]]
+    calls = [{kind: _answers(told, kind) for kind in QUIET_ONE} for told in (alone, beside)]
+    statuses = sum((Counter(told["statuses"]) for told in flood), Counter[str]())
     return {
-        "alone": {**summary(alone), **about_alone},
-        "beside_a_flood": {**summary(other), **about_beside},
-        "flood": {"statuses": flood["statuses"], "cores": round(flood["cpu"], 2)},
-        "ratio": ratios,
-    }, [*alone["acknowledged"], *other["acknowledged"], *flood["acknowledged"]]
+        "rounds": rounds,
+        "alone": {"calls": _spreads(calls[0]), **about_alone},
+        "beside_a_flood": {"calls": _spreads(calls[1]), **about_beside},
+        "failures": [line for told in (*alone, *beside, *flood) for line in told["failures"]],
+        "flood": {"statuses": dict(statuses), "cores": round(flood[-1]["cpu"], 2)},
+        "ratio": {
+            quantile: {
+                kind: round(spread(calls[1][kind])[quantile] / spread(found)[quantile], 2)
+                for kind, found in sorted(calls[0].items())
+            }
+            for quantile in ("p50_ms", "p99_ms")
+        },
+    }, [name for told in (*alone, *beside, *flood) for name in told["acknowledged"]]
+
+
+def _answers(told: list[Told], kind: str) -> list[float]:
+    return [seconds for one in told for seconds in one["answered"].get(kind, ())]
+
+
+def _spreads(calls: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    return {kind: spread(found) for kind, found in sorted(calls.items())}
 
 
 def _say(what: object) -> None:
@@ -204,6 +220,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=5, help="streams of each user")
     parser.add_argument("--submits", type=float, default=200.0, help="a second")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the loaded part")
+    parser.add_argument("--rounds", type=int, default=4, help="of the part about two users")
     parser.add_argument("--remark", default="", help="what else the machine did")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
