@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
 
+from restarted_under_load import changes, deletes, going_on, submits, suspends
 from runai.hub_service.api.hub_auth import HubAuthenticator
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.client import Client
 from runai.hub_service.config import Config
-from runai.hub_service.errors import NotFound, RunaiError
 from service_process import TOKEN
 from waiting import eventually, eventually_async
 
@@ -182,58 +177,6 @@ async def test_a_key_that_is_none_is_refused(http):
     assert reply.status_code == 400
 
 
-@dataclass
-class Acknowledged:
-    """What clients were told that it is done, and what they were refused."""
-
-    submitted: list[str] = field(default_factory=list)
-    suspended: list[str] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
-    quotas: list[float] = field(default_factory=list)
-    """Those that were given to one project, the last one last."""
-    failed: list[RunaiError] = field(default_factory=list)
-
-    def has(self, times: int) -> bool:
-        others = min(len(self.suspended), len(self.deleted), len(self.quotas))
-        return len(self.submitted) >= 8 * times and others >= 2 * times
-
-
-Act = Callable[[Client, Acknowledged, int], None]
-"""What one client does again and again, the how manieth time."""
-
-
-def submit(client: Client, told: Acknowledged, name: str | None = None) -> str:
-    # Without a name: only its key tells a repeat from another one.
-    request = SubmitRequest(
-        name=name, owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1
-    )
-    (workload,) = client.submit(request).workloads
-    told.submitted.append(workload.id)
-    return workload.id
-
-
-def submits(client: Client, told: Acknowledged, _number: int) -> None:
-    submit(client, told)
-
-
-def suspends(client: Client, told: Acknowledged, _number: int) -> None:
-    workload = submit(client, told)
-    client.suspend(workload)
-    told.suspended.append(workload)
-
-
-def deletes(client: Client, told: Acknowledged, number: int) -> None:
-    workload = submit(client, told, f"gone-{number}")
-    with suppress(NotFound):  # its first answer was lost: this one says the same
-        client.delete(workload)
-    told.deleted.append(workload)
-
-
-def changes(client: Client, told: Acknowledged, number: int) -> None:
-    client.put_project("side", ProjectPut(quota=number))
-    told.quotas.append(number)
-
-
 @pytest.mark.timeout(600)  # four starts of a service
 def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowledged(
     service, asked_hub
@@ -245,39 +188,22 @@ def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowl
         "JUPYTERHUB_API_TOKEN": "unused",
     }
     service.start()
-    told = Acknowledged()
-    enough = threading.Event()
-
-    def again_and_again(act: Act, token: str) -> None:
-        with Client(service.client.url, token, patience_s=120) as client:
-            for number in itertools.count(1):
-                try:
-                    act(client, told, number)
-                except RunaiError as error:
-                    told.failed.append(error)
-                if enough.is_set():
-                    return
-
     acts = [(submits, TOKEN)] * 4 + [(suspends, TOKEN), (deletes, TOKEN), (changes, "an-admins")]
-    people = [threading.Thread(target=again_and_again, args=each) for each in acts]
-    for person in people:
-        person.start()
-    for times, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=1):
-        eventually(partial(told.has, times), within=120)
-        service.stop(how)
-        service.start()
-    eventually(partial(told.has, 4), within=120)
-    enough.set()
-    for person in people:
-        person.join()
 
-    assert told.failed == []
-    assert len(set(told.submitted)) == len(told.submitted)
-    kept = set(told.submitted) - set(told.deleted)
-    eventually(lambda: {w.id for w in service.client.workloads()} == kept, within=60)
-    states = {w.id: str(w.state) for w in service.client.workloads()}
-    assert {states[w] for w in told.suspended} <= {"suspended", "stopping"}
-    assert {states[w] for w in kept - set(told.suspended)} <= {"queued", "starting", "running"}
+    with going_on(service.client.url, acts) as told:
+
+        def did(times: int) -> bool:
+            submitted, *others = told.counts()
+            return submitted >= 8 * times and min(others) >= 2 * times
+
+        for times, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=1):
+            eventually(partial(did, times), within=120)
+            service.stop(how)
+            service.start()
+        eventually(partial(did, 4), within=120)
+
+    eventually(lambda: {w.id for w in service.client.workloads()} == told.kept, within=60)
+    assert told.wrong({w.id: str(w.state) for w in service.client.workloads()}) == []
     assert service.client.project("side").quota == told.quotas[-1]
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
     posts = [line for line in lines if line["message"].startswith("POST")]

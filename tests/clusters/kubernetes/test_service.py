@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 
 from control_plane.lab import allow_jobs
 from control_plane.objects import pod
+from restarted_under_load import deletes, going_on, submits, suspends
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
 from runai.hub_service.errors import Unavailable
@@ -127,6 +129,32 @@ def test_the_next_service_goes_on_where_the_first_was(begin, eventually, number)
 
     assert ended == (0 if number == signal.SIGTERM else -signal.SIGKILL)
     assert second.client.workload("vision/one").state == "running"
+
+
+@pytest.mark.timeout(900)  # five starts of a service
+def test_a_rolling_restart_of_two_under_load_loses_and_doubles_nothing_that_was_acknowledged(
+    begin, eventually, free_port
+):
+    # Who does not lead listens nowhere: both have the port to which requests go.
+    port = free_port()
+    leads, waits = begin(port=port), begin(port=port)
+    acts = [(submits, TOKEN)] * 2 + [(suspends, TOKEN), (deletes, TOKEN)]
+
+    with going_on(leads.client.url, acts) as told:
+
+        def did(times: int) -> bool:
+            submitted, suspended, deleted, _ = told.counts()
+            return submitted >= 6 * times and min(suspended, deleted) >= 2 * times
+
+        eventually(lambda: did(1), within=STARTS_S)
+        leads, waits = sorted((leads, waits), key=lambda one: " leads" not in one.log.read_text())
+        for times, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=2):
+            leads.stop(how)
+            leads, waits = waits, begin(port=port)
+            eventually(partial(did, times), within=STARTS_S)
+
+    eventually(lambda: {w.id for w in leads.client.workloads()} == told.kept, within=60)
+    assert told.wrong({w.id: str(w.state) for w in leads.client.workloads()}) == []
 
 
 def test_told_to_end_before_it_serves_it_ends_at_once_and_lets_the_next_one_lead(

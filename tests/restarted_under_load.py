@@ -1,0 +1,122 @@
+"""People who go on while a service is restarted, and what they were told that it is done.
+
+Whatever was acknowledged must be there afterwards, once; the tests of both platforms ask for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.client import Client
+from runai.hub_service.errors import NotFound, RunaiError
+
+__all__ = ["Acknowledged", "Act", "changes", "deletes", "going_on", "submits", "suspends"]
+
+
+@dataclass
+class Acknowledged:
+    """What clients were told that it is done, and what they were refused."""
+
+    submitted: list[str] = field(default_factory=list)
+    suspended: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    quotas: list[float] = field(default_factory=list)
+    """Those that were given to one project, the last one last."""
+    failed: list[RunaiError] = field(default_factory=list)
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return how much of each kind was done."""
+        return len(self.submitted), len(self.suspended), len(self.deleted), len(self.quotas)
+
+    @property
+    def kept(self) -> set[str]:
+        """What was submitted, and not deleted."""
+        return set(self.submitted) - set(self.deleted)
+
+    def wrong(self, states: dict[str, str]) -> list[str]:
+        """Say what is not as it was acknowledged, of workloads in these states."""
+        runs = {"queued", "starting", "running"}
+        expected = dict.fromkeys(self.kept, runs)
+        expected |= {name: {"suspended", "stopping"} for name in self.suspended}
+        return [
+            *(f"{one.message} was an answer" for one in self.failed),
+            *(f"{name} is there though it is not" for name in states.keys() - self.kept),
+            *(f"{name} is lost" for name in self.kept - states.keys()),
+            *(f"{n} is {s}" for n, s in states.items() if s not in expected.get(n, {s})),
+            *(
+                ["one name was given twice"]
+                if len(set(self.submitted)) < len(self.submitted)
+                else []
+            ),
+        ]
+
+
+Act = Callable[[Client, Acknowledged, int], None]
+"""What one client does again and again, the how manieth time."""
+
+
+def submit(client: Client, told: Acknowledged, name: str | None = None) -> str:
+    # Without a name: only its key tells a repeat from another one.
+    request = SubmitRequest(
+        name=name, owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1
+    )
+    (workload,) = client.submit(request).workloads
+    told.submitted.append(workload.id)
+    return workload.id
+
+
+def submits(client: Client, told: Acknowledged, _number: int) -> None:
+    """Submit another one."""
+    submit(client, told)
+
+
+def suspends(client: Client, told: Acknowledged, _number: int) -> None:
+    """Submit one, and suspend it."""
+    workload = submit(client, told)
+    client.suspend(workload)
+    told.suspended.append(workload)
+
+
+def deletes(client: Client, told: Acknowledged, number: int) -> None:
+    """Submit one, and delete it."""
+    workload = submit(client, told, f"gone-{number}")
+    with suppress(NotFound):  # its first answer was lost: this one says the same
+        client.delete(workload)
+    told.deleted.append(workload)
+
+
+def changes(client: Client, told: Acknowledged, number: int) -> None:
+    """Change a project's quota."""
+    client.put_project("side", ProjectPut(quota=number))
+    told.quotas.append(number)
+
+
+@contextmanager
+def going_on(url: str, acts: Sequence[tuple[Act, str]]) -> Iterator[Acknowledged]:
+    """Have a client for each act, with a token, do it without pause; at the end all have ended."""
+    told, enough = Acknowledged(), threading.Event()
+
+    def again_and_again(act: Act, token: str) -> None:
+        with Client(url, token, patience_s=120) as client:
+            for number in itertools.count(1):
+                try:
+                    act(client, told, number)
+                except RunaiError as error:
+                    told.failed.append(error)
+                if enough.is_set():
+                    return
+
+    people = [threading.Thread(target=again_and_again, args=each) for each in acts]
+    for person in people:
+        person.start()
+    try:
+        yield told
+    finally:
+        enough.set()
+        for person in people:
+            person.join()
