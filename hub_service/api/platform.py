@@ -20,6 +20,7 @@ from runai.hub_service.api.feeds import Feeds
 from runai.hub_service.api.permissions import Action, Actor, authorise, no_such_workload
 from runai.hub_service.api.present import Present
 from runai.hub_service.api.queues import LastQueues
+from runai.hub_service.api.shares import Together
 from runai.hub_service.api.start_views import Forecasts
 from runai.hub_service.api.turns import Turns
 from runai.hub_service.api.views import Viewer
@@ -73,6 +74,8 @@ class Platform:
     queues: LastQueues = field(default_factory=LastQueues)
     """Of the workloads as they were when somebody looked last."""
     guests: Guests = field(default_factory=Guests)
+    undecided: Together = field(default_factory=Together)
+    """Submissions that are stored and wait for the scheduler's word."""
     """Who calls how much."""
     turns: Turns = field(default_factory=Turns)
     """In which streams are drawn."""

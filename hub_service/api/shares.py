@@ -7,11 +7,11 @@ fed by `metering`.
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
-__all__ = ["Places", "Share", "Shares", "away"]
+__all__ = ["Places", "Share", "Shares", "Together", "away"]
 
 FULL_S = 0.3
 """What somebody who was quiet may take at once: a page of the largest installation."""
@@ -24,7 +24,7 @@ LATELY_S = 3.0
 ASKS_S = 2.0
 """Whoever has taken nothing for so long asks for nothing now."""
 MORE = 1.5
-"""Than others take on average: more than that is a flood."""
+"""Than others take on average: more than that is a flood, if it is more than an even part, too."""
 LOOK_EVERY_S = 0.1
 SOONEST_S = 0.001
 
@@ -32,15 +32,18 @@ SOONEST_S = 0.001
 class Shares:
     """Everybody's part of the time: what others take on average, for who would take more.
 
-    Nobody is held to less than `least`, and nobody who takes no more than others: so time is not
-    left unused while somebody waits for it who is alone.
+    Nobody is held to less than `least`, and nobody begins to wait who takes no more than others, or
+    than an even part: who is held takes little for that reason, and is no measure of what is much.
+    So time is not left unused while somebody waits for it who is alone, or beside floods only.
     """
 
     def __init__(self, least: float, clock: Callable[[], float]) -> None:
         """Give everybody at least such a part of the time, by a clock in seconds."""
         self._least, self._clock = least, clock
         self._asking: set[Share] = set()
-        self._sum = 0.0
+        self._free: set[Share] = set()
+        """Of those who ask the ones that are not held."""
+        self._sum = self._sum_of_free = 0.0
         self._looked = -math.inf
 
     def new(self) -> "Share":
@@ -49,19 +52,30 @@ class Shares:
 
     def _note(self, share: "Share") -> None:
         self._asking.add(share)
+        if not share.is_held(self._clock()):
+            self._free.add(share)
 
     def _part(self, share: "Share") -> float:
         now = self._clock()
         if now - self._looked >= LOOK_EVERY_S:
             self._looked = now
             self._asking = {one for one in self._asking if one.asks(now)}
+            self._free = {one for one in self._asking if not one.is_held(now)}
             self._sum = sum(one.rate(now) for one in self._asking)
+            self._sum_of_free = sum(one.rate(now) for one in self._free)
         others = len(self._asking - {share})
-        rate = share.rate(now)
-        if not others or rate <= self._least:
+        if not others:
             return 1.0
-        average = max(0.0, self._sum - rate) / others
-        return 1.0 if rate <= MORE * average else max(self._least, average)
+        rate, even = share.rate(now), max(self._least, 1.0 / (others + 1))
+        if not share.is_held(now):
+            average = max(0.0, self._sum - rate) / others
+            if rate <= max(even, MORE * average):
+                return 1.0
+        free = self._free - {share}
+        if not free:
+            return even
+        mine = rate if share in self._free else 0.0
+        return max(self._least, max(0.0, self._sum_of_free - mine) / len(free))
 
 
 class Share:
@@ -82,6 +96,8 @@ class Share:
         self._left, self._at = FULL_S, clock()
         self._lately, self._lately_at = 0.0, self._at
         self._usual = USUAL_S
+        self._held_at = -math.inf
+        """When somebody was last made to wait for others."""
         self._waiting = 0
         self._in_turn = asyncio.Lock()
 
@@ -93,17 +109,25 @@ class Share:
         """Return the part of the time that was taken lately."""
         return self._lately * math.exp((self._lately_at - now) / LATELY_S) / LATELY_S
 
+    def is_held(self, now: float) -> bool:
+        """Tell whether its owner is, or was just now, made to wait for others."""
+        return now - self._held_at < ASKS_S
+
     def wait_s(self) -> float:
         """Return how long one more would wait, as things are; 0: it would not."""
         part = self._part(self)
-        return max(0.0, self._waiting * self._usual - self._filled(part)) / part
+        lacks = self._waiting * self._usual - self._filled(part)
+        if lacks > 0:
+            self._hold(part)
+        return max(0.0, lacks) / part
 
     async def enter(self) -> float:
         """Return when there is something left; the seconds that are set aside."""
         self._waiting += 1
         try:
             async with self._in_turn:
-                while (left := self._filled(part := self._part(self))) <= 0:  # noqa: ASYNC110
+                while (left := self._filled(part := self._part(self))) <= 0:
+                    self._hold(part)
                     # Time fills it, and others may come or go meanwhile.
                     await asyncio.sleep(min(LOOK_EVERY_S, max(SOONEST_S, -left / part)))
         finally:
@@ -123,6 +147,10 @@ class Share:
         """Note what a call took in the end."""
         self._left += aside
         self._usual += (spent - self._usual) / 8
+
+    def _hold(self, part: float) -> None:
+        if part < 1.0:
+            self._held_at = self._clock()
 
     def _filled(self, part: float) -> float:
         now = self._clock()
@@ -166,6 +194,27 @@ class _Place:
         if self._held:
             self._held = False
             self._free.release()
+
+
+class Together:
+    """Those who wait for the same, and pay for it together."""
+
+    def __init__(self) -> None:
+        """Begin with nobody."""
+        self._waiting = 0
+
+    async def told(self, event: Awaitable[None]) -> int:
+        """Wait for what happens to all at once; return to how many it did."""
+        self._waiting += 1
+        try:
+            await event
+            return self._waiting
+        finally:
+            # When all whom this turn of the loop wakes have counted each other.
+            asyncio.get_running_loop().call_soon(self._gone)
+
+    def _gone(self) -> None:
+        self._waiting -= 1
 
 
 _place: ContextVar[_Place | None] = ContextVar("place", default=None)

@@ -140,14 +140,19 @@ def _you(owner: Actor, actor: Actor) -> str:
 
 async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: int) -> SubmitReply:
     """Describe what was stored, with the next cycle's word on it."""
+
+    async def decision() -> None:
+        await platform.controller.changes.after(seen)
+        # That cycle may have begun before we stored; the one after it has seen us for sure.
+        if not _knows(platform, ids):
+            await platform.controller.changes.after(platform.controller.changes.version)
+
+    together = 1
     with suppress(TimeoutError):
         async with away(), asyncio.timeout(DECIDED_WITHIN_S):
-            await platform.controller.changes.after(seen)
-            # That cycle may have begun before we stored; the one after it has seen us for sure.
-            if not _knows(platform, ids):
-                await platform.controller.changes.after(platform.controller.changes.version)
+            together = await platform.undecided.told(decision())
     # Who submits makes a decision necessary, in which all who ask find the interpreter busy.
-    charge(platform.controller.last.phases.get("decide", 0.0))
+    charge(platform.controller.last.phases.get("decide", 0.0) / together)
     viewer = Viewer(await platform.world(progress_of=()), actor)
     records = [await platform.cluster.workload(workload) for workload in ids]
     return _reply(viewer, records, dry_run=False)

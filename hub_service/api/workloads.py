@@ -9,8 +9,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
+from pydantic import TypeAdapter
 
 from runai.hub_service.api.answers import explanation
+from runai.hub_service.api.long_lists import AT_A_TIME, sent_in_pieces
 from runai.hub_service.api.permissions import Action
 from runai.hub_service.api.platform import Caller, On, Platform, Watching
 from runai.hub_service.api.questions import ExplanationView
@@ -40,15 +42,17 @@ router = APIRouter(prefix="/workloads", tags=["workloads"])
 LONGEST_POLL_S = 60.0
 LINES_AT_ONCE = 1000
 
+_VIEWS = TypeAdapter(list[WorkloadView])
 
-@router.get("")
+
+@router.get("", response_model=list[WorkloadView])
 async def list_workloads(
     on: On,
     caller: Caller,
     project: str | None = None,
     user: str | None = None,
     state: WorkloadStateName | None = None,
-) -> list[WorkloadView]:
+) -> list[WorkloadView] | StreamingResponse:
     """List the workloads that the caller may see, oldest first."""
     viewer = await on.viewer(caller)
     records = viewer.world.workloads
@@ -58,6 +62,8 @@ async def list_workloads(
         records = [record for record in records if record.spec.project == project]
     if state is not None:
         records = [record for record in records if record.state.value == state]
+    if len(records) > AT_A_TIME:
+        return sent_in_pieces(records, viewer.workloads, _VIEWS)
     return viewer.workloads(records)
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import json
+from collections.abc import Sequence
+from itertools import pairwise
 
+import pytest
+from pydantic import TypeAdapter
+
+from runai.hub_service.api.long_lists import AT_A_TIME, sent_in_pieces
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.api.views import SHOWN_OWN, SHOWN_WAITING
 from runai.hub_service.clusters.records import ProjectSpec
@@ -49,6 +56,48 @@ async def test_who_sees_nothing_of_a_project_is_told_of_none_of_its_queue(simula
     seen = await out.overview()
 
     assert (seen.workloads, seen.waiting_left_out, seen.notes) == ([], 0, [])
+
+
+@pytest.mark.parametrize(
+    ("many", "who", "told"),
+    [
+        pytest.param(AT_A_TIME, "mia", AT_A_TIME, id="one piece"),
+        pytest.param(AT_A_TIME + 1, "mia", AT_A_TIME + 1, id="one more"),
+        pytest.param(3 * AT_A_TIME, "mia", 3 * AT_A_TIME, id="pieces"),
+        pytest.param(3 * AT_A_TIME, "out", 0, id="nothing of them"),
+    ],
+)
+async def test_a_long_list_is_whole(simulated, many, who, told):
+    ana, reader = [await simulated.client(name) for name in ("ana", who)]
+    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)
+    stored = [w.id for w in (await ana.submit(wish)).workloads]
+
+    seen = await reader.workloads()
+
+    assert [w.id for w in seen] == stored[:told]
+
+
+async def test_nobody_waits_for_more_than_a_piece_of_a_long_list():
+    turns = list[str]()
+
+    def draw(items: Sequence[int]) -> list[int]:
+        turns.append(f"{len(items)} drawn")
+        return list(items)
+
+    async def others() -> None:
+        while True:
+            turns.append("others")
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    answer = sent_in_pieces(range(2 * AT_A_TIME + 1), draw, TypeAdapter(list[int]))
+    body = b"".join([piece async for piece in answer.body_iterator])
+    beside.cancel()
+
+    assert json.loads(body) == list(range(2 * AT_A_TIME + 1))
+    drawn = [n for n, turn in enumerate(turns) if turn != "others"]
+    assert [turns[n] for n in drawn] == [f"{AT_A_TIME} drawn"] * 2 + ["1 drawn"]
+    assert all("others" in turns[a:b] for a, b in pairwise(drawn))
 
 
 @pytest.mark.parametrize("many", [0, 1, 63, 64, 65, 127, 128, 200, 1000])

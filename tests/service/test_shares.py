@@ -15,7 +15,16 @@ from runai.hub_service.api import fair_use, submitting
 from runai.hub_service.api.fair_use import LONGEST_WAIT_S, Guests
 from runai.hub_service.api.metering import charge, charged, metered, spending
 from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.api.shares import ASKS_S, FULL_S, MOST_OWED_S, Places, Share, Shares, away
+from runai.hub_service.api.shares import (
+    ASKS_S,
+    FULL_S,
+    MOST_OWED_S,
+    Places,
+    Share,
+    Shares,
+    Together,
+    away,
+)
 from runai.hub_service.errors import TooMany
 
 LEAST = 0.15
@@ -60,6 +69,7 @@ def test_who_is_alone_has_all_the_time():
 def test_a_flood_beside_somebody_who_asks_little_takes_the_least_part():
     loop = Loop()
     flood, quiet = loop.new(), loop.new()
+    loop.play(5, (flood, 1.0), (quiet, 0.02))  # until it is seen to be one
 
     got = loop.play(60, (flood, 1.0), (quiet, 0.02))
 
@@ -87,6 +97,38 @@ def test_who_asks_for_less_than_the_least_part_never_waits(part, others):
     assert got[quiet] >= 0.8 * part - STEP_S
 
 
+@pytest.mark.parametrize("part", [0.2, 0.3, 0.4])
+def test_who_asks_for_less_than_an_even_part_never_waits_beside_a_flood(part):
+    """Also where a flood, which is held, takes less than they do."""
+    loop = Loop()
+    flood, busy = loop.new(), loop.new()
+    loop.play(5, (flood, 1.0), (busy, 0.01))  # it is held to little
+
+    got = loop.play(60, (flood, 1.0), (busy, part))
+
+    assert got[busy] == pytest.approx(part, rel=0.05)
+
+
+@given(steps=some.lists(some.floats(0.0, 0.6), min_size=1, max_size=5))
+def test_who_has_been_held_is_so_no_longer_than_it_asks_for_too_much(steps):
+    loop = Loop()
+    flood, busy = loop.new(), loop.new()
+    loop.play(5, (flood, 1.0), (busy, 0.3))
+    for step in steps:  # calls that were dearer than any before
+        loop.take(busy, step)
+    loop.play(20, (flood, 1.0), (busy, 0.3))  # what it owes, and what waits, is made up for
+
+    assert loop.play(30, (flood, 1.0), (busy, 0.3))[busy] >= 0.28
+
+
+def test_two_floods_leave_no_time_unused():
+    loop = Loop()
+
+    got = loop.play(30, (loop.new(), 1.0), (loop.new(), 1.0))
+
+    assert sum(got.values()) > 0.75
+
+
 def test_a_flood_has_all_the_time_again_when_others_are_gone():
     loop = Loop()
     flood, quiet = loop.new(), loop.new()
@@ -110,8 +152,8 @@ def test_one_long_call_is_not_held_against_its_caller_for_ever():
 async def test_calls_of_one_person_go_in_as_they_came():
     loop = Loop()
     ana, mia = loop.new(), loop.new()
+    loop.take(ana, 2.0)
     loop.take(mia, 0.001)
-    loop.take(ana, 1.0)
     entered: list[int] = []
 
     async def enter(number: int) -> None:
@@ -209,6 +251,27 @@ async def test_who_submits_is_charged_for_the_decision(simulated, monkeypatch):
 
     (charge,) = charges
     assert charge > 0
+
+
+async def test_who_waits_for_the_same_decision_pays_for_it_together():
+    together, first, second = Together(), asyncio.Event(), asyncio.Event()
+
+    async def wait(event: asyncio.Event) -> None:
+        await event.wait()
+
+    waiting = [asyncio.create_task(together.told(wait(first))) for _ in range(3)]
+    gone = asyncio.create_task(together.told(wait(first)))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    await asyncio.sleep(0)
+    first.set()
+    told = await asyncio.gather(*waiting)
+    await asyncio.sleep(0)
+    second.set()
+
+    assert told == [3, 3, 3]
+    assert await together.told(wait(second)) == 1
 
 
 async def test_what_a_call_has_made_necessary_is_charged_to_who_asked():
