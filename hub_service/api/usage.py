@@ -31,6 +31,8 @@ __all__ = ["router", "usage_between", "usage_of_each"]
 
 router = APIRouter(tags=["usage"])
 
+NOW_S = 10.0
+"""What was seen longer ago says how much was used, but not what is broken."""
 SKEW_S = 2.0
 """A node's clock may differ from ours by as much; reports travel for part of that, too."""
 
@@ -136,7 +138,9 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
     report = _dated(report, on.clock())
-    await on.cluster.note_faults(node, {device.device: device.fault for device in report.devices})
+    if on.clock() - report.at < NOW_S:  # one that had to wait is followed by what is so now
+        faults = {device.device: device.fault for device in report.devices}
+        await on.cluster.note_faults(node, faults)
     if report.pods is not None:
         await on.cluster.note_holders(node, _seen(report, report.pods, on.clock()))
         devices = await on.cluster.devices()

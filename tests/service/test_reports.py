@@ -48,6 +48,16 @@ async def test_a_broken_device_is_given_to_nobody_until_it_works_again(simulated
     assert (await ana.wait("vision/waits", waits.version)).state == "running"
 
 
+async def test_what_was_broken_when_nobody_was_told_is_so_no_more(simulated):
+    ana, agent = [await simulated.client(name) for name in ("ana", "agent")]
+    uuids = [d.uuid for d in (await ana.nodes())[0].devices]
+    old = report(simulated.platform, dict.fromkeys(uuids, FELL_OFF))
+
+    await agent.report(old.model_copy(update={"at": old.at - 60, "age": 60.0}))
+
+    assert {d.fault for d in (await ana.nodes())[0].devices} == {""}
+
+
 async def test_processes_of_nobody_are_shown_and_admins_learn_whose_they_are(simulated):
     ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
     await ana.submit(job("mine", "0.5"))
