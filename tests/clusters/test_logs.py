@@ -47,6 +47,48 @@ def test_files_and_attempts_come_in_their_order(job):
     assert read(WorkerLog(job, 0)) == [(1, "1.1\n"), (1, "1.2\n"), (2, "2.1\n"), (10, "10.1\n")]
 
 
+@pytest.mark.parametrize(
+    ("tail", "told"),
+    [
+        pytest.param(None, ["a\n", "b\nc\n"], id="all"),
+        pytest.param(2, ["b\nc\n"], id="the last two"),
+        pytest.param(3, ["a\n", "b\nc\n"], id="more than the last file has"),
+        pytest.param(0, [], id="none"),
+    ],
+)
+def test_what_is_there_has_an_end_however_fast_more_is_written(job, tail, told):
+    write(job, 1, 1, "a\n")
+    write(job, 1, 2, "b\nc\n")
+    log = WorkerLog(job, 0)
+    log.end_here()
+    write(job, 1, 2, "more of it\n")
+    write(job, 1, 3, "and more\n")
+    if tail is not None:
+        log.skip_to_last(tail)
+
+    assert read(log) == [(1, text) for text in told]
+    assert log.rest() is None
+
+
+def test_nothing_is_there_and_then_much(job):
+    log = WorkerLog(job, 0)
+    log.end_here()
+    write(job, 1, 1, "much\n")
+    log.skip_to_last(5)
+
+    assert (read(log), log.rest()) == ([], None)
+
+
+def test_where_it_ends_may_have_gone_meanwhile(job):
+    ends = write(job, 1, 1, "a\n")
+    log = WorkerLog(job, 0)
+    log.end_here()
+    write(job, 1, 2, "b\n")
+    ends.unlink()
+
+    assert (read(log), log.rest()) == ([], None)
+
+
 def test_what_comes_later_is_read_later_and_nothing_twice(job):
     log = WorkerLog(job, 0)
     write(job, 1, 1, "a\n")

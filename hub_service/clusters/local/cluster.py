@@ -232,8 +232,10 @@ class LocalCluster(RecordedCluster):
             )
         chosen = range(len(record.workers)) if worker is None else [worker]
         logs = [WorkerLog(self._job_dir(record.spec), index) for index in chosen]
-        if tail is not None:
-            for log in logs:
+        for log in logs:
+            if not follow:
+                await asyncio.to_thread(log.end_here)
+            if tail is not None:
                 await asyncio.to_thread(log.skip_to_last, tail)
         with contextlib.suppress(NotFound):  # deleted while it is followed
             while True:

@@ -7,6 +7,7 @@ while somebody follows.
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from runai.hub_service.clusters.base import LogChunk
@@ -32,13 +33,26 @@ class WorkerLog:
         self._offset = 0
         self._line = b""
         """The beginning of a line whose end is not there yet."""
+        self._end: tuple[tuple[int, int], int] | None = None
+        """The file with which it ends, and how much of that is read; None: with what comes."""
+
+    def end_here(self) -> None:
+        """End with what is there now: who writes faster than anybody reads would have no end."""
+        self._end = (0, 0), 0
+        for attempt, number, path in reversed(list(self._files())):
+            with suppress(FileNotFoundError):  # the oldest goes when there are too many
+                self._end = (attempt, number), path.stat().st_size
+                return
 
     def skip_to_last(self, lines: int) -> None:
         """Begin with the last so many lines."""
         missing = lines
         for attempt, number, path in reversed(list(self._files())):
+            size = self._size((attempt, number))
+            if size == 0:
+                continue
             self._place = (attempt, number)
-            self._offset, found = _last_lines(path, missing)
+            self._offset, found = _last_lines(path, missing, size)
             missing -= found
             if not missing:
                 return
@@ -55,8 +69,11 @@ class WorkerLog:
                 if not goes_on and (rest := self.rest()) is not None:
                     return rest
                 self._place, self._offset = (attempt, number), 0
+            size = self._size(self._place)
+            if size == 0:
+                break
             is_there = True
-            while block := _block(path, self._offset):
+            while block := _block(path, self._offset, size):
                 self._offset += len(block)
                 self._line += block
                 lines, self._line = cut(self._line)
@@ -73,6 +90,12 @@ class WorkerLog:
         line, self._line = self._line, b""
         return LogChunk(self._worker, self._place[0], line + b"\n")
 
+    def _size(self, place: tuple[int, int]) -> int | None:
+        """Return how much of a file is read; None: all of it."""
+        if self._end is None or place < self._end[0]:
+            return None
+        return self._end[1] if place == self._end[0] else 0
+
     def _files(self) -> Iterator[tuple[int, int, Path]]:
         """Return attempt, number and path of the files, oldest first."""
         for attempt, folder in _numbered(self._job_dir, _ATTEMPT):
@@ -88,14 +111,14 @@ def _numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in matches if match)
 
 
-def _last_lines(path: Path, wanted: int) -> tuple[int, int]:
+def _last_lines(path: Path, wanted: int, size: int | None) -> tuple[int, int]:
     """Find where the last so many lines begin; give that and how many there are, at most so many.
 
     Reads blocks from the end: a file may be one line, or millions.
     """
     try:
         with path.open("rb") as file:
-            end = at = file.seek(0, os.SEEK_END)
+            end = at = file.seek(0, os.SEEK_END) if size is None else size
             found = -1  # what ends the last line begins none
             while at > 0:
                 begin = max(0, at - BLOCK_BYTES)
@@ -116,11 +139,12 @@ def _last_lines(path: Path, wanted: int) -> tuple[int, int]:
         return 0, 0
 
 
-def _block(path: Path, offset: int) -> bytes | None:
+def _block(path: Path, offset: int, size: int | None) -> bytes | None:
     """Read on; None where the file has gone: the oldest does when there are too many."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            return file.read(BLOCK_BYTES)
+            most = BLOCK_BYTES if size is None else min(BLOCK_BYTES, size - offset)
+            return file.read(max(0, most))
     except FileNotFoundError:
         return None
