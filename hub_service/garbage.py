@@ -2,8 +2,8 @@
 
 A look at all that tens of thousands of workloads are made of stops everything for a second or two,
 and finds next to nothing: what a cycle or a call makes goes by itself. So what has lived for a
-while is put aside, where no look goes, until there is twice as much and little to do, or four times
-as much. Used by the roots.
+while is put aside, where no look goes, until there is twice as much and little to do, or eight
+times as much. Used by the roots.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ NEVER = 1_000_000
 EVERY_S = 10.0
 GROWN = 2.0
 """Times what there was after the last look at all: half of what is kept may be dead circles."""
-LATEST = 4.0
+LATEST = 8.0
 """So much more is looked at whatever there is to do."""
 QUIET = 0.2
 """Of a processor, since the last look: nobody, or hardly anybody, waits then."""
