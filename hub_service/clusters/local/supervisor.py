@@ -16,11 +16,13 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or __package__:
     from runai.hub_service.clusters.local import starting
-    from runai.hub_service.clusters.local.notes import Notes
 else:
-    import starting  # the witness has seen to it that it is found
+    import starting  # in the witness's program, which has seen to it that it is found
+
+if TYPE_CHECKING:
+    from runai.hub_service.clusters.local.notes import Notes
 
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_GRACE_S = 1.0
