@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -48,11 +49,7 @@ class Acknowledged:
             *(f"{name} is there though it is not" for name in states.keys() - self.kept),
             *(f"{name} is lost" for name in self.kept - states.keys()),
             *(f"{n} is {s}" for n, s in states.items() if s not in expected.get(n, {s})),
-            *(
-                ["one name was given twice"]
-                if len(set(self.submitted)) < len(self.submitted)
-                else []
-            ),
+            *(f"{n} was given {k} times" for n, k in Counter(self.submitted).items() if k > 1),
         ]
 
 

@@ -74,9 +74,9 @@ class Platform:
     queues: LastQueues = field(default_factory=LastQueues)
     """Of the workloads as they were when somebody looked last."""
     guests: Guests = field(default_factory=Guests)
+    """Who calls how much."""
     undecided: Together = field(default_factory=Together)
     """Submissions that are stored and wait for the scheduler's word."""
-    """Who calls how much."""
     turns: Turns = field(default_factory=Turns)
     """In which streams are drawn."""
     _shared: World | None = None

@@ -59,7 +59,7 @@ def test_a_circle_that_dies_young_is_found_at_the_next_look():
     ("grown", "busy"),
     [
         pytest.param(GROWN, 0.1, id="there is twice as much, and little to do"),
-        pytest.param(LATEST, 0.9, id="there is four times as much"),
+        pytest.param(LATEST, 0.9, id="there is eight times as much"),
     ],
 )
 def test_circles_that_die_aside_are_found_when(grown, busy):

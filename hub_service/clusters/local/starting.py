@@ -10,14 +10,14 @@ import os
 import signal
 from typing import Any, NamedTuple
 
-__all__ = ["AGAIN_EVERY_S", "CANNOT", "ROOM_S", "Started", "prctl", "start"]
+__all__ = ["AGAIN_EVERY_S", "CANNOT", "NO_ROOM", "ROOM_S", "Started", "prctl", "start"]
 
 PR_SET_PDEATHSIG = 1
 CANNOT = 127
 """The exit code of what could not become the program, as a shell's."""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""Why a start is tried again: its folders cannot be made now, which is no failure of the job."""
+"""Why a start is tried again: its folders or notes cannot be written now, no failure of the job."""
 AGAIN_EVERY_S = 1.0
 ROOM_S = 60.0
 

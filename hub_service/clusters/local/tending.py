@@ -6,7 +6,6 @@ Knows attempts and processes; leaves rows and rules to `cluster`, which owns it.
 """
 
 import asyncio
-import errno
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from runai.hub_service.clusters.local.processes import (
     kill_leftovers,
     lasting,
 )
+from runai.hub_service.clusters.local.starting import NO_ROOM
 from runai.hub_service.clusters.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row
 from runai.hub_service.errors import NotFound, Unavailable
@@ -33,8 +33,6 @@ LOG = logging.getLogger("runai.tending")
 LOOK_AGAIN_S = 0.05
 """While a supervisor that an earlier service started is just coming up (milliseconds)."""
 
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""Why a start is made later, and is no failure of the job."""
 ROOM_AGAIN_S = 2.0
 
 
