@@ -6,29 +6,19 @@ explain why a device is full. Called by `views`.
 
 from collections.abc import Callable, Sequence
 
-from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.reports import ProcessSample
 from runai.hub_service.api.schemas import AllocationView, DeviceView, OthersView
-from runai.hub_service.clusters.records import WorkloadRecord
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.api.world import Seat
+from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
 
 __all__ = ["device_view"]
 
 
-def device_view(
-    device: Device,
-    held: Sequence[tuple[WorkloadRecord, MilliGpu]],
-    measured: tuple[float | None, int | None] | None,
-    processes: Sequence[ProcessSample],
-    *,
-    actor: Actor,
-    sees: Callable[[WorkloadRecord], bool],
-    mps: str | None = None,
-) -> DeviceView:
+def device_view(seat: Seat, *, actor: Actor, sees: Callable[[WorkloadRecord], bool]) -> DeviceView:
     """Show a device; whoever holds it has a name only for those who may see them."""
-    utilized, memory_mib = measured or (None, None)
-    holders = {record.id for record, _ in held}
+    device, on, processes = seat.device, seat.on, seat.running
+    utilized, memory_mib = seat.measured or (None, None)
     return DeviceView(
         device=device.index,
         uuid=device.uuid,
@@ -37,8 +27,8 @@ def device_view(
         simulated=device.simulated,
         healthy=device.healthy,
         fault=device.fault,
-        mps=mps,
-        allocated=sum(gpus for _, gpus in held) / 1000,
+        mps=seat.mps,
+        allocated=sum(gpus for _, gpus in on.shares) / 1000,
         utilized=utilized,
         memory_used_mib=memory_mib,
         allocations=[
@@ -46,17 +36,17 @@ def device_view(
                 workload=record.id if sees(record) else "",
                 user=record.spec.user if sees(record) else "",
                 gpus=gpus / 1000,
-                utilized=None if utilized is None else _busy(processes, record),
+                utilized=None if utilized is None else _busy(processes, record.id),
             )
-            for record, gpus in held
+            for record, gpus in on.shares
         ],
-        others=_others([p for p in processes if p.workload not in holders], actor),
+        others=_others([p for p in processes if p.workload not in on.workloads], actor),
     )
 
 
-def _busy(processes: Sequence[ProcessSample], record: WorkloadRecord) -> float | None:
+def _busy(processes: Sequence[ProcessSample], workload: WorkloadId) -> float | None:
     """Add up what a workload's processes on the device keep busy; none keep nothing busy."""
-    found = [p.utilization for p in processes if p.workload == record.id]
+    found = [p.utilization for p in processes if p.workload == workload]
     known = [each for each in found if each is not None]
     return sum(known) if known or not found else None
 

@@ -1,77 +1,128 @@
-"""Views of workloads that have not changed since they were drawn, so that queues cost little.
+"""What was drawn lately and is the same now, so that queues and those who look on cost little.
 
-Only of those that were never started: nothing is measured of them, so their record, their expected
-start and what the reader may do say it all. Who has begun is forgotten when next looked at. Kept by
-`platform`, asked by `views`.
+Of a workload that was never started its record, its expected start and what the reader may do say
+it all. What is measured of others is shown as it was a moment ago, as long as their agents report
+nothing new. Kept by `platform`, asked by `views` and `world`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
-from runai.hub_service.api.schemas import WorkloadView
-from runai.hub_service.clusters.records import WorkloadRecord
-from runai.hub_service.scheduler.explanation import ExpectedStart
+from runai.hub_service.api.schemas import DeviceView, WorkloadView
+from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
 
-__all__ = ["FEW", "DrawnViews"]
+__all__ = ["FEW", "DrawnViews", "was_begun"]
 
-MOST = 20_000
-"""Views kept at once; then it begins anew."""
+MOST = 30_000
+"""Views kept at once, of 6 KiB each; then the older half is drawn anew."""
 
 FEW = 100
 """So many of workloads that are there no more cost less than looking for them."""
 
-_RIGHTS = ((False, False), (False, True), (True, False), (True, True))
+MEASURED_FOR_S = 0.4
+"""As long is what was measured shown again: streams show no more than two a second."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ViewKey = tuple[WorkloadId, bool, bool]
+"""A workload, and whether the reader may change it, and read it."""
+
+DeviceKey = tuple[str, int, tuple[bool, ...], str]
+"""Node, number, which of its holders the reader sees, () where they see none, and whose processes
+there they know beside those: "*" of all accounts, of their own, or "" of nobody.
+"""
+
+
+class _Drawn(NamedTuple):
+    """A view, and what was true when it was drawn."""
+
+    record: WorkloadRecord
+    said: object
+    at: float | None
+    view: WorkloadView
+
+
+def was_begun(record: WorkloadRecord) -> bool:
+    """Tell whether a workload was ever started, or is about to be."""
+    return record.attempts > 0 or any(worker.state != "pending" for worker in record.workers)
 
 
 class DrawnViews:
-    """What was drawn, by workload and by what its reader may do."""
+    """What was drawn, by what is in it and by what its reader may do."""
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._views: dict[
-            tuple[str, bool, bool],
-            tuple[WorkloadRecord, ExpectedStart | None, object, WorkloadView],
-        ] = {}
+        self._views: dict[ViewKey, _Drawn] = {}
+        self._devices: dict[DeviceKey, tuple[object, DeviceView]] = {}
+        self._busy: tuple[object, float, Mapping[str, float]] = None, 0.0, {}
         self._enough = FEW
         """With more views than this it is time to look for those of nobody."""
 
     def __len__(self) -> int:
-        return len(self._views)
+        return len(self._views) + len(self._devices)
 
     def retain(self, records: Sequence[WorkloadRecord]) -> None:
-        """Forget those of workloads that are no more, or have begun since; call it often.
+        """Forget those of workloads that are no more, or are over; call it often.
 
         It looks only when there are twice as many views as the last time, so it costs next to
         nothing.
         """
         if len(self._views) <= self._enough:
             return
-        waiting = {record.id for record in records if not record.attempts}
-        self._views = {key: kept for key, kept in self._views.items() if key[0] in waiting}
+        there = {record.id for record in records if not record.attempts or record.holds_devices}
+        self._views = {key: kept for key, kept in self._views.items() if key[0] in there}
         self._enough = 2 * len(self._views) + FEW
 
     def view(
         self,
         record: WorkloadRecord,
-        start: ExpectedStart | None,
-        site: object,
         rights: tuple[bool, bool],
+        said: object,
+        at: float | None,
         draw: Callable[[], WorkloadView],
     ) -> WorkloadView:
         """Return a view, drawn anew where anything is not as it was.
 
-        `site` stands for whatever else is in it and is the same for all; `rights` are what the
-        reader may do: change it, and read it.
+        `rights` are what the reader may do: change it, and read it. `said` is all else that is in
+        it; but what is measured is as of the time `at`, None where nothing is.
         """
-        if record.attempts or any(worker.state != "pending" for worker in record.workers):
-            for other in _RIGHTS:
-                self._views.pop((record.id, *other), None)
-            return draw()
         key = (record.id, *rights)
         known = self._views.get(key)
-        if known is not None and known[0] is record and known[1:3] == (start, site):
-            return known[3]
-        if len(self._views) >= MOST:
-            self._views.clear()
+        if known is not None and known.record is record and known.said == said:
+            if at is None or known.at is None:
+                is_recent = at is known.at
+            else:
+                is_recent = 0 <= at - known.at < MEASURED_FOR_S
+            if is_recent:
+                return known.view
         view = draw()
-        self._views[key] = (record, start, site, view)
+        _keep(self._views, key, _Drawn(record, said, at, view))
         return view
+
+    def device(self, key: DeviceKey, seat: object, draw: Callable[[], DeviceView]) -> DeviceView:
+        """Return a device's view, drawn anew where `seat`, all that is in it, is not as it was."""
+        known = self._devices.get(key)
+        if known is not None and known[0] == seat:
+            return known[1]
+        view = draw()
+        _keep(self._devices, key, (seat, view))
+        return view
+
+    def busy(
+        self, at: float, holding: object, measure: Callable[[], Mapping[str, float]]
+    ) -> Mapping[str, float]:
+        """Return what projects keep busy, measured a moment ago if the same hold devices."""
+        known, measured_at, busy = self._busy
+        if known is not holding or not 0 <= at - measured_at < MEASURED_FOR_S:
+            busy = measure()
+            self._busy = holding, at, busy
+        return busy
+
+
+def _keep(views: dict[K, V], key: K, value: V) -> None:
+    if len(views) >= MOST:
+        for old in list(islice(views, MOST // 2)):
+            del views[old]
+    views[key] = value

@@ -91,13 +91,14 @@ class Feeds:
 
     async def _keep_drawing(self, feed: _Feed) -> None:
         while True:
-            version = self._changes.version
-            world = await self._world()
             if feed.text:
                 async with self._turns.turn():
-                    self._draw(feed, world)
-            else:
-                self._draw(feed, world)  # who has just come does not wait for a turn
+                    # Not before: the world of then would be nobody else's by the time of the turn.
+                    version = self._changes.version
+                    self._draw(feed, await self._world())
+            else:  # who has just come does not wait for a turn
+                version = self._changes.version
+                self._draw(feed, await self._world())
             await asyncio.sleep(AT_MOST_EVERY_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):

@@ -71,14 +71,17 @@ class Present:
         """Return why the driver of a node keeps no limits; "" where it does, or nobody said."""
         return self._reports[node][1].no_hard_limit if node in self._reports else ""
 
-    def on(self, now: float, device: str) -> list[ProcessSample]:
+    def told_at(self, node: str) -> float:
+        """Return when a node's agent reported last; 0 where it never did."""
+        return self._reports[node][0] if node in self._reports else 0.0
+
+    def on(self, now: float, device: str) -> Sequence[ProcessSample]:
         """Return the processes on a device, by its UUID."""
-        return [
-            process
-            for node, (at, _) in self._reports.items()
-            if now - at < RECENT_S
-            for process in self._processes[node].get(device, ())
-        ]
+        found: Sequence[ProcessSample] = ()
+        for node, (at, _) in self._reports.items():
+            if now - at < RECENT_S and (here := self._processes[node].get(device)):
+                found = [*found, *here] if found else here
+        return found
 
     def processes(self, now: float, workload: WorkloadId) -> list[ProcessSample]:
         """Return a workload's processes on devices, those with most memory first."""

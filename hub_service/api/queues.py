@@ -5,11 +5,12 @@ Made by `world`, read by `views`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from operator import is_not
 
+from runai.hub_service.api.holders import Holders
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadState
 
 __all__ = ["RECENT", "WAITING", "LastQueues", "ProjectSums", "Queues", "place", "sums_of"]
@@ -28,8 +29,8 @@ class Queues:
 
     present: Sequence[WorkloadRecord]
     """All but those that wait, and those that finished long ago; oldest first."""
-    holding: Sequence[WorkloadRecord]
-    """Those that hold devices; oldest first."""
+    holding: Holders
+    """The same object until one of them changes."""
     of_project: Mapping[str, Sequence[WorkloadRecord]]
     of_user: Mapping[str, Sequence[WorkloadRecord]]
 
@@ -56,7 +57,7 @@ class LastQueues:
         self._holding: set[int] = set()
         self._projects: defaultdict[str, set[int]] = defaultdict(set)
         self._users: defaultdict[str, set[int]] = defaultdict(set)
-        self._queues = Queues((), (), {}, {})
+        self._queues = Queues((), Holders(), {}, {})
 
     def of(self, records: Sequence[WorkloadRecord]) -> Queues:
         """Put them in order."""
@@ -72,6 +73,7 @@ class LastQueues:
         changed += range(len(before), len(records))
         projects: set[str] = set()
         users: set[str] = set()
+        holding: Holders | None = last.holding
         for n in changed:
             if n < len(before) and before[n].state in WAITING:
                 spec = before[n].spec
@@ -91,12 +93,13 @@ class LastQueues:
                 self._others.add(n)
             if record.holds_devices:
                 self._holding.add(n)
-            else:
-                self._holding.discard(n)
-        holding = [records[n] for n in sorted(self._holding)]
+                holding = None
+            elif n in self._holding:
+                self._holding.remove(n)
+                holding = None
         self._queues = Queues(
             self._present(),
-            holding,
+            holding or Holders(tuple([records[n] for n in sorted(self._holding)])),
             self._in_order(last.of_project, self._projects, projects),
             self._in_order(last.of_user, self._users, users),
         )
@@ -142,37 +145,30 @@ class ProjectSums:
     allocated: int = 0
     building: int = 0
     waiting: int = 0
-    measured: list[float] = field(default_factory=list)
-    """GPUs kept busy, of each that was measured."""
+    utilized: float | None = None
+    """GPUs kept busy; None: nothing was measured."""
 
 
 def sums_of(
-    queues: Queues,
-    projects: Mapping[str, ProjectSpec],
-    busy: Callable[[WorkloadRecord], float | None],
+    queues: Queues, projects: Mapping[str, ProjectSpec], busy: Mapping[str, float]
 ) -> Mapping[str, ProjectSums]:
-    """Add up each project."""
+    """Add up each project; `busy` are the GPUs that each one's own workloads keep so."""
     found = {name: ProjectSums() for name in projects}
 
-    def add(project: str, own: ProjectSums) -> None:
+    def above(project: str) -> Iterator[ProjectSums]:
         name: str | None = project
         while name is not None and name in found:
-            _add(found[name], own)
+            yield found[name]
             name = projects[name].parent
 
     for project, queue in queues.of_project.items():
-        add(project, ProjectSums(waiting=len(queue)))
-    for record in queues.holding:
-        allocated = record.allocated
-        own = ProjectSums(allocated, 0 if record.spec.preemptible else allocated)
-        if (now := busy(record)) is not None:
-            own.measured.append(now)
-        add(record.spec.project, own)
+        for sums in above(project):
+            sums.waiting += len(queue)
+    for project, (allocated, building) in queues.holding.allocated.items():
+        for sums in above(project):
+            sums.allocated += allocated
+            sums.building += building
+    for project, now in busy.items():
+        for sums in above(project):
+            sums.utilized = (sums.utilized or 0.0) + now
     return found
-
-
-def _add(sums: ProjectSums, more: ProjectSums) -> None:
-    sums.allocated += more.allocated
-    sums.building += more.building
-    sums.waiting += more.waiting
-    sums.measured += more.measured

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
-from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.device_views import device_view
+from runai.hub_service.api.drawn_views import was_begun
 from runai.hub_service.api.elastic_views import elastic_view
 from runai.hub_service.api.idle_views import idle_rules, idle_view
 from runai.hub_service.api.limit_views import limit_view, process_views
@@ -40,12 +40,13 @@ from runai.hub_service.api.schemas import (
     WorkloadView,
 )
 from runai.hub_service.api.start_views import start_view
-from runai.hub_service.api.world import World
+from runai.hub_service.api.world import Seat, World
 from runai.hub_service.clusters.records import (
     HistoryEvent,
     ProjectSpec,
     WorkerRecord,
     WorkloadRecord,
+    WorkloadSpec,
 )
 from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory, gpu_text
 from runai.hub_service.submission import build_quota
@@ -94,24 +95,36 @@ class Viewer:
 
     def workload(self, record: WorkloadRecord) -> WorkloadView:
         """Show a workload as in a list."""
-        world, spec = self.world, record.spec
-        project = world.spec(spec.project)
-        rights = (
-            may(self.actor, Action.CHANGE_WORKLOAD, project, spec),
-            may(self.actor, Action.READ_WORKLOAD, project, spec),
-        )
+        world, rights = self.world, self._rights(record.spec)
         key = record.id, *rights
         known = world.shown.get(key)
         if known is None or known[0] is not record:
             view = world.drawn.view(
                 record,
-                world.starts.get(record.id),
-                (world.simulated, world.largest_device_mib),
                 rights,
+                world.said_of(record),
+                world.at if was_begun(record) else None,
                 lambda: WorkloadView(**self._workload(record)),
             )
             known = world.shown[key] = (record, view)
         return known[1]
+
+    def _rights(self, spec: WorkloadSpec) -> tuple[bool, bool]:
+        """Tell whether the actor may change a workload, and read it."""
+        key = spec.project, spec.user
+        known = self._known_rights.get(key)
+        if known is None:
+            project = self.world.spec(spec.project)
+            known = self._known_rights[key] = (
+                may(self.actor, Action.CHANGE_WORKLOAD, project, spec),
+                may(self.actor, Action.READ_WORKLOAD, project, spec),
+            )
+        return known
+
+    @cached_property
+    def _known_rights(self) -> dict[tuple[str, str], tuple[bool, bool]]:
+        """They are the same for all of one person's in one project."""
+        return {}
 
     def detail(self, record: WorkloadRecord, history: Sequence[HistoryEvent]) -> WorkloadDetail:
         """Show a workload with all that only those in charge of it may read."""
@@ -172,7 +185,7 @@ class Viewer:
             "progress": progress_view(world.progress.get(record.id)),
             "released": _maybe_time(record.released),
             "simulated": world.simulated,
-            "mine": may(self.actor, Action.CHANGE_WORKLOAD, world.spec(spec.project), spec),
+            "mine": self._rights(spec)[0],
             "version": version_of(record),
         }
 
@@ -181,10 +194,10 @@ class Viewer:
         return start_view(start) if start else None
 
     def _reason(self, record: WorkloadRecord) -> ReasonView | None:
-        why, spec = record.reason, record.spec
+        why = record.reason
         if why is None:
             return None
-        reads = may(self.actor, Action.READ_WORKLOAD, self.world.spec(spec.project), spec)
+        _, reads = self._rights(record.spec)
         # What the system says of a failure has the owner's programs and paths in it.
         text = why.text if reads else _TO_OTHERS.get(why.code, why.text)
         return ReasonView(
@@ -257,7 +270,7 @@ class Viewer:
             fair_share=share.fair_share / 1000 if share else 0,
             over_quota=share.over_quota / 1000 if share else 0,
             waiting=sums.waiting,
-            utilized=sum(sums.measured) if sums.measured else None,
+            utilized=sums.utilized,
             idle_session=idle_rules(spec.idle_session),
             idle_job=idle_rules(spec.idle_job),
             may_admin=actor.admin or is_project_admin(actor, spec),
@@ -266,29 +279,28 @@ class Viewer:
 
     def nodes(self) -> list[NodeView]:
         """Show every device; whoever holds it has a name only for those who may see them."""
+        holding = self.world.queues.holding
+        open_ = frozenset(name for name in holding.by_project if self.sees_all_of(name))
         return [
-            NodeView(name=name, devices=[self._device(name, device) for device in devices])
-            for name, devices in self.world.devices.items()
+            NodeView(name=name, devices=[self._device(name, seat, open_) for seat in seats])
+            for name, seats in self.world.seats.items()
         ]
 
-    def _device(self, node: str, device: Device) -> DeviceView:
-        world, actor = self.world, self.actor
-        held = world.held.get((node, device.index), ())
-        running = world.running(device.uuid)
-        holders = {record.id for record, _ in held}
-        has_others = any(process.workload not in holders for process in running)
-        # What differs between those who look: whom they see, and whose other processes are theirs.
-        seen = tuple([self.sees(record) for record, _ in held])
-        key = node, device.index, seen, (actor.admin, actor.name) if has_others else None
-        view = world.shown_devices.get(key)
-        if view is None:
-            measured = world.meter.device(device.uuid)
-            mps = world.present.sharing.mps(device.uuid)
-            view = device_view(
-                device, held, measured, running, actor=actor, sees=self.sees, mps=mps
-            )
-            world.shown_devices[key] = view
-        return view
+    def _device(self, node: str, seat: Seat, open_: frozenset[str]) -> DeviceView:
+        """Show a device; of the projects in `open_` the actor sees everybody."""
+        actor, on = self.actor, seat.on
+        # What differs between those who look: whom they see, and whose other processes they know.
+        seen: tuple[bool, ...] = ()
+        if actor.name in on.users or not on.projects.isdisjoint(open_):
+            seen = tuple([self.sees(record) for record, _ in on.shares])
+        knows = ""
+        if seat.others:
+            knows = "*" if actor.admin else actor.name if actor.name in seat.others else ""
+        return self.world.drawn.device(
+            (node, seat.device.index, seen, knows),
+            seat,
+            lambda: device_view(seat, actor=actor, sees=self.sees),
+        )
 
     def overview(self) -> Overview:
         """Show everything, without what finished long ago and without the ends of long queues."""

@@ -6,14 +6,15 @@ Gathered by `platform`, shown by `views` and `metrics`, each as their caller may
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.api.drawn_views import DrawnViews
+from runai.hub_service.api.drawn_views import DrawnViews, was_begun
+from runai.hub_service.api.holders import NOBODY, OnDevice
 from runai.hub_service.api.present import Present
-from runai.hub_service.api.queues import ProjectSums, Queues, sums_of
+from runai.hub_service.api.queues import WAITING, ProjectSums, Queues, sums_of
 from runai.hub_service.api.reports import ProcessSample
-from runai.hub_service.api.schemas import DeviceView, WorkloadView
+from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.records import (
     ProjectRecord,
@@ -28,10 +29,20 @@ from runai.hub_service.scheduler.explanation import ExpectedStart
 from runai.hub_service.scheduler.model import ProjectShare
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = ["Meter", "World"]
+__all__ = ["Meter", "Seat", "World"]
 
-DeviceKey = tuple[str, int, tuple[bool, ...], tuple[bool, str] | None]
-"""Node, number, which of its holders the reader sees, and who reads where others are on it."""
+
+class Seat(NamedTuple):
+    """A device, and all that is shown of it."""
+
+    device: Device
+    on: OnDevice
+    running: Sequence[ProcessSample]
+    measured: tuple[float | None, int | None] | None
+    """Its busy share and the MiB in use; None: nothing was measured."""
+    mps: str | None
+    others: frozenset[str]
+    """The accounts of processes of nobody who holds it."""
 
 
 class Meter(Protocol):
@@ -93,6 +104,21 @@ class World:
         record = self.projects.get(project)
         return record.spec if record else None
 
+    def said_of(self, record: WorkloadRecord) -> object:
+        """Return all that is shown of a workload beside its record and what is measured of it."""
+        site = self.simulated, self.largest_device_mib
+        start = self.starts.get(record.id) if record.state in WAITING else None
+        if not was_begun(record):
+            return start, site
+        return (
+            start,
+            site,
+            self.idle(record.id),
+            self.progress.get(record.id),
+            self.present.notice(self.at, record.id),
+            [self.present.told_at(worker.node) for worker in record.workers],
+        )
+
     @cached_property
     def largest_device_mib(self) -> int:
         """Return the memory of the largest device."""
@@ -128,42 +154,37 @@ class World:
     def sums(self) -> Mapping[str, ProjectSums]:
         """Return what each project's workloads come to, those of its children included."""
         specs = {name: record.spec for name, record in self.projects.items()}
-        return sums_of(self.queues, specs, self._busy)
+        holding = self.queues.holding
+        return sums_of(self.queues, specs, self.drawn.busy(self.at, holding, self._busy))
 
-    def _busy(self, record: WorkloadRecord) -> float | None:
-        measured = self.meter.current(record.id)
-        return measured[0] if measured else None
+    def _busy(self) -> dict[str, float]:
+        """Return how many GPUs each project's own workloads keep busy, of those measured."""
+        busy = {}
+        for project, records in self.queues.holding.by_project.items():
+            measured = [found for r in records if (found := self.meter.current(r.id)) is not None]
+            if measured:
+                busy[project] = sum(gpus for gpus, _ in measured)
+        return busy
 
     @cached_property
-    def held(self) -> Mapping[tuple[str, int], Sequence[tuple[WorkloadRecord, MilliGpu]]]:
-        """Return who holds how much of each device that somebody holds, by node and number."""
-        found: dict[tuple[str, int], list[tuple[WorkloadRecord, MilliGpu]]] = {}
-        for record in self.queues.holding:
-            for worker in record.workers:
-                for share in worker.devices:
-                    holders = found.setdefault((worker.node or "", share.device), [])
-                    holders.append((record, share.gpus))
-        return found
+    def seats(self) -> Mapping[str, Sequence["Seat"]]:
+        """Return each node's devices with who holds them and what runs there."""
+        held = self.queues.holding.by_device
+        return {
+            node: [self._seat(device, held.get((node, device.index), NOBODY)) for device in devices]
+            for node, devices in self.devices.items()
+        }
+
+    def _seat(self, device: Device, on: OnDevice) -> "Seat":
+        uuid = device.uuid
+        running = self.present.on(self.at, uuid)
+        others = frozenset([p.account for p in running if p.workload not in on.workloads])
+        mps = self.present.sharing.mps(uuid)
+        return Seat(device, on, running, self.meter.device(uuid), mps, others)
 
     @cached_property
     def shown(self) -> dict[tuple[WorkloadId, bool, bool], tuple[WorkloadRecord, WorkloadView]]:
         """What was drawn of this instant, by what its reader may do: the same for all of them."""
-        return {}
-
-    @cached_property
-    def shown_devices(self) -> dict[DeviceKey, DeviceView]:
-        """Devices drawn of this instant, by all that differs between readers."""
-        return {}
-
-    def running(self, uuid: str) -> Sequence[ProcessSample]:
-        """Return the processes on a device."""
-        found = self._running.get(uuid)
-        if found is None:
-            found = self._running[uuid] = self.present.on(self.at, uuid)
-        return found
-
-    @cached_property
-    def _running(self) -> dict[str, Sequence[ProcessSample]]:
         return {}
 
     def device(self, node: str, index: int) -> Device | None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
+from runai.hub_service.api import views
 from runai.hub_service.api.drawn_views import FEW, DrawnViews
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.queues import LastQueues, Queues
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.schemas import SubmitRequest, WorkloadView
 from runai.hub_service.api.views import Viewer
+from runai.hub_service.clusters.records import (
+    ProjectSpec,
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
 
 ANA, MIA, OUT = Actor("ana"), Actor("mia"), Actor("out")
+ME, OTHERS = (True, True), (False, False)
 
 
 async def test_queues_are_put_in_order_once_for_the_same_list(simulated):
@@ -52,7 +65,7 @@ async def test_what_was_drawn_of_workloads_that_are_no_more_is_forgotten(simulat
         after = [replace(r, spec=replace(r.spec, name=f"{r.spec.name}-{number}")) for r in queued]
         drawn.retain(after)
         for record in after:
-            drawn.view(record, None, None, (True, True), lambda: view)
+            drawn.view(record, (True, True), None, None, lambda: view)
 
     assert len(drawn) <= 3 * FEW
 
@@ -73,3 +86,90 @@ async def test_for_one_workload_no_other_job_s_reports_are_looked_at(simulated, 
     await ana.projects()
 
     assert asked == [(reply.workloads[0].id,)]
+
+
+def drawing() -> tuple[DrawnViews, list[int], Callable[[], WorkloadView]]:
+    times: list[int] = []
+
+    def draw() -> WorkloadView:
+        times.append(1)
+        return WorkloadView.model_construct()
+
+    return DrawnViews(), times, draw
+
+
+WAITS = WorkloadRecord(
+    WorkloadSpec("vision", "exp", "ana", "job", ("train",)),
+    WorkloadState.QUEUED,
+    0.0,
+    (WorkerRecord("vision/exp-0", 0, "pending"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "drawn"),
+    [
+        pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", None), 1, id="all as it was"),
+        pytest.param((WAITS, ME, "x", 9.0), (WAITS, ME, "x", 9.3), 1, id="measured just now"),
+        pytest.param((WAITS, ME, "x", 9.0), (WAITS, ME, "x", 9.5), 2, id="measured before"),
+        pytest.param((WAITS, ME, "x", 9.0), (WAITS, ME, "x", 8.9), 2, id="the clock was set back"),
+        pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", 9.0), 2, id="begun"),
+        pytest.param((WAITS, ME, "x", 9.0), (WAITS, ME, "y", 9.0), 2, id="something else is said"),
+        pytest.param((WAITS, ME, "x", None), (WAITS, OTHERS, "x", None), 2, id="others look"),
+        pytest.param(
+            (WAITS, ME, "x", None),
+            (replace(WAITS, position=1), ME, "x", None),
+            2,
+            id="another record",
+        ),
+    ],
+)
+def test_what_is_the_same_is_drawn_once(first, second, drawn):
+    views, times, draw = drawing()
+
+    for record, rights, said, at in (first, second):
+        views.view(record, rights, said, at, draw)
+
+    assert len(times) == drawn
+
+
+async def test_who_looks_at_devices_after_a_change_elsewhere_draws_none_of_them(
+    simulated, monkeypatch
+):
+    ana = await simulated.client("ana")
+    await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=4))
+    drawn: list[object] = []
+    draw = views.device_view
+    monkeypatch.setattr(views, "device_view", lambda *a, **k: drawn.append(1) or draw(*a, **k))
+    await ana.nodes()
+    before = len(drawn)
+
+    await ana.submit(SubmitRequest(name="more", gpus=4, command=["train"]))
+    await ana.nodes()
+
+    assert before > 0
+    assert len(drawn) == before
+
+
+async def test_a_stream_that_had_to_wait_for_its_turn_draws_the_world_of_then(simulated):
+    feeds, platform = simulated.platform.feeds, simulated.platform
+    stream = feeds.follow(lambda: ANA)
+    await anext(stream)
+    asked: list[int] = []
+    gathered = feeds._world
+
+    async def counted():
+        asked.append(platform.turns._one_at_a_time.locked())
+        return await gathered()
+
+    feeds._world = counted
+    async with platform.turns.turn():
+        await platform.cluster.put_project(ProjectSpec("chemistry"))
+        await asyncio.sleep(0)
+        assert asked == []
+
+    async for event in stream:
+        if b"chemistry" in event:
+            break
+    assert all(asked)
+    await stream.aclose()

@@ -60,7 +60,7 @@ def test_each_is_where_it_belongs(given: list[WorkloadRecord]) -> None:
         assert all(of(record) == name for name, queue in queues.items() for record in queue)
         assert all(queues.values())
     assert [*found.present] == [record for record in given if record not in waiting]
-    assert [*found.holding] == [record for record in given if record.workers]
+    assert [*found.holding.records] == [record for record in given if record.workers]
     for queue in found.of_project.values():
         places = [r.position or 9 for r in queue]
         assert places == sorted(places)
