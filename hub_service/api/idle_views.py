@@ -5,6 +5,7 @@ Pure. Called by `views`.
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Literal
 
 from runai.hub_service.api.idle_schemas import IdlePut, IdleView
@@ -47,6 +48,7 @@ def _text(now: IdleNow) -> str:
     return f"{idle}, {what} in {minutes(now.in_s)}"
 
 
+@lru_cache(maxsize=256)
 def idle_rules(rules: IdleRules) -> IdlePut:
-    """Show what a project says about idle GPUs."""
+    """Show what a project says about idle GPUs: the same few in each overview."""
     return IdlePut(**asdict(rules))
