@@ -6,7 +6,7 @@ Made by `world`, read by `views`.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from operator import is_not
 
@@ -33,6 +33,14 @@ class Queues:
     """The same object until one of them changes."""
     of_project: Mapping[str, Sequence[WorkloadRecord]]
     of_user: Mapping[str, Sequence[WorkloadRecord]]
+    _records: Sequence[WorkloadRecord] = field(compare=False)
+    _owners: Mapping[str, Sequence[int]] = field(compare=False)
+    """Of each user the places in that list, and in longer ones that follow it."""
+
+    def owned(self, user: str) -> list[WorkloadRecord]:
+        """Return all of somebody's workloads; oldest first."""
+        many, records = len(self._records), self._records
+        return [records[n] for n in self._owners.get(user, ()) if n < many]
 
     @classmethod
     def of(cls, workloads: Sequence[WorkloadRecord]) -> "Queues":
@@ -57,20 +65,24 @@ class LastQueues:
         self._holding: set[int] = set()
         self._projects: defaultdict[str, set[int]] = defaultdict(set)
         self._users: defaultdict[str, set[int]] = defaultdict(set)
-        self._queues = Queues((), Holders(), {}, {})
+        self._owners: defaultdict[str, list[int]] = defaultdict(list)
+        self._queues = Queues((), Holders(), {}, {}, (), {})
 
     def of(self, records: Sequence[WorkloadRecord]) -> Queues:
         """Put them in order."""
         if records is not self._records:
-            if len(records) < len(self._records):
+            before = self._records
+            changed = list(compress(range(len(before)), map(is_not, before, records)))
+            if len(records) < len(before) or any(
+                before[n].spec.user != records[n].spec.user for n in changed
+            ):
                 self._begin()  # whoever came after what is gone is elsewhere now
-            self._follow(records)
+                changed = []
+            self._follow(records, [*changed, *range(len(self._records), len(records))])
         return self._queues
 
-    def _follow(self, records: Sequence[WorkloadRecord]) -> None:
+    def _follow(self, records: Sequence[WorkloadRecord], changed: list[int]) -> None:
         before, self._records, last = self._records, records, self._queues
-        changed = list(compress(range(len(before)), map(is_not, before, records)))
-        changed += range(len(before), len(records))
         projects: set[str] = set()
         users: set[str] = set()
         holding: Holders | None = last.holding
@@ -81,9 +93,10 @@ class LastQueues:
                 self._users[spec.user].discard(n)
                 projects.add(spec.project)
                 users.add(spec.user)
-            record = records[n]
+            record, spec = records[n], records[n].spec
+            if n >= len(before):
+                self._owners[spec.user].append(n)
             if record.state in WAITING:
-                spec = record.spec
                 self._others.discard(n)
                 self._projects[spec.project].add(n)
                 self._users[spec.user].add(n)
@@ -102,6 +115,8 @@ class LastQueues:
             holding or Holders(tuple([records[n] for n in sorted(self._holding)])),
             self._in_order(last.of_project, self._projects, projects),
             self._in_order(last.of_user, self._users, users),
+            records,
+            self._owners,
         )
 
     def _in_order(

@@ -55,9 +55,8 @@ async def list_workloads(
 ) -> list[WorkloadView] | StreamingResponse:
     """List the workloads that the caller may see, oldest first."""
     viewer = await on.viewer(caller)
-    records = viewer.world.workloads
-    if user is not None:  # first, since it leaves least of thousands
-        records = [record for record in records if record.spec.user == user]
+    world = viewer.world
+    records = world.workloads if user is None else world.queues.owned(user)
     if project is not None:
         records = [record for record in records if record.spec.project == project]
     if state is not None:

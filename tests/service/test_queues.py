@@ -44,7 +44,11 @@ def test_queues_follow_whatever_comes_changes_and_goes(
         if data.draw(st.booleans()) and now:
             del now[data.draw(st.integers(0, len(now) - 1))]
 
-        assert queues.of(now) == Queues.of(now)
+        found = queues.of(now)
+
+        assert found == Queues.of(now)
+        for user in ("ana", "mia", "nobody"):
+            assert list(map(id, found.owned(user))) == [id(r) for r in now if r.spec.user == user]
 
 
 @given(st.lists(records, max_size=8))
