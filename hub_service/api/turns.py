@@ -1,33 +1,54 @@
 """Drawing in turns, so that many who look on leave time for those who ask for something.
 
-Who draws for a stream takes a turn; after each, nobody draws for four times as long as that took.
-Knows nothing of what is drawn. Kept by `platform`.
+Who draws for a stream takes a turn; after each, nobody draws until the service has had nothing to
+do for four times as long as that took. Knows nothing of what is drawn. Kept by `platform`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-__all__ = ["Turns"]
+__all__ = ["LONGEST", "RESTS", "Turns"]
 
 RESTS = 4.0
-"""Drawing has a fifth of the service's time at most; sending what was drawn takes half as much."""
+"""Drawing has a fifth at most of the time that nobody else needs; sending what was drawn takes
+half as much."""
+LONGEST = 20.0
+"""But a twentieth of all time, however much there is to do."""
+
+Times = Callable[[], tuple[float, float]]
 
 
 class Turns:
     """One draws at a time, and rests after it."""
 
-    def __init__(self) -> None:
-        """Nobody draws yet."""
+    def __init__(
+        self,
+        times: Times = lambda: (time.monotonic(), time.process_time()),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Nobody draws yet; `times` are the world's and what of it this process has worked."""
         self._one_at_a_time = asyncio.Lock()
+        self._times = times
+        self._sleep = sleep
 
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:
         """Draw within this block; it does not wait for anything but its own work."""
-        clock = asyncio.get_running_loop().time
         async with self._one_at_a_time:
-            began = clock()
+            began, _ = self._times()
             try:
                 yield
             finally:
-                await asyncio.sleep(RESTS * (clock() - began))
+                await self._rest(self._times()[0] - began)
+
+    async def _rest(self, took: float) -> None:
+        """Return when there was little to do for some time, or at last."""
+        ended, worked = self._times()
+        idle = passed = 0.0
+        while (lacks := RESTS * took - idle) > 0 and passed < LONGEST * took:
+            await self._sleep(min(max(lacks, took), LONGEST * took - passed))
+            now, works = self._times()
+            passed = now - ended
+            idle = passed - (works - worked)
