@@ -5,13 +5,13 @@ says how busy devices were over its interval; it counts for whoever held them th
 comes late or twice. Time that nobody witnessed is a gap. No I/O and no clock: `Ledger` drives it.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from runai.hub_service.api.reports import AgentReport
-from runai.hub_service.ledger.totals import Field, Scope, Series
+from runai.hub_service.ledger.totals import Scope, Series
 
 __all__ = ["IDLE_BELOW", "Held", "Integration", "Span"]
 
@@ -59,6 +59,26 @@ class _Segment:
     """Milli-GPU by series id."""
     series: tuple[Series, ...]
     witnessed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a report's time in which allocation did not change, and what is counted for it.
+
+    A hundred samples count for the whole, and tens for a project: they are added up here first, so
+    that each series is told once.
+    """
+
+    segment: _Segment
+    length_s: float
+    seconds: Sequence[tuple[int, float]]
+    """It, cut at whole seconds; those that are written already count for the one after them."""
+    rates: dict[Series, list[float]] = field(default_factory=lambda: defaultdict(_nothing))
+    """Milli-GPU that were measured, devices that were busy and GPUs that were idle."""
+
+
+def _nothing() -> list[float]:
+    return [0.0, 0.0, 0.0]
 
 
 class Integration:
@@ -162,7 +182,8 @@ class Integration:
 
     def reclaim(self, at: float, series: Series, gpu_seconds: float) -> None:
         """Count GPU-seconds that were not left idle until `at`."""
-        self._add(series, int(at), Field.IDLE, gpu_seconds)
+        series.add([(max(int(at), self.closed_until), 1.0)], idle=gpu_seconds)
+        self._changed.add(series)
 
     def measure(self, report: AgentReport) -> None:
         """Count one report; one that was counted already changes nothing."""
@@ -173,61 +194,39 @@ class Integration:
             return
         self.measured_until[report.node] = end
         pieces = [
-            (segment, from_, to)
+            _Piece(segment, to - from_, self._seconds(from_, to))
             for segment, from_, to in self._between(start, end)
             if segment.witnessed
         ]
         for sample in report.samples:
             if sample.utilization is not None:
-                self._count(
-                    pieces, (sample.workload, sample.device), sample.utilization, end - start
-                )
+                _count(pieces, (sample.workload, sample.device), sample.utilization, end - start)
         for device in report.devices:
             if device.utilization is not None:
                 self._count_device(pieces, device.device, device.utilization)
+        for piece in pieces:
+            milli = piece.segment.milli
+            for series, (measured, used, idle) in piece.rates.items():
+                of_it = measured / milli[series.id] if measured else 0.0
+                series.add(piece.seconds, measured=of_it, used=used, idle=idle)
+            self._changed.update(piece.rates)
 
-    def _count(
-        self,
-        pieces: Sequence[tuple[_Segment, float, float]],
-        whose: tuple[str, str],
-        utilization: float,
-        interval: float,
-    ) -> None:
-        held = [(segment, a, b) for segment, a, b in pieces if whose in segment.held]
-        held_s = sum(b - a for _, a, b in held)
-        if held_s <= 0:
-            return
-        # It can only have used the device while it held it, for part of the interval perhaps.
-        busy = utilization * interval / held_s
-        for segment, a, b in held:
-            milli = segment.held[whose]
-            for second, share in _seconds(a, b):
-                for series in segment.scopes[whose]:
-                    of_it = milli / segment.milli[series.id]
-                    self._add(series, second, Field.MEASURED, share * of_it)
-                    self._add(series, second, Field.USED, share * busy)
-                    if utilization < IDLE_BELOW:
-                        self._add(series, second, Field.IDLE, share * milli / 1000)
-
-    def _count_device(
-        self, pieces: Sequence[tuple[_Segment, float, float]], device: str, utilization: float
-    ) -> None:
-        for segment, a, b in pieces:
-            holder = segment.devices.get(device)
+    def _count_device(self, pieces: Sequence[_Piece], device: str, utilization: float) -> None:
+        for piece in pieces:
+            holder = piece.segment.devices.get(device)
             if holder is None and utilization <= 0:
                 continue
-            series = holder or self._series(Scope("device", device=device))
-            for second, share in _seconds(a, b):
-                self._add(series, second, Field.USED, share * utilization)
-                if holder is not None:
-                    self._add(series, second, Field.MEASURED, share)
-                    if utilization < IDLE_BELOW:
-                        gpus = segment.milli[series.id] / 1000
-                        self._add(series, second, Field.IDLE, share * gpus)
+            rates = piece.rates[holder or self._series(Scope("device", device=device))]
+            rates[1] += utilization
+            if holder is not None:
+                milli = piece.segment.milli[holder.id]
+                rates[0] += milli
+                if utilization < IDLE_BELOW:
+                    rates[2] += milli / 1000
 
-    def _add(self, series: Series, second: int, field: Field, amount: float) -> None:
-        series.add(max(second, self.closed_until), field, amount)
-        self._changed.add(series)
+    def _seconds(self, start: float, end: float) -> Sequence[tuple[int, float]]:
+        closed = self.closed_until
+        return [(max(second, closed), part) for second, part in _seconds(start, end)]
 
     def _between(self, start: float, end: float) -> Iterator[tuple[_Segment, float, float]]:
         until = self.at or 0.0
@@ -267,6 +266,25 @@ class Integration:
         return _Segment(
             start, _by_workload_and_device(held), scopes, devices, milli, tuple(series.values())
         )
+
+
+def _count(
+    pieces: Sequence[_Piece], whose: tuple[str, str], utilization: float, interval: float
+) -> None:
+    held = [piece for piece in pieces if whose in piece.segment.held]
+    held_s = sum(piece.length_s for piece in held)
+    if held_s <= 0:
+        return
+    # It can only have used the device while it held it, for part of the interval perhaps.
+    busy = utilization * interval / held_s
+    for piece in held:
+        milli = piece.segment.held[whose]
+        idle = milli / 1000 if utilization < IDLE_BELOW else 0.0
+        for series in piece.segment.scopes[whose]:
+            rates = piece.rates[series]
+            rates[0] += milli
+            rates[1] += busy
+            rates[2] += idle
 
 
 def _by_workload_and_device(held: Sequence[Held]) -> dict[tuple[str, str], int]:

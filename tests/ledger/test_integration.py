@@ -1,0 +1,115 @@
+"""A report is added up before its series are told: as if each sample had come for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.api.reports import AgentReport
+from runai.hub_service.ledger import Held
+from runai.hub_service.ledger.integration import Integration
+from runai.hub_service.ledger.totals import Scope, Series
+
+START = 1_700_000_000.0
+
+HOLDS = [
+    Held("vision", "ana", "vision/a", "GPU-0", 500, "n1"),
+    Held("vision", "ana", "vision/b", "GPU-0", 250, "n1"),
+    Held("vision", "bo", "vision/c", "GPU-1", 1000, "n1"),
+    Held("nlp", "bo", "nlp/d", "GPU-2", 1000, "n1"),
+    Held("nlp", "bo", "nlp/d", "GPU-3", 250, "n1"),
+    Held("nlp", "ana", "nlp/e", "GPU-3", 750, ""),
+]
+DEVICES = [*{held.device: None for held in HOLDS}, "GPU-4"]
+
+holdings = st.lists(st.sampled_from(HOLDS), max_size=8)
+busy = st.none() | st.sampled_from([0.0, 0.005, 0.1, 0.5, 1.0])
+
+
+Figures = tuple[float, ...]
+"""Measured, used and idle."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """Who held what from when on, and a report about some of that time."""
+
+    holdings: Sequence[tuple[float, Sequence[Held]]]
+    now: float
+    interval: float
+    samples: Sequence[tuple[Held, float | None]]
+    devices: Sequence[tuple[str, float | None]]
+    closed_after: int
+
+    def report(
+        self,
+        samples: Sequence[tuple[Held, float | None]] = (),
+        devices: Sequence[tuple[str, float | None]] = (),
+    ) -> AgentReport:
+        return AgentReport.model_validate(
+            {
+                "node": "n1",
+                "at": START + self.now,
+                "interval": self.interval,
+                "samples": [
+                    {"workload": h.workload, "device": h.device, "utilization": u, "memory_mib": 1}
+                    for h, u in samples
+                ],
+                "devices": [
+                    {"device": device, "utilization": u, "memory_mib": 1} for device, u in devices
+                ],
+            }
+        )
+
+
+stories = st.builds(
+    Story,
+    holdings=st.lists(st.tuples(st.floats(0, 4), holdings), min_size=1, max_size=4).map(
+        lambda some: sorted(some, key=lambda one: one[0])
+    ),
+    now=st.floats(4, 6),
+    interval=st.floats(0.1, 5),
+    samples=st.lists(st.tuples(st.sampled_from(HOLDS), busy), max_size=8),
+    devices=st.lists(st.tuples(st.sampled_from(DEVICES), busy), max_size=6),
+    closed_after=st.integers(0, 3),
+)
+
+
+@given(story=stories)
+def test_a_report_counts_as_its_samples_one_by_one_for_each_series_and_second(story):
+    together = counted(story, story.report(story.samples, story.devices))
+    one_by_one = [story.report(samples=[sample]) for sample in story.samples]
+    one_by_one += [story.report(devices=[device]) for device in story.devices]
+    added: dict[tuple[Scope, int], Figures] = {}
+    for report in [story.report(), *one_by_one]:
+        for where, figures in counted(story, report).items():
+            before = added.get(where, (0.0, 0.0, 0.0))
+            added[where] = tuple(map(sum, zip(before, figures, strict=True)))
+
+    assert together.keys() == added.keys()
+    # Said in short: what is different is looked at for each example that fails.
+    apart = [at for at in added if together[at] != pytest.approx(added[at], abs=1e-9)]
+    assert apart == []
+
+
+def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figures]:
+    """Return what a report adds to each series until each second."""
+    series: dict[Scope, Series] = {}
+    integration = Integration(
+        lambda scope: series.setdefault(scope, Series(len(series) + 1, scope, START))
+    )
+    integration.closed_until = int(START) + story.closed_after
+    for at, held in story.holdings:
+        integration.hold(START + at, held)
+    integration.advance(START + story.now)
+    integration.measure(report)
+    seconds = range(int(START), int(START + story.now) + 2)
+    return {
+        (scope, second): (totals.measured_s, totals.used_s, totals.idle_s)
+        for scope, one in series.items()
+        for second, totals in zip(seconds, one.at(seconds, START + story.now), strict=True)
+    }
