@@ -22,6 +22,7 @@ from runai.hub_service.api.present import Present
 from runai.hub_service.api.queues import LastQueues
 from runai.hub_service.api.shares import Together
 from runai.hub_service.api.start_views import Forecasts
+from runai.hub_service.api.told_allocations import ToldAllocations
 from runai.hub_service.api.turns import Turns
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
@@ -61,6 +62,7 @@ class Platform:
     """Who runs programs beside workloads; None: their users do, on this machine."""
     clock: Callable[[], float] = time.time
     present: Present = field(default_factory=Present)
+    told: ToldAllocations = field(default_factory=ToldAllocations)
     recent: Recent = field(default_factory=Recent)
     """What people were told lately."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)

@@ -12,9 +12,8 @@ from fastapi import APIRouter, Query
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.permissions import Action, Actor, authorise, may
 from runai.hub_service.api.platform import Caller, On, Platform
-from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport, PodDevices
+from runai.hub_service.api.reports import AgentReply, AgentReport, PodDevices
 from runai.hub_service.api.schemas import (
-    DeviceShareView,
     PastWorkload,
     UsageKind,
     UsageOf,
@@ -23,7 +22,7 @@ from runai.hub_service.api.schemas import (
 )
 from runai.hub_service.api.wire import Time
 from runai.hub_service.clusters.base import Seen
-from runai.hub_service.clusters.records import Allocation, WorkloadId, WorkloadSpec
+from runai.hub_service.clusters.records import WorkloadId, WorkloadSpec
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
 from runai.hub_service.ledger import Usage, UsageFilter
 
@@ -152,11 +151,8 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     for notice in on.present.learn(on.clock(), report, {a.workload for a in allocations}):
         with suppress(NotFound):  # deleted since
             await on.cluster.note(notice.workload, notice.text)
-    uuids = {device.index: device.uuid for device in devices[node]}
     releasing = on.idle.all_releasing((await on.cluster.holders()).values())
-    return AgentReply(
-        allocations=[_allocation(a, uuids, release=a.workload in releasing) for a in allocations]
-    )
+    return on.told.reply(node, devices[node], allocations, releasing)
 
 
 async def usage_between(on: Platform, asked: UsageFilter, start: float, end: float) -> UsageSeries:
@@ -248,33 +244,6 @@ async def _series(on: Platform, found: Usage) -> UsageSeries:
         idle_gpu_hours=found.idle_gpu_hours,
         measured=found.measured,
         simulated=world.simulated,
-    )
-
-
-def _allocation(held: Allocation, uuids: dict[int, str], *, release: bool) -> AgentAllocation:
-    return AgentAllocation(
-        workload=held.workload,
-        worker=held.worker,
-        project=held.project,
-        user=held.user,
-        # A pod that others put onto a node, past all that is free, is beyond its devices until its
-        # kubelet turns it away: no agent can measure what is not there.
-        shares=[
-            DeviceShareView(device=s.device, uuid=uuids[s.device], gpus=s.gpus / 1000)
-            for s in held.shares
-            if s.device in uuids
-        ],
-        pid=held.process.pid if held.process else None,
-        created=held.process.created if held.process else None,
-        limits_mib={
-            uuids[share.device]: limit
-            for share, limit in zip(held.shares, held.limits_mib, strict=False)
-            if limit is not None and share.device in uuids
-        },
-        is_server=held.is_server,
-        release=release,
-        cgroup=held.cgroup,
-        checkpoint_dir=held.checkpoint_dir,
     )
 
 

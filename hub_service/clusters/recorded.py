@@ -13,9 +13,10 @@ from functools import partial
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
+from runai.hub_service.clusters.allocations import Allocations
 from runai.hub_service.clusters.base import Refused, Seen
 from runai.hub_service.clusters.elastic_state import ElasticRules
-from runai.hub_service.clusters.environment import allocation, worker_environment
+from runai.hub_service.clusters.environment import worker_environment
 from runai.hub_service.clusters.faults import told, with_faults
 from runai.hub_service.clusters.keeping import Keeping
 from runai.hub_service.clusters.plans import PlanSteps
@@ -68,6 +69,7 @@ class RecordedCluster:
         self._clock = clock
         self._rows = Shelf(store.rows(), self._keeping)
         self._projects: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
+        self._allocations = Allocations()
         self._changed = asyncio.Event()
         self._changed.set()
         self._next_change = asyncio.Event()
@@ -253,12 +255,7 @@ class RecordedCluster:
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""
-        return [
-            allocation(row.record, w, self._nodes[node])
-            for row in self._rows.holding()
-            for w in row.active
-            if w.node == node
-        ]
+        return self._allocations.of(node, self._nodes.get(node, ()), self._rows.holding())
 
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning into a workload's history."""

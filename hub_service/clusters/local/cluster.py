@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
 
@@ -215,10 +216,9 @@ class LocalCluster(RecordedCluster):
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop, their processes' starts as the clock is now."""
         booted = psutil.boot_time()
-        return [
-            replace(one, process=told_now(one.process, booted)) if one.process is not None else one
-            for one in await super().allocations(node)
-        ]
+        devices, told = self._nodes.get(node, ()), partial(told_now, booted=booted)
+        rows = self._rows.holding()
+        return self._allocations.of(node, devices, rows, booted=booted, told=told)
 
     async def logs(
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
