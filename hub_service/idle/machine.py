@@ -81,17 +81,20 @@ def look(
     if now.at <= known.at:
         return known, None
     seconds = min(now.interval, now.at - known.at, GAP_S)
-    known = replace(known, at=now.at)
     if now.busy is None:
-        return known, None
+        return replace(known, at=now.at), None
     if now.busy >= IDLE_BELOW:
         return Idleness(now.at, used=True), None
     used = known.used or now.on_device
-    known = replace(
-        known,
-        idle_s=known.idle_s + seconds,
-        used=used,
-        unused_s=0.0 if used else known.unused_s + seconds,
+    # Of hundreds each second: `replace` takes three times as long.
+    known = Idleness(
+        now.at,
+        known.idle_s + seconds,
+        0.0 if used else known.unused_s + seconds,
+        used,
+        known.level,
+        known.keeps,
+        known.extended,
     )
     return _then(known, now, _due(rules, known, releases=releases))
 

@@ -5,11 +5,11 @@ A release ends the programs that are on the devices first (the agent does), then
 to others. Owned by the composition root; the API shows it reports and asks what is so now.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from runai.hub_service.api.reports import AgentReport, UsageSample
+from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.errors import Conflict, NotFound
@@ -48,6 +48,9 @@ class _Watched:
     known: Idleness
     rules: IdleRules
     releases: bool
+    record: WorkloadRecord | None = None
+    """What the rest follows from, with its project."""
+    project: ProjectSpec | None = None
     releasing: str = ""
     """Why its GPUs are about to be released; "" while they are not."""
 
@@ -137,45 +140,53 @@ class IdleWatch:
         projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
         self._count_reclaimed(report.at, holders.values())
         here = {a.workload for a in await self._cluster.allocations(report.node)}
-        holding = [holders[w] for w in sorted(here) if w in holders and holders[w].holds_devices]
+        holding = {
+            w: record
+            for w in sorted(here)
+            if (record := holders.get(w)) is not None and record.holds_devices
+        }
         self._watched = {
             workload: one
             for workload, one in self._watched.items()
             if workload in holders and holders[workload].holds_devices
         }
         self._watched |= {
-            r.id: self._watched_of(r, projects.get(r.spec.project), report.at) for r in holding
+            w: self._watched_of(w, record, projects.get(record.spec.project), report.at)
+            for w, record in holding.items()
         }
-        measured = _measured(report, holding)
-        for record in holding:
-            if record.id in measured:
-                # It may have ended meanwhile; the report is true all the same.
-                with suppress(Conflict, NotFound):
-                    await self._look(record, measured[record.id])
+        for workload, measured in _measured(report, holding).items():
+            one = self._watched.get(workload)
+            if one is None:
+                continue  # others were told meanwhile that it holds nothing any more
+            # It may have ended meanwhile; the report is true all the same.
+            with suppress(Conflict, NotFound):
+                await self._look(holding[workload], one, measured)
 
     def _watched_of(
-        self, record: WorkloadRecord, project: ProjectSpec | None, at: float
+        self, workload: WorkloadId, record: WorkloadRecord, project: ProjectSpec | None, at: float
     ) -> _Watched:
+        one = self._watched.get(workload)
+        if one is not None and one.record is record and one.project is project:
+            return one  # as of hundreds each second
         spec = project or ProjectSpec(record.spec.project)
         rules = spec.idle_session if record.spec.kind == "session" else spec.idle_job
         started = max((w.started for w in record.workers if w.started), default=None)
-        one = self._watched.get(record.id)
         if one is None or one.started != started:
             one = _Watched(started, Idleness(at), rules, self._can_release(record))
         one.rules, one.releases = rules, self._can_release(record)
+        one.record, one.project = record, project
         return one
 
     def _can_release(self, record: WorkloadRecord) -> bool:
         is_open = record.spec.kind == "session" and record.spec.command is None
         return self._releases and is_open and record.workers[0].state == "running"
 
-    async def _look(self, record: WorkloadRecord, measured: Measured) -> None:
-        one = self._watched[record.id]
+    async def _look(self, record: WorkloadRecord, one: _Watched, measured: Measured) -> None:
         if one.releasing:
             if not measured.on_device:
                 await self._cluster.release(record.id, why=one.releasing)
                 self._write(record, "released", one.releasing)
-                del self._watched[record.id]
+                self._watched.pop(record.id, None)  # unless others told it meanwhile
             return
         one.known, action = look(one.rules, one.known, measured, releases=one.releases)
         if action is not None and action.do is not Do.BADGE:
@@ -228,34 +239,34 @@ _TAKEN = {Do.RELEASE: "left without its GPUs", Do.STOP: "stopped"}
 
 
 def _measured(
-    report: AgentReport, records: Sequence[WorkloadRecord]
+    report: AgentReport, records: Mapping[WorkloadId, WorkloadRecord]
 ) -> Mapping[WorkloadId, Measured]:
     """Return what was measured of each workload that holds something on the report's node."""
     servers = {
         w.process.pid
-        for r in records
+        for r in records.values()
+        if r.spec.kind == "session" and r.spec.command is None
         for w in r.workers
-        if r.spec.kind == "session"
-        and r.spec.command is None
-        and w.process
-        and w.node == report.node
+        if w.process and w.node == report.node
     }
     on_device = {p.workload for p in report.processes if p.pid not in servers}
-    of_workload: dict[WorkloadId, list[UsageSample]] = {}
+    told = {sample.workload for sample in report.samples}
+    busy: dict[WorkloadId, float] = {}
+    cpu: dict[WorkloadId, float] = {}
     for sample in report.samples:
-        of_workload.setdefault(sample.workload, []).append(sample)
-    found: dict[WorkloadId, Measured] = {}
-    for record in records:
-        samples = of_workload.get(record.id)
-        if samples is None:
-            continue
-        busy = [s.utilization for s in samples if s.utilization is not None]
-        cpu = [s.cpu for s in samples if s.cpu is not None]
-        found[record.id] = Measured(
+        workload = sample.workload
+        if sample.utilization is not None:
+            busy[workload] = max(busy.get(workload, 0.0), sample.utilization)
+        if sample.cpu is not None:
+            cpu[workload] = max(cpu.get(workload, 0.0), sample.cpu)
+    return {
+        workload: Measured(
             report.at,
             report.interval,
-            max(busy) if busy else None,
-            record.id in on_device,
-            max(cpu) if cpu else None,
+            busy.get(workload),
+            workload in on_device,
+            cpu.get(workload),
         )
-    return found
+        for workload in records
+        if workload in told
+    }
