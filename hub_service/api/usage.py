@@ -1,5 +1,6 @@
 """Routes of measurements: what was used over a range, and the agents' samples."""
 
+import asyncio
 import json
 from collections.abc import Container, Sequence
 from collections.abc import Set as AbstractSet
@@ -146,13 +147,18 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     own = {device.uuid for device in devices.get(node, ())}
     report = _of_its_node(report, own, await on.cluster.names())
     on.ledger.record(on.clock(), report.interval, await on.holdings.now(), report)
+    # Hundreds of holders take milliseconds: others go first. The report is in the books by now, as
+    # a whole; all that follows asks anew who holds what, and passes over who does no more. Should
+    # the agent send it again meanwhile, it counts once in the books and once for who is idle.
+    await asyncio.sleep(0)
     await on.idle.observe(report)
     allocations = await on.cluster.allocations(node)
     for notice in on.present.learn(on.clock(), report, {a.workload for a in allocations}):
         with suppress(NotFound):  # deleted since
             await on.cluster.note(notice.workload, notice.text)
     releasing = on.idle.all_releasing((await on.cluster.holders()).values())
-    return on.told.reply(node, devices[node], allocations, releasing)
+    here = (await on.cluster.devices()).get(node, ())
+    return on.told.reply(node, here, allocations, releasing)
 
 
 async def usage_between(on: Platform, asked: UsageFilter, start: float, end: float) -> UsageSeries:
