@@ -39,7 +39,6 @@ from runai.hub_service.clusters.kubernetes.telling import (
     eviction,
     pod_path,
     show_waiting,
-    tell_event,
     tell_waiting,
     why,
 )
@@ -210,15 +209,20 @@ class Acting:
         await self._say(pod, "not_supported", sentence)
 
     async def held_back(self, job: Job, sentence: str) -> None:
-        """Say why a Job that is held waits, where its own `kubectl describe` shows it."""
+        """Say why a Job that is held waits, where its own `kubectl describe` shows it.
+
+        The Event comes when that is written: told before, it would be told at each try.
+        """
         if job.template.sentence == sentence:
             return
-        await self._tell(tell_event(self._api, job, "Waiting", sentence))
         try:
-            self.changed_jobs.append(await self._api.change(job.path, told(job, sentence)))
+            found = await self._api.change(job.path, told(job, sentence))
         except ApiError as error:
             if error.status not in (404, 422):  # gone, or not held any more
                 self.refused.append(Refused("", "", f"could not be told: {error.message}"))
+            return
+        self.changed_jobs.append(found)
+        self._events.tell(job, "Waiting", sentence)
 
     async def _say(self, pod: Pod, code: str, sentence: str, node: str = "") -> None:
         if pod.sentence != sentence:

@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
-from clusters.kubernetes.sharing_world import visible
+from clusters.kubernetes.sharing_world import events, visible
 from clusters.kubernetes.test_budgets import running
 from control_plane.faults import FaultyServer
 from control_plane.lab import ClusterLab
-from control_plane.objects import job, pod
+from control_plane.objects import Namespace, job, pod
 from control_plane.scheduling import Scheduler
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 SUSPENDS = '"op": "add", "path": "/spec/suspend", "value": true'
 LETS_GO = '"op": "add", "path": "/spec/suspend", "value": false'
+SAYS_WHY = '"op": "test", "path": "/metadata/annotations/runai~1held"'
 FATES = ["409", "500", "lost", "killed before", "killed after"]
 
 Until = Callable[..., Any]
@@ -140,6 +141,20 @@ def test_a_change_of_a_job_that_fails_is_made_once(ready, rights, until, change,
     story.check()
 
 
+@pytest.mark.parametrize("status", [pytest.param(s, id=str(s)) for s in (409, 500)])
+def test_why_a_paused_job_waits_is_told_once_however_often_writing_it_failed(
+    ready, rights, until, status
+):
+    story = Paused(ready, until)
+    with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
+        story.begin()
+        server.refuse("PATCH", SAYS_WHY, status=status, times=3)
+        story.comes()
+        until(lambda: server.are_over, what="it could not be written three times")
+        why = until(lambda: told(ready.namespace), what="it is written and told")
+        assert events(ready.namespace, "Waiting").count(why) == 1
+
+
 def test_who_suspends_a_job_while_it_is_let_go_is_not_overruled(ready, rights, until):
     story = Paused(ready, until)
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
@@ -157,3 +172,9 @@ def test_who_suspends_a_job_while_it_is_let_go_is_not_overruled(ready, rights, u
     assert found["spec"]["suspend"] is True
     assert found["metadata"]["annotations"]["runai/suspended-by"] == "ana"
     assert not ready.namespace.pods("lent")
+
+
+def told(work: Namespace) -> str:
+    """Return why the Job waits by its own word, once an Event says so, too."""
+    why: str = work.job("lent")["metadata"]["annotations"].get("runai/held", "")
+    return why if why in events(work, "Waiting") else ""
