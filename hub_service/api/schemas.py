@@ -39,9 +39,9 @@ from runai.hub_service.api.wire import (
     Wire,
     WorkloadName,
 )
+from runai.hub_service.largest_requests import MOST_WORKERS
 
 __all__ = [
-    "MOST_WORKERS",
     "AllocationView",
     "DeviceShareView",
     "DeviceView",
@@ -81,8 +81,6 @@ __all__ = [
     "WorkloadView",
 ]
 
-MOST_WORKERS = 10_000
-"""Of one request, all workloads of an array together."""
 MOST_PROGRAM_BYTES = 2**20
 """Of a command and its environment: Linux takes twice as much."""
 
@@ -108,12 +106,12 @@ class SubmitRequest(Wire):
     gpu_memory_mib: PositiveInt | None = None
     gpu_type: Line | None = None
     """Words of the type's name, such as A100, or all of it; None: any."""
-    workers: Annotated[int, Field(ge=1, le=10_000)] = 1
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 1
     min_workers: PositiveInt | None = None
     """None: all of them (a gang), or 1 of an elastic job."""
     elastic: bool = False
     """As many GPUs as there are for it, changed while it runs (docs/elastic.md)."""
-    array: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    array: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000)] = "normal"
     preemptible: bool | None = None
     """None: a job is, a session is not."""
@@ -140,7 +138,7 @@ class SubmitRequest(Wire):
 class ScaleRequest(Wire):
     """Let an elastic job have so many workers, at most and at least; None: as before."""
 
-    workers: Annotated[int, Field(ge=2, le=10_000)] | None = None
+    workers: Annotated[int, Field(ge=2, le=MOST_WORKERS)] | None = None
     min_workers: PositiveInt | None = None
 
 

@@ -14,6 +14,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from runai.hub_service.largest_requests import MOST_GPUS
+
 __all__ = [
     "MOST_PID",
     "Argument",
@@ -58,11 +60,11 @@ Argument = Annotated[str, StringConstraints(max_length=131_000, pattern=r"^[^\x0
 
 Gpus = Annotated[
     Decimal,
-    Field(ge=0, le=100_000, decimal_places=3, allow_inf_nan=False),
+    Field(ge=0, le=MOST_GPUS, decimal_places=3, allow_inf_nan=False),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "number", "minimum": 0, "maximum": 100_000, "multipleOf": 0.001},
+                {"type": "number", "minimum": 0, "maximum": MOST_GPUS, "multipleOf": 0.001},
                 {"type": "string", "pattern": r"^[0-9]{1,5}(\.[0-9]{1,3})?$"},
             ]
         },

@@ -16,8 +16,8 @@ from pathlib import Path
 from sys import intern
 from typing import IO, Any, Final
 
-from runai.hub_service.api.schemas import MOST_WORKERS
 from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.largest_requests import MOST_WORKERS
 from runai.hub_service.scheduler.model import Workload, WorkloadKind
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, gpu_text
 

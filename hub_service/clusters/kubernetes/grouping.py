@@ -14,8 +14,8 @@ from operator import is_, itemgetter
 from typing import NamedTuple
 
 from runai.hub_service.clusters.kubernetes.jobs import Job
-from runai.hub_service.clusters.kubernetes.making import MOST_WORKERS
 from runai.hub_service.clusters.kubernetes.objects import JOB_KINDS, PYTORCH_JOB, SCHEDULER, Pod
+from runai.hub_service.largest_requests import MOST_WORKERS
 
 __all__ = ["Group", "Grouping", "name_of", "project_of"]
 

@@ -19,7 +19,7 @@ from runai.hub_service.clusters.kubernetes.elastic_notes import (
     elastic_text,
     read_elastic,
 )
-from runai.hub_service.clusters.kubernetes.making import CHECKPOINTS, MOST_WORKERS, read_spec
+from runai.hub_service.clusters.kubernetes.making import CHECKPOINTS, read_spec
 from runai.hub_service.clusters.kubernetes.objects import (
     HELD,
     PRIORITY,
@@ -29,6 +29,7 @@ from runai.hub_service.clusters.kubernetes.objects import (
     read_pod,
 )
 from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.largest_requests import MOST_WORKERS
 
 __all__ = [
     "MIN_WORKERS",

@@ -37,12 +37,12 @@ from runai.hub_service.clusters.kubernetes.objects import (
 )
 from runai.hub_service.clusters.records import SOURCE_PLACEHOLDER, WorkloadSpec
 from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.largest_requests import MOST_GPUS, MOST_WORKERS
 from runai.hub_service.scheduler.kinds import NODE_TYPE_LABEL
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
 __all__ = [
     "CHECKPOINTS",
-    "MOST_WORKERS",
     "Surroundings",
     "job_name",
     "manifest",
@@ -61,8 +61,6 @@ GANG_SERVICE = "runai-jobs"
 """The headless Service, made by the chart, by which a gang's workers find each other."""
 _CONTAINER = "worker"
 _SPEC = TypeAdapter(WorkloadSpec)
-MOST_GPUS, MOST_WORKERS = 100_000 * WHOLE_GPU, 10_000
-"""As the service's own border has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +186,8 @@ def read_spec(annotations: Mapping[str, str]) -> WorkloadSpec | None:
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         return None
     else:
-        return spec if 0 <= spec.gpus <= MOST_GPUS and 1 <= spec.workers <= MOST_WORKERS else None
+        is_possible = 0 <= spec.gpus <= MOST_GPUS * WHOLE_GPU and 1 <= spec.workers <= MOST_WORKERS
+        return spec if is_possible else None
 
 
 def _check(spec: WorkloadSpec, around: Surroundings, api_url: str) -> None:

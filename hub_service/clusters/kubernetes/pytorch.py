@@ -21,7 +21,6 @@ from runai.hub_service.clusters.kubernetes.jobs import (
     queued_by_kueue,
     times_noted,
 )
-from runai.hub_service.clusters.kubernetes.making import MOST_WORKERS
 from runai.hub_service.clusters.kubernetes.objects import (
     HELD,
     PRIORITIES,
@@ -29,6 +28,7 @@ from runai.hub_service.clusters.kubernetes.objects import (
     ROLE,
     Pod,
 )
+from runai.hub_service.largest_requests import MOST_WORKERS
 from runai.hub_service.scheduler.quantity import MilliGpu
 
 __all__ = ["PYTORCH_JOBS", "PYTORCH_KIND", "adopted", "read_pytorch_job"]

@@ -14,7 +14,6 @@ from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.kept import Kept
-from runai.hub_service.clusters.kubernetes.making import MOST_WORKERS
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.refusals import turned_away
@@ -27,6 +26,7 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
     WorkloadState,
 )
+from runai.hub_service.largest_requests import MOST_WORKERS
 from runai.hub_service.scheduler.model import DeviceShare, Move, Reason, Resize, Stop, Wait
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 

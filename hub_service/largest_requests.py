@@ -1,0 +1,14 @@
+"""The most that one request may ask for: checked at the border, and where a request is read back.
+
+Whoever may make objects of Kubernetes may write there what no border has seen. Imports nothing.
+Used by `api`, `clusters.kubernetes` and `simulation`.
+"""
+
+from typing import Final
+
+__all__ = ["MOST_GPUS", "MOST_WORKERS"]
+
+MOST_GPUS: Final = 100_000
+"""Of one worker."""
+MOST_WORKERS: Final = 10_000
+"""Of one request, all workloads of an array together."""
