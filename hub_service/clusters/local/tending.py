@@ -138,13 +138,15 @@ class Tending:
         row = self._rows.row(workload)
         for worker in row.active if row is not None else ():
             key = _Key(workload, worker.index, worker.attempt)
-            current = self._worker(key)  # tending to a sibling may have ended it
+            # Tending to a sibling may have ended it, and others act between the two.
+            row, current = self._rows.row(workload), self._worker(key)
             if row is None or current is None:
                 continue
             if row.spec.command is None:
                 self._tend_session(key, row, current)
             else:
                 await self._tend_worker(key, row, current)
+            await asyncio.sleep(0)  # starts take a while each: nobody waits for hundreds of them
 
     def _worker(self, key: _Key) -> WorkerRecord | None:
         """Return the worker, if this start of it is still the current one and not over."""
