@@ -182,7 +182,7 @@ async def serve_here(config: Config) -> None:
         work: list[Work] = [
             cluster.run(),
             platform.controller.run(),
-            Aside().run(),
+            Aside().run(platform.controller.changes.after(0)),
             notifier(config, platform).run(),
             Bookkeeping(
                 cluster,

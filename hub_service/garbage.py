@@ -3,14 +3,14 @@
 A look at all that tens of thousands of workloads are made of stops everything for a second or two,
 and finds next to nothing: what a cycle or a call makes goes by itself. So what has lived for a
 while is put aside, where no look goes, until there is twice as much and little to do, or eight
-times as much. Used by the roots.
+times as much; what was read at the start at once. Used by the roots.
 """
 
 import asyncio
 import gc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 __all__ = ["Aside", "collect_seldom"]
@@ -51,26 +51,37 @@ class Aside:
         self._enough = self._latest = 0
         self._looked = times()
 
-    async def run(self) -> NoReturn:
-        """Put aside what has lived for a while, now and then; for ever."""
+    async def run(self, begun: Awaitable[object]) -> NoReturn:
+        """Put aside what has lived for a while, now and then, from when it has `begun`; for ever.
+
+        By then everything that is stored is read: measured before, it would pass for growth.
+        """
+        await begun
         while True:
             self.look()
             await asyncio.sleep(EVERY_S)
 
     def look(self) -> bool:
-        """Look at what is new, or at all if there is much more than there was; tell which."""
+        """Look at what is new, or at all if there is much more than there was; tell which.
+
+        The first look is at what is new: what was read lives.
+        """
         quiet, there = self._is_quiet(), self._blocks()
+        if not self._enough:
+            self._measure(there)
         everything = there > self._latest or (quiet and there > self._enough)
         if everything:
             gc.unfreeze()
             gc.collect()
-            left = self._blocks()
-            self._enough = int(GROWN * left) + LITTLE
-            self._latest = int(LATEST * left) + LITTLE
+            self._measure(self._blocks())
         else:
             gc.collect(1)
         gc.freeze()
         return everything
+
+    def _measure(self, there: int) -> None:
+        self._enough = int(GROWN * there) + LITTLE
+        self._latest = int(LATEST * there) + LITTLE
 
     def _is_quiet(self) -> bool:
         (began, spent), self._looked = self._looked, self._times()

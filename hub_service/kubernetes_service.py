@@ -167,7 +167,7 @@ async def lead(
     work: list[Work] = [
         cluster.run(),
         platform.controller.run(),
-        Aside().run(),
+        Aside().run(platform.controller.changes.after(0)),
         notifier(config, platform).run(),
         Bookkeeping(
             cluster,

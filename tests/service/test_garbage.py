@@ -1,5 +1,6 @@
 """Circles are looked for seldom, but are found: memory is bounded, and nobody waits for a look."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from runai.hub_service.garbage import GROWN, LATEST, LITTLE, Aside, collect_seldom
+from waiting import eventually_async
 
 
 class Circle:
@@ -36,6 +38,29 @@ def test_python_itself_never_looks_at_everything():
 
     assert looks_at_all() == before
     assert kept
+
+
+def test_what_was_read_at_the_start_is_put_aside_without_a_look():
+    lives, before = [Circle() for _ in range(1000)], looks_at_all()
+
+    assert Aside().look() is False
+    assert looks_at_all() == before
+    assert gc.get_freeze_count() >= len(lives)
+
+
+async def test_what_is_read_before_the_start_is_no_growth():
+    there, begun = LITTLE, asyncio.Event()
+    aside = Aside(blocks=lambda: there)
+    running = asyncio.create_task(aside.run(begun.wait()))
+    await asyncio.sleep(0)
+    there = int(2 * LATEST * LITTLE)
+    before = looks_at_all()
+    begun.set()
+    await eventually_async(gc.get_freeze_count)
+    running.cancel()
+
+    assert looks_at_all() == before
+    assert aside.look() is False
 
 
 def test_what_has_lived_for_a_while_is_put_aside_and_looked_at_no_more():
