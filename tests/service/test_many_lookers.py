@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
-from runai.hub_service.api import views
+from runai.hub_service.api import device_views
 from runai.hub_service.api.drawn_views import FEW, DrawnViews
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.queues import LastQueues, Queues
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadView
+from runai.hub_service.api.schemas import DeviceView, SubmitRequest, WorkloadView
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters.records import (
     ProjectSpec,
@@ -88,21 +88,23 @@ async def test_for_one_workload_no_other_job_s_reports_are_looked_at(simulated, 
     assert asked == [(reply.workloads[0].id,)]
 
 
-def drawing() -> tuple[DrawnViews, list[int], Callable[[], WorkloadView]]:
-    times: list[int] = []
-
-    def draw() -> WorkloadView:
-        times.append(1)
-        return WorkloadView.model_construct()
-
-    return DrawnViews(), times, draw
-
-
 WAITS = WorkloadRecord(
     WorkloadSpec("vision", "exp", "ana", "job", ("train",)),
     WorkloadState.QUEUED,
     0.0,
     (WorkerRecord("vision/exp-0", 0, "pending"),),
+)
+VIEW = WorkloadView(
+    id="vision/exp",
+    project="vision",
+    name="exp",
+    user="ana",
+    kind="job",
+    state="queued",
+    preemptible=True,
+    priority=50,
+    gpus=1,
+    submitted=datetime.fromtimestamp(0, UTC),
 )
 
 
@@ -125,7 +127,11 @@ WAITS = WorkloadRecord(
     ],
 )
 def test_what_is_the_same_is_drawn_once(first, second, drawn):
-    views, times, draw = drawing()
+    views, times = DrawnViews(), []
+
+    def draw() -> WorkloadView:
+        times.append(1)
+        return VIEW
 
     for record, rights, said, at in (first, second):
         views.view(record, rights, said, at, draw)
@@ -138,9 +144,14 @@ async def test_who_looks_at_devices_after_a_change_elsewhere_draws_none_of_them(
 ):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=4))
-    drawn: list[object] = []
-    draw = views.device_view
-    monkeypatch.setattr(views, "device_view", lambda *a, **k: drawn.append(1) or draw(*a, **k))
+    drawn: list[DeviceView] = []
+    draw = device_views.device_view
+
+    def counted(*seat, **reader):
+        drawn.append(draw(*seat, **reader))
+        return drawn[-1]
+
+    monkeypatch.setattr("runai.hub_service.api.views.device_view", counted)
     await ana.nodes()
     before = len(drawn)
 
