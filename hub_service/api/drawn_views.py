@@ -10,7 +10,9 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from runai.hub_service.api.schemas import DeviceView, WorkloadView
+from runai.hub_service.api.start_views import start_view
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
+from runai.hub_service.scheduler.explanation import ExpectedStart
 
 __all__ = ["FEW", "DrawnViews", "was_begun"]
 
@@ -39,6 +41,7 @@ class _Drawn(NamedTuple):
     """A view, and what was true when it was drawn."""
 
     record: WorkloadRecord
+    start: ExpectedStart | None
     said: object
     at: float | None
     view: WorkloadView
@@ -79,6 +82,7 @@ class DrawnViews:
         self,
         record: WorkloadRecord,
         rights: tuple[bool, bool],
+        start: ExpectedStart | None,
         said: object,
         at: float | None,
         draw: Callable[[], WorkloadView],
@@ -86,7 +90,8 @@ class DrawnViews:
         """Return a view, drawn anew where anything is not as it was.
 
         `rights` are what the reader may do: change it, and read it. `said` is all else that is in
-        it; but what is measured is as of the time `at`, None where nothing is.
+        it; but what is measured is as of the time `at`, None where nothing is. Where only its
+        expected start is another, as with each forecast, that alone is drawn.
         """
         key = (record.id, *rights)
         known = self._views.get(key)
@@ -96,9 +101,14 @@ class DrawnViews:
             else:
                 is_recent = 0 <= at - known.at < MEASURED_FOR_S
             if is_recent:
-                return known.view
+                if known.start == start:
+                    return known.view
+                of_start = {"expected_start": start_view(start) if start else None}
+                view = known.view.model_copy(update=of_start)
+                self._views[key] = known._replace(start=start, view=view)
+                return view
         view = draw()
-        _keep(self._views, key, _Drawn(record, said, at, view))
+        _keep(self._views, key, _Drawn(record, start, said, at, view))
         return view
 
     def device(self, key: DeviceKey, seat: object, draw: Callable[[], DeviceView]) -> DeviceView:

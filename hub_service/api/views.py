@@ -24,11 +24,10 @@ from runai.hub_service.api.permissions import (
     may,
 )
 from runai.hub_service.api.progress_views import metrics_view, progress_view
-from runai.hub_service.api.queues import WAITING, ProjectSums, place
+from runai.hub_service.api.queues import ProjectSums, place
 from runai.hub_service.api.schemas import (
     DeviceShareView,
     DeviceView,
-    ExpectedStartView,
     HistoryView,
     NodeView,
     NotificationView,
@@ -102,6 +101,7 @@ class Viewer:
             view = world.drawn.view(
                 record,
                 rights,
+                world.start_of(record),
                 world.said_of(record),
                 world.at if was_begun(record) else None,
                 lambda: WorkloadView(**self._workload(record)),
@@ -150,6 +150,7 @@ class Viewer:
     def _workload(self, record: WorkloadRecord) -> dict[str, object]:
         world, spec = self.world, record.spec
         measured = world.meter.current(record.id) if record.allocated else None
+        start = world.start_of(record)
         return {
             "id": record.id,
             "project": spec.project,
@@ -169,7 +170,7 @@ class Viewer:
             "started": _maybe_time(record.started),
             "finished": _maybe_time(record.finished),
             "reason": self._reason(record),
-            "expected_start": self._start(record),
+            "expected_start": start_view(start) if start else None,
             "pauses": len(record.pauses),
             "attempts": record.attempts,
             "failures": record.failures,
@@ -188,10 +189,6 @@ class Viewer:
             "mine": self._rights(spec)[0],
             "version": version_of(record),
         }
-
-    def _start(self, record: WorkloadRecord) -> ExpectedStartView | None:
-        start = self.world.starts.get(record.id) if record.state in WAITING else None
-        return start_view(start) if start else None
 
     def _reason(self, record: WorkloadRecord) -> ReasonView | None:
         why = record.reason

@@ -104,14 +104,16 @@ class World:
         record = self.projects.get(project)
         return record.spec if record else None
 
+    def start_of(self, record: WorkloadRecord) -> ExpectedStart | None:
+        """Return when a workload is expected to start, if it waits for that."""
+        return self.starts.get(record.id) if record.state in WAITING else None
+
     def said_of(self, record: WorkloadRecord) -> object:
-        """Return all that is shown of a workload beside its record and what is measured of it."""
+        """Return what is shown of a workload beside its record, its start and what is measured."""
         site = self.simulated, self.largest_device_mib
-        start = self.starts.get(record.id) if record.state in WAITING else None
         if not was_begun(record):
-            return start, site
+            return site
         return (
-            start,
             site,
             self.idle(record.id),
             self.progress.get(record.id),

@@ -13,6 +13,7 @@ from runai.hub_service.api.drawn_views import FEW, DrawnViews
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.queues import LastQueues, Queues
 from runai.hub_service.api.schemas import DeviceView, SubmitRequest, WorkloadView
+from runai.hub_service.api.start_views import start_view
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters.records import (
     ProjectSpec,
@@ -21,6 +22,7 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
     WorkloadState,
 )
+from runai.hub_service.scheduler.explanation import ExpectedStart
 
 ANA, MIA, OUT = Actor("ana"), Actor("mia"), Actor("out")
 ME, OTHERS = (True, True), (False, False)
@@ -65,7 +67,7 @@ async def test_what_was_drawn_of_workloads_that_are_no_more_is_forgotten(simulat
         after = [replace(r, spec=replace(r.spec, name=f"{r.spec.name}-{number}")) for r in queued]
         drawn.retain(after)
         for record in after:
-            drawn.view(record, (True, True), None, None, lambda: view)
+            drawn.view(record, (True, True), None, None, None, lambda: view)
 
     assert len(drawn) <= 3 * FEW
 
@@ -134,9 +136,23 @@ def test_what_is_the_same_is_drawn_once(first, second, drawn):
         return VIEW
 
     for record, rights, said, at in (first, second):
-        views.view(record, rights, said, at, draw)
+        views.view(record, rights, None, said, at, draw)
 
     assert len(times) == drawn
+
+
+def test_of_another_start_that_alone_is_drawn():
+    views, soon = (
+        DrawnViews(),
+        ExpectedStart(at=60, earliest=None, latest=None, is_estimated=True, text="in a minute"),
+    )
+    first = views.view(WAITS, ME, None, "x", None, lambda: VIEW)
+
+    second = views.view(WAITS, ME, soon, "x", None, lambda: pytest.fail("drawn whole"))
+    third = views.view(WAITS, ME, None, "x", None, lambda: pytest.fail("drawn whole"))
+
+    assert (first, third) == (VIEW, VIEW)
+    assert second == VIEW.model_copy(update={"expected_start": start_view(soon)})
 
 
 async def test_who_looks_at_devices_after_a_change_elsewhere_draws_none_of_them(
