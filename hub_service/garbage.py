@@ -3,7 +3,8 @@
 A look at all that tens of thousands of workloads are made of stops everything for a second or two,
 and finds next to nothing: what a cycle or a call makes goes by itself. So what has lived for a
 while is put aside, where no look goes, until there is twice as much and little to do, or eight
-times as much; what was read at the start at once. Used by the roots.
+times as much, and thousands of workloads more; what was read at the start at once. Used by the
+roots.
 """
 
 import asyncio
@@ -26,11 +27,13 @@ EVERY_S = 10.0
 GROWN = 2.0
 """Times what there was after the last look at all: half of what is kept may be dead circles."""
 LATEST = 8.0
-"""So much more is looked at whatever there is to do."""
+"""So much more is looked at whatever there is to do, if it is `MUCH`."""
 QUIET = 0.2
 """Of a processor, since the last look: nobody, or hardly anybody, waits then."""
 LITTLE = 500_000
 """Blocks of memory, some 50 MiB: less growth is not worth a look at all."""
+MUCH = 6_000_000
+"""Blocks of 30,000 workloads: less growth is not worth that anybody waits."""
 
 
 def collect_seldom() -> None:
@@ -81,7 +84,7 @@ class Aside:
 
     def _measure(self, there: int) -> None:
         self._enough = int(GROWN * there) + LITTLE
-        self._latest = int(LATEST * there) + LITTLE
+        self._latest = max(int(LATEST * there), there + MUCH)
 
     def _is_quiet(self) -> bool:
         (began, spent), self._looked = self._looked, self._times()

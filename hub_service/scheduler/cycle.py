@@ -50,7 +50,9 @@ def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
         snapshot = snapshot.snapshot()
     if policy is not None:
         snapshot = replace(snapshot, policy=policy)
-    plan = run(State(snapshot, tree_of(snapshot)))
+    state = State(snapshot, tree_of(snapshot))
+    plan = run(state)
+    state.let_go()
     return explained(decide, snapshot, plan) if snapshot.policy.explain == "full" else plan
 
 

@@ -164,3 +164,9 @@ class Lanes:
             del lane.units[index]
             if not lane.units:
                 del self._lanes[lane.account][lane.key]
+
+    def let_go(self) -> None:
+        """Part lanes from their units, who know each other."""
+        for lanes in self._lanes.values():
+            for lane in lanes.values():
+                lane.units.clear()

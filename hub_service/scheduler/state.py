@@ -196,6 +196,16 @@ class State:
             self.stuck,
         ):
             listed.pop(item, None)
+        item.members.clear()
+
+    def let_go(self) -> None:
+        """Part workloads from their workers, who know each other: nothing of it is asked again.
+
+        So all of it goes by itself, which else only a look through everything would find.
+        """
+        for item in self.by_name.values():
+            item.members.clear()
+        self.lanes.let_go()
 
     def _booking_in_snapshot(self, worker: Worker, kind: Kind) -> Booking:
         index = self.index_of.get(worker.node or "", -1)

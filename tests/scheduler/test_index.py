@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import cluster, job, project, snapshot
-from runai.hub_service.scheduler import Changes, Index, Policy, Snapshot, decide
+from runai.hub_service.scheduler import (
+    Changes,
+    Index,
+    Policy,
+    Snapshot,
+    decide,
+    explain,
+    forecast,
+)
 from strategies import snapshots
 
 
@@ -124,3 +134,72 @@ def test_who_goes_must_have_been_there() -> None:
 
 def _by_name(world: Snapshot) -> dict[str, object]:
     return {workload.name: workload for workload in world.workloads}
+
+
+@pytest.fixture
+def dead_circles() -> Iterator[Callable[[], set[str]]]:
+    """Tell of what kinds the objects are that only a look through everything would find."""
+    gc.collect()
+    gc.disable()
+
+    def found() -> set[str]:
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        gc.set_debug(0)
+        kinds = {type(dead).__name__ for dead in gc.garbage}
+        gc.garbage.clear()
+        return kinds
+
+    yield found
+    gc.enable()
+
+
+def _decide_once(world: Snapshot) -> None:
+    decide(world)
+
+
+def _follow(world: Snapshot) -> None:
+    index = Index(world)
+    for now in range(3):
+        index.follow(replace(world, now=now, workloads=tuple(map(replace, world.workloads))))
+        decide(index)
+    index.follow(replace(world, workloads=()))
+    decide(index)
+
+
+def _move(world: Snapshot) -> None:
+    index = Index(world)
+    decide(index)
+    index.apply(Changes(nodes=(*world.nodes, replace(world.nodes[0], name="another"))))
+    decide(index)
+
+
+def _forecast(world: Snapshot) -> None:
+    forecast(world, decide(world))
+
+
+def _explain(world: Snapshot) -> None:
+    plan = decide(world)
+    (waits,) = [d.workload for d in plan.decisions if d.kind == "wait"]
+    assert explain(world, plan, waits) is not None
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(_decide_once, id="a decision"),
+        pytest.param(_follow, id="workloads that change and go"),
+        pytest.param(_move, id="another cluster"),
+        pytest.param(_forecast, id="a forecast"),
+        pytest.param(_explain, id="an explanation"),
+    ],
+)
+def test_workloads_go_by_themselves(
+    act: Callable[[Snapshot], None], dead_circles: Callable[[], set[str]]
+) -> None:
+    runs = job("runs", gpus=2, expected_runtime=100)
+    world = snapshot("1x4", [project("a", 4)], [runs, job("starts", gpus=2), job("waits", gpus=4)])
+
+    act(world)
+
+    assert not dead_circles() & {"Item", "Member", "Unit", "Lane", "Workload", "Snapshot"}

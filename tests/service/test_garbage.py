@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runai.hub_service.garbage import GROWN, LATEST, LITTLE, Aside, collect_seldom
+from runai.hub_service.garbage import GROWN, LATEST, LITTLE, MUCH, Aside, collect_seldom
 from waiting import eventually_async
 
 
@@ -81,21 +81,22 @@ def test_a_circle_that_dies_young_is_found_at_the_next_look():
 
 
 @pytest.mark.parametrize(
-    ("grown", "busy"),
+    ("there", "enough", "busy"),
     [
-        pytest.param(GROWN, 0.1, id="there is twice as much, and little to do"),
-        pytest.param(LATEST, 0.9, id="there is eight times as much"),
+        pytest.param(10 * LITTLE, (10 * GROWN + 1) * LITTLE, 0.1, id="twice as much, little to do"),
+        pytest.param(10 * LITTLE, 10 * LATEST * LITTLE, 0.9, id="eight times as much"),
+        pytest.param(LITTLE, LITTLE + MUCH, 0.9, id="eight times of little is not enough"),
     ],
 )
-def test_circles_that_die_aside_are_found_when(grown, busy):
-    there, now = 10 * LITTLE, 0.0
+def test_circles_that_die_aside_are_found_when(there, enough, busy):
+    now = 0.0
     aside = Aside(blocks=lambda: there, times=lambda: (now, busy * now))
     aside.look()
     lived = Circle()
     circle = weakref.ref(lived)
     aside.look()
     del lived
-    there = int(grown * there) + LITTLE
+    there = int(enough)
     now += 10
     assert aside.look() is False
     assert circle() is not None
