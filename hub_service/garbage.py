@@ -16,10 +16,11 @@ from typing import NoReturn
 
 __all__ = ["Aside", "collect_seldom"]
 
-YOUNG = 20_000, 2
+YOUNG = 5_000, 3
 """Objects, then looks at the new ones, between two looks at what is a little older.
 
-A look takes 1 to 2 ms for each thousand, for which everybody waits.
+A look takes 1 to 2 ms for each thousand, for which everybody waits: seldomer looks at more make the
+slowest answers slower. They find nearly all, since next to nothing that dies here is a circle.
 """
 NEVER = 1_000_000
 """Looks at all between which Python itself would make one."""

@@ -28,6 +28,7 @@ from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
 from runai.hub_service.bookkeeping import Holdings
 from runai.hub_service.clusters.base import Cluster, Programs, WorkerMessages
+from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound
@@ -83,6 +84,8 @@ class Platform:
     """In which streams are drawn."""
     _shared: World | None = None
     _shared_version: int = -1
+    _reported: tuple[float, Mapping[WorkloadId, Progress]] = (-1.0, {})
+    """When all jobs' own reports were looked at last, and what they said."""
 
     @cached_property
     def feeds(self) -> Feeds:
@@ -110,13 +113,24 @@ class Platform:
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
             starts=self.forecasts.of(self.controller.last, self.questions),
-            progress={} if progress_of == () else await self.cluster.progress(progress_of),
+            progress=await self._progress(progress_of),
             idle=self.idle.now,
             drawn=self.drawn,
             queued=self.queues.of,
             present=self.present,
             recent=self.recent,
         )
+
+    async def _progress(self, of: Collection[WorkloadId] | None) -> Mapping[WorkloadId, Progress]:
+        """Look at what jobs report of themselves, unless that of all was looked at just now."""
+        if of == ():
+            return {}
+        looked_at, found = self._reported
+        if not 0 <= self.clock() - looked_at < SHARED_FOR_S:
+            looked_at, found = self.clock(), await self.cluster.progress(of)
+            if of is None:
+                self._reported = looked_at, found
+        return found
 
     async def shared_world(self) -> World:
         """Gather once for all streams, anew after each cycle and twice a second."""

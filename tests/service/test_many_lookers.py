@@ -11,6 +11,7 @@ import pytest
 from runai.hub_service.api import device_views
 from runai.hub_service.api.drawn_views import FEW, DrawnViews
 from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.platform import SHARED_FOR_S
 from runai.hub_service.api.queues import LastQueues, Queues
 from runai.hub_service.api.schemas import DeviceView, SubmitRequest, WorkloadView
 from runai.hub_service.api.start_views import start_view
@@ -200,3 +201,27 @@ async def test_a_stream_that_had_to_wait_for_its_turn_draws_the_world_of_then(si
             break
     assert all(asked)
     await stream.aclose()
+
+
+async def test_what_jobs_report_is_looked_at_once_for_all_who_look_at_once(simulated, monkeypatch):
+    ana, platform, asked = await simulated.client("ana"), simulated.platform, []
+    reply = await ana.submit(SubmitRequest(name="exp", gpus=0.5, command=["train"]))
+    cluster = platform.cluster
+    progress = cluster.progress
+
+    async def counted(only=None):
+        asked.append(only)
+        return await progress(only)
+
+    monkeypatch.setattr(cluster, "progress", counted)
+    now = platform.clock()
+    monkeypatch.setattr(platform, "clock", lambda: now)
+    await ana.overview()
+    await ana.overview()
+    await ana.workload(reply.workloads[0].id)
+    assert asked == [None]
+
+    now += SHARED_FOR_S
+    await ana.workload(reply.workloads[0].id)
+
+    assert asked == [None, (reply.workloads[0].id,)]
