@@ -125,11 +125,16 @@ class Share:
         """Return when there is something left; the seconds that are set aside."""
         self._waiting += 1
         try:
-            async with self._in_turn:
+            await self._in_turn.acquire()
+            try:
                 while (left := self._filled(part := self._part(self))) <= 0:
                     self._hold(part)
                     # Time fills it, and others may come or go meanwhile.
                     await asyncio.sleep(min(LOOK_EVERY_S, max(SOONEST_S, -left / part)))
+            finally:
+                # Not before the loop's next turn: fifty that come at once would all be begun in
+                # this one, and everybody else be served after them.
+                asyncio.get_running_loop().call_soon(self._in_turn.release)
         finally:
             self._waiting -= 1
         self._left -= self._usual

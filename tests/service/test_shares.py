@@ -170,6 +170,22 @@ async def test_calls_of_one_person_go_in_as_they_came():
     assert entered == [0, 1, 2, 3, 4]
 
 
+async def test_many_calls_of_one_person_at_once_are_begun_one_in_each_turn_of_the_loop():
+    shares = Loop()
+    flood, quiet = shares.new(), shares.new()
+    order: list[str] = []
+
+    async def ask(share: Share, name: str) -> None:
+        await share.enter()
+        order.append(name)
+
+    calls = [asyncio.ensure_future(ask(flood, "flood")) for _ in range(9)]
+    calls.append(asyncio.ensure_future(ask(quiet, "quiet")))
+    await asyncio.gather(*calls)
+
+    assert order == ["flood", "quiet", *["flood"] * 8]
+
+
 def test_who_would_wait_for_long_is_told_to_come_again():
     clock = Clock()
     here = Guests(Allowance(time_percent=10), clock=clock)
