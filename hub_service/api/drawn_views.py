@@ -31,9 +31,9 @@ V = TypeVar("V")
 ViewKey = tuple[WorkloadId, bool, bool]
 """A workload, and whether the reader may change it, and read it."""
 
-DeviceKey = tuple[str, int, tuple[bool, ...], str]
+DeviceKey = tuple[str, int, tuple[bool, ...], tuple[bool, str]]
 """Node, number, which of its holders the reader sees, () where they see none, and whose processes
-there they know beside those: "*" of all accounts, of their own, or "" of nobody.
+there they know beside those: everybody's, or of an account of their own.
 """
 
 

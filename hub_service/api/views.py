@@ -290,9 +290,7 @@ class Viewer:
         seen: tuple[bool, ...] = ()
         if actor.name in on.users or not on.projects.isdisjoint(open_):
             seen = tuple([self.sees(record) for record, _ in on.shares])
-        knows = ""
-        if seat.others:
-            knows = "*" if actor.admin else actor.name if actor.name in seat.others else ""
+        knows = bool(seat.others) and actor.admin, actor.name if actor.name in seat.others else ""
         return self.world.drawn.device(
             (node, seat.device.index, seen, knows),
             seat,
