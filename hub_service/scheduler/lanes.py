@@ -75,12 +75,14 @@ def _runs(item: Item) -> bool:
 class Lane:
     """Units of one account that ask for the same, in order: what stops one stops the rest."""
 
-    __slots__ = ("account", "key", "units")
+    __slots__ = ("account", "changes", "key", "units")
 
     def __init__(self, account: Account, key: LaneKey) -> None:
         self.account = account
         self.key = key
         self.units: list[Unit] = []
+        self.changes = 0
+        """How often a unit came or went."""
 
 
 def pending_units(item: Item) -> list[Unit]:
@@ -148,6 +150,7 @@ class Lanes:
         if lane is None:
             lane = lanes[key] = Lane(account, key)
         unit.lane = lane
+        lane.changes += 1
         units = lane.units
         if not units or units[-1].key < unit.key:
             units.append(unit)
@@ -162,6 +165,7 @@ class Lanes:
             index = bisect_left(lane.units, unit.key, key=_key)
             assert lane.units[index] is unit, "its place follows from its key"
             del lane.units[index]
+            lane.changes += 1
             if not lane.units:
                 del self._lanes[lane.account][lane.key]
 

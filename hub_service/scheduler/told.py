@@ -10,9 +10,13 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 
 from runai.hub_service.scheduler.items import Item
+from runai.hub_service.scheduler.lanes import Lane
 from runai.hub_service.scheduler.model import Reason, Wait
 
 _Queue = tuple[Sequence[Item], Sequence[Reason], list[Wait]]
+
+Lines = tuple[tuple[Lane, int, Reason], ...]
+"""A queue in short: its lanes, how often each has changed, and why all in it wait."""
 
 
 class Told:
@@ -21,6 +25,7 @@ class Told:
     def __init__(self) -> None:
         """Nobody was told anything yet."""
         self._queues: dict[str, _Queue] = {}
+        self._lines: Mapping[str, Lines] = {}
         self._before: dict[Reason, Reason] = {}
         self._reasons: dict[Reason, Reason] = {}
 
@@ -29,17 +34,33 @@ class Told:
         reason = self._before.get(reason, reason)
         return self._reasons.setdefault(reason, reason)
 
-    def tell(self, queues: Mapping[str, Sequence[Item]], why: Mapping[Item, Reason]) -> list[Wait]:
-        """Give what everybody is told, project by project; reasons have been told `again`."""
+    def says(self, project: str, lines: Lines) -> bool:
+        """Tell whether a project's queue was told last just as it is in short."""
+        return self._lines.get(project) == lines
+
+    def tell(
+        self,
+        queues: Mapping[str, Sequence[Item]],
+        why: Mapping[Item, Reason],
+        lines: Mapping[str, Lines],
+    ) -> list[Wait]:
+        """Give what everybody is told, project by project; reasons have been told `again`.
+
+        Of projects that have lines and are not among the queues, the same as last.
+        """
         before, self._queues = self._queues, {}
         self._before, self._reasons = self._reasons, {}
+        self._lines = lines
         waits: list[Wait] = []
-        for project in sorted(queues):
-            queue = queues[project]
-            reasons = [why[item] for item in queue]
-            told = _told(queue, reasons, before.get(project, ((), (), [])))
-            self._queues[project] = queue, reasons, told
-            waits += told
+        for project in sorted(queues.keys() | lines.keys()):
+            queue = queues.get(project)
+            if queue is None:
+                self._queues[project] = before[project]
+            else:
+                reasons = [why[item] for item in queue]
+                told = _told(queue, reasons, before.get(project, ((), (), [])))
+                self._queues[project] = queue, reasons, told
+            waits += self._queues[project][2]
         return waits
 
 
