@@ -4,7 +4,6 @@ Pure: takes a `World` (everything at one instant) and an actor; knows no HTTP an
 What a caller must not see is left out here and nowhere else.
 """
 
-import hashlib
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from runai.hub_service.api.schemas import (
     WorkloadView,
 )
 from runai.hub_service.api.start_views import start_view
+from runai.hub_service.api.versions import version_of
 from runai.hub_service.api.world import Seat, World
 from runai.hub_service.clusters.records import (
     HistoryEvent,
@@ -50,7 +50,7 @@ from runai.hub_service.clusters.records import (
 from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory, gpu_text
 from runai.hub_service.submission import build_quota
 
-__all__ = ["Viewer", "version_of"]
+__all__ = ["Viewer"]
 
 TOLD = 10
 """Notifications in an overview."""
@@ -369,25 +369,6 @@ def _more(waiting: int) -> list[str]:
 
 
 _TO_OTHERS = {"failed": "failed", "not_started": "could not be started"}
-
-
-def version_of(record: WorkloadRecord) -> str:
-    """Return an opaque text that differs whenever a caller would be shown something else.
-
-    Measurements do not count: they change all the time.
-    """
-    held = [(w.state, w.node, w.devices, w.exit_code) for w in record.workers]
-    shown = (
-        record.state,
-        held,
-        record.reason,
-        record.position,
-        record.attempts,
-        record.pauses,
-        record.failures,
-        record.elastic,
-    )
-    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
 
 
 def _time(seconds: float) -> datetime:

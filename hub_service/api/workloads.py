@@ -30,7 +30,7 @@ from runai.hub_service.api.schemas import (
 )
 from runai.hub_service.api.streams import unless, with_signs_of_life
 from runai.hub_service.api.submitting import submit as submit_request
-from runai.hub_service.api.views import version_of
+from runai.hub_service.api.versions import version_of
 from runai.hub_service.clusters.base import LogChunk
 from runai.hub_service.clusters.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.errors import Conflict, NotFound
