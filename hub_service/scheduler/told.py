@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 
 from runai.hub_service.scheduler.items import Item
-from runai.hub_service.scheduler.lanes import Lane
 from runai.hub_service.scheduler.model import Reason, Wait
 
 _Queue = tuple[Sequence[Item], Sequence[Reason], list[Wait]]
 
-Lines = tuple[tuple[Lane, int, Reason], ...]
+Lines = tuple[tuple[object, int, Reason], ...]
 """A queue in short: its lanes, how often each has changed, and why all in it wait."""
 
 
