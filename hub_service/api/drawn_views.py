@@ -14,7 +14,7 @@ from runai.hub_service.api.start_views import start_view
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.explanation import ExpectedStart
 
-__all__ = ["FEW", "DrawnViews", "was_begun"]
+__all__ = ["FEW", "MEASURED_FOR_S", "DrawnViews", "was_begun"]
 
 MOST = 30_000
 """Views kept at once, of 6 KiB each; then the older half is drawn anew."""

@@ -6,7 +6,7 @@ as long as anybody reads. Knows actors and text; what is in it is `views`'. Kept
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from runai.hub_service.api.permissions import Actor
@@ -91,12 +91,9 @@ class Feeds:
 
     async def _keep_drawing(self, feed: _Feed) -> None:
         while True:
-            if feed.text:
-                async with self._turns.turn():
-                    # Not before: the world of then would be nobody else's by the time of the turn.
-                    version = self._changes.version
-                    self._draw(feed, await self._world())
-            else:  # who has just come does not wait for a turn
+            # Who has just come does not wait for a turn.
+            async with self._turns.turn() if feed.text else nullcontext():
+                # Not before: the world of then would be nobody else's by the time of the turn.
                 version = self._changes.version
                 self._draw(feed, await self._world())
             await asyncio.sleep(AT_MOST_EVERY_S)

@@ -14,7 +14,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from runai.hub_service.api.auth import Authenticator
-from runai.hub_service.api.drawn_views import DrawnViews
+from runai.hub_service.api.drawn_views import MEASURED_FOR_S, DrawnViews
 from runai.hub_service.api.fair_use import Guests, credential_of
 from runai.hub_service.api.feeds import Feeds
 from runai.hub_service.api.permissions import Action, Actor, authorise, no_such_workload
@@ -37,8 +37,6 @@ from runai.hub_service.ledger import Ledger
 from runai.hub_service.notifications import Recent
 
 __all__ = ["Caller", "On", "Platform", "Watcher", "Watching"]
-
-SHARED_FOR_S = 0.4
 
 
 @dataclass
@@ -126,7 +124,7 @@ class Platform:
         if of == ():
             return {}
         looked_at, found = self._reported
-        if not 0 <= self.clock() - looked_at < SHARED_FOR_S:
+        if not 0 <= self.clock() - looked_at < MEASURED_FOR_S:
             looked_at, found = self.clock(), await self.cluster.progress(of)
             if of is None:
                 self._reported = looked_at, found
@@ -138,7 +136,7 @@ class Platform:
         if (
             self._shared is None
             or self._shared_version != version
-            or not 0 <= now - self._shared.at < SHARED_FOR_S
+            or not 0 <= now - self._shared.at < MEASURED_FOR_S
         ):
             self._shared, self._shared_version = await self.world(), version
         return self._shared

@@ -94,20 +94,15 @@ class Viewer:
 
     def workload(self, record: WorkloadRecord) -> WorkloadView:
         """Show a workload as in a list."""
-        world, rights = self.world, self._rights(record.spec)
-        key = record.id, *rights
-        known = world.shown.get(key)
-        if known is None or known[0] is not record:
-            view = world.drawn.view(
-                record,
-                rights,
-                world.start_of(record),
-                world.said_of(record),
-                world.at if was_begun(record) else None,
-                lambda: WorkloadView(**self._workload(record)),
-            )
-            known = world.shown[key] = (record, view)
-        return known[1]
+        world = self.world
+        return world.drawn.view(
+            record,
+            self._rights(record.spec),
+            world.start_of(record),
+            world.said_of(record),
+            world.at if was_begun(record) else None,
+            lambda: WorkloadView(**self._workload(record)),
+        )
 
     def _rights(self, spec: WorkloadSpec) -> tuple[bool, bool]:
         """Tell whether the actor may change a workload, and read it."""

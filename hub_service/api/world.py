@@ -14,7 +14,6 @@ from runai.hub_service.api.holders import NOBODY, OnDevice
 from runai.hub_service.api.present import Present
 from runai.hub_service.api.queues import WAITING, ProjectSums, Queues, sums_of
 from runai.hub_service.api.reports import ProcessSample
-from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.records import (
     ProjectRecord,
@@ -169,7 +168,7 @@ class World:
         return busy
 
     @cached_property
-    def seats(self) -> Mapping[str, Sequence["Seat"]]:
+    def seats(self) -> Mapping[str, Sequence[Seat]]:
         """Return each node's devices with who holds them and what runs there."""
         held = self.queues.holding.by_device
         return {
@@ -177,17 +176,12 @@ class World:
             for node, devices in self.devices.items()
         }
 
-    def _seat(self, device: Device, on: OnDevice) -> "Seat":
+    def _seat(self, device: Device, on: OnDevice) -> Seat:
         uuid = device.uuid
         running = self.present.on(self.at, uuid)
         others = frozenset([p.account for p in running if p.workload not in on.workloads])
         mps = self.present.sharing.mps(uuid)
         return Seat(device, on, running, self.meter.device(uuid), mps, others)
-
-    @cached_property
-    def shown(self) -> dict[tuple[WorkloadId, bool, bool], tuple[WorkloadRecord, WorkloadView]]:
-        """What was drawn of this instant, by what its reader may do: the same for all of them."""
-        return {}
 
     def device(self, node: str, index: int) -> Device | None:
         """Return a device of a node by its number."""

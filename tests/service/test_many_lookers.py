@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from runai.hub_service.api import device_views
-from runai.hub_service.api.drawn_views import FEW, DrawnViews
+from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews
 from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.platform import SHARED_FOR_S
 from runai.hub_service.api.queues import LastQueues, Queues
 from runai.hub_service.api.schemas import DeviceView, SubmitRequest, WorkloadView
 from runai.hub_service.api.start_views import start_view
@@ -221,7 +220,7 @@ async def test_what_jobs_report_is_looked_at_once_for_all_who_look_at_once(simul
     await ana.workload(reply.workloads[0].id)
     assert asked == [None]
 
-    now += SHARED_FOR_S
+    now += MEASURED_FOR_S
     await ana.workload(reply.workloads[0].id)
 
     assert asked == [None, (reply.workloads[0].id,)]
