@@ -19,8 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runai.hub_service.allowance import Allowance
 from runai.hub_service.api.metering import metered, spending
+from runai.hub_service.api.places import Places
 from runai.hub_service.api.rush import Rush
-from runai.hub_service.api.shares import Places, Share, Shares
+from runai.hub_service.api.shares import Share, Shares
 from runai.hub_service.errors import RunaiError, TooMany, Unavailable
 
 __all__ = ["FairUse", "Guests", "credential_of"]
@@ -36,10 +37,12 @@ LONGEST_WAIT_S = 10.0
 """At the door: who would wait longer is told to come again then."""
 WORKED_ON = 4
 """Submissions that are read, stored or answered; others wait for that, or for a decision."""
+OF_ONE = 2
+"""Of one person."""
 FREE = ("/health", "/metrics", "/static/")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class _Guest:
     """One caller: a bucket of calls that fills with time."""
 
@@ -65,7 +68,7 @@ class Guests:
     """Calls that were refused, ever."""
     rush: Rush = field(default_factory=Rush)
     """Of submissions."""
-    places: Places = field(default_factory=lambda: Places(WORKED_ON))
+    places: Places = field(default_factory=lambda: Places(WORKED_ON, OF_ONE))
     """Of submissions: all who are answered after one cycle would else be drawn at once."""
     _shares: Shares | None = None
     _names: dict[bytes, str] = field(default_factory=dict)
@@ -192,7 +195,7 @@ class FairUse:
                 if share is not None:
                     inside.callback(work.end, await share.enter())
                 if submits and not guest.free:
-                    await inside.enter_async_context(guests.places.taken())
+                    await inside.enter_async_context(guests.places.taken(guest))
                 spending.set(work.spend)
                 await metered(self._answered(scope, receive, send), work.spend)
         finally:

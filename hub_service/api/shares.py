@@ -1,4 +1,4 @@
-"""A part of the event loop's time for each who asks, and a few places for what is costly to do.
+"""A part of the event loop's time for each who asks.
 
 One loop serves everybody, one step after the other: whoever has more calls under way than others
 takes more of it, and a step of a large call is as long as twenty small ones. Kept by `fair_use`,
@@ -7,11 +7,9 @@ fed by `metering`.
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable
 
-__all__ = ["Places", "Share", "Shares", "Together", "away"]
+__all__ = ["Share", "Shares", "Together"]
 
 FULL_S = 0.3
 """What somebody who was quiet may take at once: a page of the largest installation."""
@@ -19,12 +17,17 @@ MOST_OWED_S = 1.0
 """A single call that took longer is forgiven the rest."""
 USUAL_S = 0.01
 """What a call takes as long as nothing is known of its caller."""
-LATELY_S = 3.0
+LATELY_S = 1.5
 """What was taken longer ago counts for less and less."""
 ASKS_S = 2.0
 """Whoever has taken nothing for so long asks for nothing now."""
 MORE = 1.5
-"""Than others take on average: more than that is a flood, if it is more than an even part, too."""
+"""Than others take on average: more than that is a flood, if it is `MUCH`, too."""
+MUCH = 0.5
+"""Of an even part. At a whole one a flood beside one other person may keep the loop busy for half
+of the time, and everybody's calls take more than twice as long as without it."""
+MANY = 12
+"""Calls at the door at once are a flood from the start: no page asks for so many."""
 LOOK_EVERY_S = 0.1
 SOONEST_S = 0.001
 
@@ -33,8 +36,9 @@ class Shares:
     """Everybody's part of the time: what others take on average, for who would take more.
 
     Nobody is held to less than `least`, and nobody begins to wait who takes no more than others, or
-    than an even part: who is held takes little for that reason, and is no measure of what is much.
-    So time is not left unused while somebody waits for it who is alone, or beside floods only.
+    than half an even part: who is held takes little for that reason, and is no measure of what is
+    much. So time is not left unused while somebody waits for it who is alone, or beside floods
+    only.
     """
 
     def __init__(self, least: float, clock: Callable[[], float]) -> None:
@@ -66,14 +70,15 @@ class Shares:
         others = len(self._asking - {share})
         if not others:
             return 1.0
-        rate, even = share.rate(now), max(self._least, 1.0 / (others + 1))
+        rate, even = share.rate(now), 1.0 / (others + 1)
         if not share.is_held(now):
             average = max(0.0, self._sum - rate) / others
-            if rate <= max(even, MORE * average):
+            few = share.waiting <= MANY
+            if few and rate <= max(self._least, MUCH * even, MORE * average):
                 return 1.0
         free = self._free - {share}
         if not free:
-            return even
+            return max(self._least, even)
         mine = rate if share in self._free else 0.0
         return max(self._least, max(0.0, self._sum_of_free - mine) / len(free))
 
@@ -98,12 +103,13 @@ class Share:
         self._usual = USUAL_S
         self._held_at = -math.inf
         """When somebody was last made to wait for others."""
-        self._waiting = 0
+        self.waiting = 0
+        """Calls at the door."""
         self._in_turn = asyncio.Lock()
 
     def asks(self, now: float) -> bool:
         """Tell whether there is anything to do for its owner, or was just now."""
-        return self._waiting > 0 or now - self._lately_at < ASKS_S
+        return self.waiting > 0 or now - self._lately_at < ASKS_S
 
     def rate(self, now: float) -> float:
         """Return the part of the time that was taken lately."""
@@ -116,14 +122,14 @@ class Share:
     def wait_s(self) -> float:
         """Return how long one more would wait, as things are; 0: it would not."""
         part = self._part(self)
-        lacks = self._waiting * self._usual - self._filled(part)
+        lacks = self.waiting * self._usual - self._filled(part)
         if lacks > 0:
             self._hold(part)
         return max(0.0, lacks) / part
 
     async def enter(self) -> float:
         """Return when there is something left; the seconds that are set aside."""
-        self._waiting += 1
+        self.waiting += 1
         try:
             await self._in_turn.acquire()
             try:
@@ -136,7 +142,7 @@ class Share:
                 # this one, and everybody else be served after them.
                 asyncio.get_running_loop().call_soon(self._in_turn.release)
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
         self._left -= self._usual
         return self._usual
 
@@ -164,43 +170,6 @@ class Share:
         return self._left
 
 
-class Places:
-    """How many calls of a kind are worked on at once; the others have not begun, or wait."""
-
-    def __init__(self, many: int) -> None:
-        """Offer so many places."""
-        self._free = asyncio.Semaphore(many)
-
-    @asynccontextmanager
-    async def taken(self) -> AsyncGenerator[None]:
-        """Hold a place within this block, but while `away`."""
-        place = _Place(self._free)
-        token = _place.set(place)
-        try:
-            await place.take()
-            yield
-        finally:
-            _place.reset(token)
-            place.give()
-
-
-class _Place:
-    """A call's own."""
-
-    def __init__(self, free: asyncio.Semaphore) -> None:
-        self._free = free
-        self._held = False
-
-    async def take(self) -> None:
-        await self._free.acquire()
-        self._held = True
-
-    def give(self) -> None:
-        if self._held:
-            self._held = False
-            self._free.release()
-
-
 class Together:
     """Those who wait for the same, and pay for it together."""
 
@@ -220,20 +189,3 @@ class Together:
 
     def _gone(self) -> None:
         self._waiting -= 1
-
-
-_place: ContextVar[_Place | None] = ContextVar("place", default=None)
-
-
-@asynccontextmanager
-async def away() -> AsyncGenerator[None]:
-    """Give one's place to others within this block, in which one only waits."""
-    place = _place.get()
-    if place is None:
-        yield
-        return
-    place.give()
-    try:
-        yield
-    finally:
-        await place.take()

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from runai.hub_service.api.metering import charge
 from runai.hub_service.api.permissions import Action, Actor, authorise, is_member, may
+from runai.hub_service.api.places import away
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.schemas import SubmitReply, SubmitRequest
-from runai.hub_service.api.shares import away
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.picture import workload_for_core

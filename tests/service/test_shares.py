@@ -19,11 +19,9 @@ from runai.hub_service.api.shares import (
     ASKS_S,
     FULL_S,
     MOST_OWED_S,
-    Places,
     Share,
     Shares,
     Together,
-    away,
 )
 from runai.hub_service.errors import TooMany
 
@@ -97,8 +95,33 @@ def test_who_asks_for_less_than_the_least_part_never_waits(part, others):
     assert got[quiet] >= 0.8 * part - STEP_S
 
 
+@given(part=some.floats(0.2, 0.4))
+def test_a_flood_is_held_before_the_loop_is_busy_half_of_the_time(part):
+    """Or everybody else's calls would take twice as long, however seldom they come."""
+    loop = Loop()
+    flood, quiet = loop.new(), loop.new()
+    loop.play(5, (flood, part), (quiet, 0.02))
+
+    got = loop.play(30, (flood, part), (quiet, 0.02))
+
+    assert got[quiet] == pytest.approx(0.02, rel=0.1)
+    assert got[flood] <= 0.26
+
+
+def test_who_asks_for_very_much_at_once_is_a_flood_from_the_start_beside_others():
+    loop = Loop()
+    flood, page, quiet = loop.new(), loop.new(), loop.new()
+    loop.take(quiet, 0.001)
+    for share, calls in ((flood, 40), (page, 6)):
+        loop.take(share, FULL_S)  # all that it may take at once
+        share.waiting = calls
+
+    assert flood.wait_s() > 0
+    assert page.wait_s() == 0
+
+
 @pytest.mark.parametrize("part", [0.2, 0.3, 0.4])
-def test_who_asks_for_less_than_an_even_part_never_waits_beside_a_flood(part):
+def test_who_asks_for_less_than_half_or_as_a_flood_does_never_waits_beside_one(part):
     """Also where a flood, which is held, takes less than they do."""
     loop = Loop()
     flood, busy = loop.new(), loop.new()
@@ -195,7 +218,7 @@ def test_who_would_wait_for_long_is_told_to_come_again():
     assert mia.share is not None
     mia.share.spend(0.001)
     ana.share.spend(5.0)
-    ana.share._waiting = 50
+    ana.share.waiting = 50
 
     with pytest.raises(TooMany, match="take so much of the service's time") as refused:
         here.enter(b"ana", submits=False)
@@ -298,52 +321,6 @@ async def test_what_a_call_has_made_necessary_is_charged_to_who_asked():
     spending.reset(token)
 
     assert spent == [0.25]
-
-
-# -- places --------------------------------------------------------------------------------------
-
-
-async def test_few_are_worked_on_at_once_and_who_waits_gives_its_place_away():
-    places, at_work, most = Places(2), 0, 0
-    decided = asyncio.Event()
-
-    async def submission() -> None:
-        nonlocal at_work, most
-        async with places.taken():
-            for part in ("stored", "answered"):
-                at_work += 1
-                most = max(most, at_work)
-                await asyncio.sleep(0)
-                at_work -= 1
-                if part == "stored":
-                    async with away():
-                        await decided.wait()
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(20):
-            tasks.create_task(submission())
-        for _ in range(100):  # all have been stored: none waits with a place in its hands
-            await asyncio.sleep(0)
-        decided.set()
-
-    assert most == 2
-
-
-async def test_a_place_is_given_back_once_by_who_is_broken_off_while_away():
-    places = Places(1)
-
-    async def submission() -> None:
-        async with places.taken(), away():
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(submission())
-    await asyncio.sleep(0.01)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-    async with asyncio.timeout(60), places.taken():
-        pass
-    assert places._free._value == 1
 
 
 # -- at the door ---------------------------------------------------------------------------------

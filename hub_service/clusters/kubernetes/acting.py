@@ -254,12 +254,12 @@ def promised(decision: Reserve) -> str:
 
 async def at_once(calls: Iterable[Call]) -> None:
     """Make calls, the first ones first, a bounded number at a time."""
-    turns = asyncio.Semaphore(CALLS_AT_ONCE)
+    left = iter(calls)
 
-    async def one(call: Call) -> None:
-        async with turns:
+    async def one_after_another() -> None:
+        for call in left:
             await call()
 
     async with asyncio.TaskGroup() as group:
-        for call in calls:
-            group.create_task(one(call))
+        for _ in range(CALLS_AT_ONCE):
+            group.create_task(one_after_another())

@@ -257,11 +257,12 @@ class PlanCalls:
         group = self._groups.get(wait.workload)
         if group is None:
             return []
-        pods = [pod for pod in group.pods if pod.is_made and not pod.node]
         sentence = why(wait.reason) + self._kept_for(wait.workload)
         if wait.reason.code == "no_such_node":
             sentence += self._against(group.first.demands) or too_few_for_all(group.pods)
         sentence += self._troubled(group.first)
+        # Of 30,000 that wait nearly all know why.
+        pods = [p for p in group.pods if p.is_made and not p.node and p.sentence != sentence]
         return [
             *(partial(self._say, wait, pod, sentence) for pod in pods),
             *self._held_back(group, sentence),
