@@ -6,7 +6,7 @@ gather a `World`; leaves what of it is shown to `views`. Made by the composition
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
@@ -95,14 +95,20 @@ class Platform:
         """Return what says who holds what, to each node's agent."""
         return Holdings(self.cluster)
 
-    async def world(self, progress_of: Collection[WorkloadId] | None = None) -> World:
+    async def world(
+        self, progress_of: Collection[WorkloadId] | None = None, *, listed: bool = True
+    ) -> World:
         """Gather everything there is to show, now.
 
         `progress_of` are the only workloads of which is needed what they report of themselves:
-        files are looked at for it, each of which waits for the interpreter. None: all.
+        files are looked at for it, each of which waits for the interpreter. None: all. Where
+        records that one has already are all that is shown, workloads need not be `listed`: after
+        each change the list of tens of thousands is another.
         """
-        workloads = await self.cluster.workloads()
-        self.drawn.retain(workloads)
+        workloads: Sequence[WorkloadRecord] = ()
+        if listed:
+            workloads = await self.cluster.workloads()
+            self.drawn.retain(workloads)
         return World(
             at=self.clock(),
             workloads=workloads,
@@ -142,10 +148,14 @@ class Platform:
         return self._shared
 
     async def viewer(
-        self, actor: Actor, progress_of: Collection[WorkloadId] | None = None
+        self,
+        actor: Actor,
+        progress_of: Collection[WorkloadId] | None = None,
+        *,
+        listed: bool = True,
     ) -> Viewer:
         """Return the present as the actor may see it, with the progress of all, or of these."""
-        return Viewer(await self.world(progress_of), actor)
+        return Viewer(await self.world(progress_of, listed=listed), actor)
 
     async def project_specs(self) -> dict[str, ProjectSpec]:
         """Return all projects by name."""

@@ -5,7 +5,7 @@ Made by `world`, read by `views`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import is_not
@@ -23,6 +23,46 @@ WAITING = frozenset({WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.R
 _LAST = 1 << 62
 
 
+class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
+    """Queues by their names, each put in order when it is looked at: of many, few are."""
+
+    def __init__(
+        self,
+        records: Sequence[WorkloadRecord] = (),
+        waiting: Mapping[str, Set[int]] | None = None,
+        known: Mapping[str, Sequence[WorkloadRecord]] | None = None,
+    ) -> None:
+        """Of `records` those at the places in `waiting`, by names; some queues are `known`."""
+        self._records = records
+        self._waiting = waiting or {}
+        self._known = dict(known or {})
+
+    def __getitem__(self, name: str) -> Sequence[WorkloadRecord]:
+        queue = self._known.get(name)
+        if queue is None:
+            queue = [self._records[n] for n in sorted(self._waiting[name])]
+            queue.sort(key=place)
+            self._known[name] = queue
+        return queue
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._waiting)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def many(self) -> Iterator[tuple[str, int]]:
+        """Yield how long each is, without a look at them."""
+        return ((name, len(places)) for name, places in self._waiting.items())
+
+    def without(self, touched: Iterable[str]) -> Mapping[str, Sequence[WorkloadRecord]]:
+        """Return those that are in order already, but for these."""
+        known = dict(self._known)
+        for name in touched:
+            known.pop(name, None)
+        return known
+
+
 @dataclass(frozen=True)
 class Queues:
     """Who is there and does not wait, and who waits, in the order of the queue."""
@@ -31,8 +71,8 @@ class Queues:
     """All but those that wait, and those that finished long ago; oldest first."""
     holding: Holders
     """The same object until one of them changes."""
-    of_project: Mapping[str, Sequence[WorkloadRecord]]
-    of_user: Mapping[str, Sequence[WorkloadRecord]]
+    of_project: InOrder
+    of_user: InOrder
     _records: Sequence[WorkloadRecord] = field(compare=False)
     _owners: Mapping[str, Sequence[int]] = field(compare=False)
     """Of each user the places in that list, and in longer ones that follow it."""
@@ -63,10 +103,10 @@ class LastQueues:
         # Places in that list.
         self._others: set[int] = set()
         self._holding: set[int] = set()
-        self._projects: defaultdict[str, set[int]] = defaultdict(set)
-        self._users: defaultdict[str, set[int]] = defaultdict(set)
+        self._projects = _Waiting()
+        self._users = _Waiting()
         self._owners: defaultdict[str, list[int]] = defaultdict(list)
-        self._queues = Queues((), Holders(), {}, {}, (), {})
+        self._queues = Queues((), Holders(), InOrder(), InOrder(), (), {})
 
     def of(self, records: Sequence[WorkloadRecord]) -> Queues:
         """Put them in order."""
@@ -83,25 +123,18 @@ class LastQueues:
 
     def _follow(self, records: Sequence[WorkloadRecord], changed: list[int]) -> None:
         before, self._records, last = self._records, records, self._queues
-        projects: set[str] = set()
-        users: set[str] = set()
         holding: Holders | None = last.holding
         for n in changed:
             if n < len(before) and before[n].state in WAITING:
-                spec = before[n].spec
-                self._projects[spec.project].discard(n)
-                self._users[spec.user].discard(n)
-                projects.add(spec.project)
-                users.add(spec.user)
+                self._projects.discard(before[n].spec.project, n)
+                self._users.discard(before[n].spec.user, n)
             record, spec = records[n], records[n].spec
             if n >= len(before):
                 self._owners[spec.user].append(n)
             if record.state in WAITING:
                 self._others.discard(n)
-                self._projects[spec.project].add(n)
-                self._users[spec.user].add(n)
-                projects.add(spec.project)
-                users.add(spec.user)
+                self._projects.add(spec.project, n)
+                self._users.add(spec.user, n)
             else:
                 self._others.add(n)
             if record.holds_devices:
@@ -113,28 +146,11 @@ class LastQueues:
         self._queues = Queues(
             self._present(),
             holding or Holders(tuple([records[n] for n in sorted(self._holding)])),
-            self._in_order(last.of_project, self._projects, projects),
-            self._in_order(last.of_user, self._users, users),
+            self._projects.of(records, last.of_project),
+            self._users.of(records, last.of_user),
             records,
             self._owners,
         )
-
-    def _in_order(
-        self,
-        before: Mapping[str, Sequence[WorkloadRecord]],
-        places: dict[str, set[int]],
-        touched: Iterable[str],
-    ) -> Mapping[str, Sequence[WorkloadRecord]]:
-        after = dict(before)
-        for name in touched:
-            queue = [self._records[n] for n in sorted(places[name])]
-            if queue:
-                queue.sort(key=place)
-                after[name] = queue
-            else:
-                after.pop(name, None)
-                del places[name]
-        return after
 
     def _present(self) -> list[WorkloadRecord]:
         there = [self._records[n] for n in sorted(self._others)]
@@ -146,6 +162,33 @@ class LastQueues:
             else:
                 present.append(record)
         return present
+
+
+class _Waiting:
+    """The places of those that wait, by a name; what was given away stays as it was."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Set[int]] = {}
+        self._touched: dict[str, set[int]] = {}
+
+    def add(self, name: str, n: int) -> None:
+        self._own(name).add(n)
+
+    def discard(self, name: str, n: int) -> None:
+        self._own(name).discard(n)
+
+    def of(self, records: Sequence[WorkloadRecord], before: InOrder) -> InOrder:
+        """Return the queues of these records; those that nobody touched are as they were."""
+        touched, self._touched = self._touched, {}
+        places = self._places | touched
+        self._places = {name: found for name, found in places.items() if found}
+        return InOrder(records, self._places, before.without(touched))
+
+    def _own(self, name: str) -> set[int]:
+        own = self._touched.get(name)
+        if own is None:
+            own = self._touched[name] = set(self._places.get(name, ()))
+        return own
 
 
 def place(record: WorkloadRecord) -> int:
@@ -176,9 +219,9 @@ def sums_of(
             yield found[name]
             name = projects[name].parent
 
-    for project, queue in queues.of_project.items():
+    for project, many in queues.of_project.many():
         for sums in above(project):
-            sums.waiting += len(queue)
+            sums.waiting += many
     for project, (allocated, building) in queues.holding.allocated.items():
         for sums in above(project):
             sums.allocated += allocated

@@ -43,7 +43,7 @@ async def submit(
     """
     owner = await _owner(platform, actor, request)
     for attempt in range(TRIES):
-        viewer = Viewer(await platform.world(progress_of=()), actor)
+        viewer = await platform.viewer(actor, progress_of=(), listed=False)
         if key and (stored := await platform.cluster.submitted(owner.name, key)):
             return _reply(viewer, stored, dry_run=False)
         taken = await platform.cluster.names()
@@ -153,7 +153,7 @@ async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: i
             together = await platform.undecided.told(decision())
     # Who submits makes a decision necessary, in which all who ask find the interpreter busy.
     charge(platform.controller.last.phases.get("decide", 0.0) / together)
-    viewer = Viewer(await platform.world(progress_of=()), actor)
+    viewer = await platform.viewer(actor, progress_of=(), listed=False)
     records = [await platform.cluster.workload(workload) for workload in ids]
     return _reply(viewer, records, dry_run=False)
 

@@ -246,5 +246,5 @@ async def _changed(
 
 
 async def _detail(on: Platform, caller: Caller, record: WorkloadRecord) -> WorkloadDetail:
-    viewer = await on.viewer(caller, progress_of=(record.id,))
+    viewer = await on.viewer(caller, progress_of=(record.id,), listed=False)
     return viewer.detail(record, await on.cluster.history(record.id))
