@@ -100,6 +100,7 @@ def gpus_page(overview: Overview, user: str) -> dict[str, Any]:
 def gpus_parts(environment: Environment, overview: Overview, user: str) -> Rendered:
     """Render what changes on the page of everything."""
     macros: Any = environment.get_template("parts.html").module
+    drawn: Any = environment.globals["drawn_device"]
     values = gpus_page(overview, user)
     rows = {f"w:{w['id']}": macros.workload(w, user) for w in values["workloads"]}
     parts = {
@@ -111,7 +112,7 @@ def gpus_parts(environment: Environment, overview: Overview, user: str) -> Rende
     }
     for node in values["nodes"]:
         for device in node["devices"]:
-            parts[f"d:{node['name']}:{device['device']}"] = macros.device(device, node["name"])
+            parts[f"d:{node['name']}:{device.device}"] = drawn(device, node["name"])
     return Rendered({k: str(v) for k, v in (parts | rows).items()}, list(rows))
 
 
@@ -181,14 +182,42 @@ def _project_row(project: ProjectView, depth: int, scale: float, capacity: float
 # -- devices -------------------------------------------------------------------------------------
 
 
+class ShownPart(NamedTuple):
+    """Somebody's part of a device: where its bar begins, how wide it is, and how much is busy."""
+
+    at: float
+    width: float
+    busy: float
+    kind: str
+    title: str
+    workload: str
+    gpus: float
+    name: str
+
+
+class ShownDevice(NamedTuple):
+    """What is shown of a device; equal where the same is shown."""
+
+    device: int
+    simulated: bool
+    healthy: bool
+    fault: str
+    figures: tuple[str, ...]
+    parts: tuple[ShownPart, ...]
+    others: tuple[str, ...]
+
+
 def _node(node: NodeView, workloads: Mapping[str, WorkloadView]) -> dict[str, Any]:
     return {"name": node.name, "devices": [_device(d, workloads) for d in node.devices]}
 
 
-def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> dict[str, Any]:
+def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> ShownDevice:
     busy = "not measured" if device.utilized is None else f"{100 * device.utilized:.0f} % utilized"
+    figures = [f"{device.allocated:g} allocated", busy]
     used = device.memory_used_mib
-    parts: list[dict[str, Any]] = []
+    if used is not None:
+        figures.append(f"{used / 1024:.1f} of {device.memory_mib / 1024:.0f} GiB")
+    parts: list[ShownPart] = []
     at = 0.0
     for held in device.allocations:
         known = workloads.get(held.workload)
@@ -198,26 +227,20 @@ def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> dict[s
             "not measured" if held.utilized is None else f"{utilized:.2f} utilized"
         )
         kind = "other" if known is None else "train" if known.preemptible else "build"
+        shown = known.name if known else name
         parts.append(
-            {
-                "at": at, "width": held.gpus, "busy": utilized, "kind": kind, "title": title,
-                "workload": held.workload, "gpus": held.gpus,
-                "name": known.name if known else name,
-            }
-        )  # fmt: skip
+            ShownPart(at, held.gpus, utilized, kind, title, held.workload, held.gpus, shown)
+        )
         at += held.gpus
-    return {
-        "device": device.device,
-        "simulated": device.simulated,
-        "healthy": device.healthy,
-        "fault": device.fault,
-        "figures": [f"{device.allocated:g} allocated", busy],
-        "memory": ""
-        if used is None
-        else f"{used / 1024:.1f} of {device.memory_mib / 1024:.0f} GiB",
-        "parts": parts,
-        "others": [_others(other) for other in device.others],
-    }
+    return ShownDevice(
+        device.device,
+        device.simulated,
+        device.healthy,
+        device.fault,
+        tuple(figures),
+        tuple(parts),
+        tuple([_others(other) for other in device.others]),
+    )
 
 
 def _others(other: OthersView) -> str:

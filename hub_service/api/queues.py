@@ -5,7 +5,8 @@ Made by `world`, read by `views`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import is_not
@@ -29,7 +30,7 @@ class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
     def __init__(
         self,
         records: Sequence[WorkloadRecord] = (),
-        waiting: Mapping[str, Set[int]] | None = None,
+        waiting: Mapping[str, AbstractSet[int]] | None = None,
         known: Mapping[str, Sequence[WorkloadRecord]] | None = None,
     ) -> None:
         """Of `records` those at the places in `waiting`, by names; some queues are `known`."""
@@ -168,7 +169,7 @@ class _Waiting:
     """The places of those that wait, by a name; what was given away stays as it was."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Set[int]] = {}
+        self._places: dict[str, AbstractSet[int]] = {}
         self._touched: dict[str, set[int]] = {}
 
     def add(self, name: str, n: int) -> None:

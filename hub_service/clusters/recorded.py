@@ -155,7 +155,7 @@ class RecordedCluster:
 
     async def names(self) -> Container[WorkloadId]:
         """Return which names are taken."""
-        return self._rows
+        return self._rows.keys()
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""

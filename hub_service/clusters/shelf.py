@@ -4,7 +4,15 @@ Tens of thousands of jobs wait while a few change: who submits, who asks and eac
 look at all of them. Knows no storage and no rules. Kept by `recorded`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
+from collections.abc import (
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    ValuesView,
+)
 from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter, is_not
@@ -83,6 +91,10 @@ class Shelf(MutableMapping[WorkloadId, Row]):
     def row(self, workload: WorkloadId) -> Row | None:
         """Return a row, if there is such a workload; `get` would try and fail first."""
         return self._rows.get(workload)
+
+    def keys(self) -> KeysView[WorkloadId]:
+        """Return all names, oldest first; as quick as a plain dictionary."""
+        return self._rows.keys()
 
     def values(self) -> ValuesView[Row]:
         """Return all rows, oldest first; as quick as a plain dictionary."""

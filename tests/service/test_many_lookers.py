@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from runai.hub_service.api import device_views
 from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews
+from runai.hub_service.api.page_parts import ShownDevice, ShownPart
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.queues import LastQueues, Queues
 from runai.hub_service.api.schemas import DeviceView, SubmitRequest, WorkloadView
 from runai.hub_service.api.start_views import start_view
+from runai.hub_service.api.templates import templates
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters.records import (
     ProjectSpec,
@@ -224,3 +227,21 @@ async def test_what_jobs_report_is_looked_at_once_for_all_who_look_at_once(simul
     await ana.workload(reply.workloads[0].id)
 
     assert asked == [None, (reply.workloads[0].id,)]
+
+
+def test_a_device_that_shows_the_same_is_put_into_markup_once_for_all_pages():
+    drawn: Any = templates("/").globals["drawn_device"]
+    part = ShownPart(0.0, 0.5, 0.0, "build", "<ana>: 0.5 allocated", "vision/<ana>", 0.5, "<ana>")
+    shown = ShownDevice(0, True, True, "", ("0.5 allocated", "0 % utilized"), (part,), ())
+
+    first = drawn(shown, "here")
+
+    assert drawn(shown._replace(parts=(part._replace(),)), "here") is first
+    assert "&lt;ana&gt;" in first
+    assert "<ana>" not in first
+    for other in (
+        drawn(shown, "there"),
+        drawn(shown._replace(healthy=False, fault="broken"), "here"),
+        drawn(shown._replace(parts=(part._replace(busy=0.25),)), "here"),
+    ):
+        assert other != first
