@@ -5,6 +5,7 @@ Knows which routers there are. Rules, sentences and statuses are elsewhere (`per
 """
 
 import logging
+import math
 import re
 import secrets
 from http import HTTPStatus
@@ -129,7 +130,7 @@ def _reply(error: RunaiError, status: HTTPStatus | None = None) -> Response:
         problem = problem.model_copy(update={"status": status, "title": status.phrase})
     headers = {"Cache-Control": "no-store"}
     if isinstance(error, Unavailable):
-        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     return Response(problem.model_dump_json(), problem.status, headers, MEDIA_TYPE)
 
 

@@ -81,8 +81,8 @@ class Guests:
         self._names[credential] = name
         self._guest(name).free = free
 
-    def enter(self, credential: bytes, *, submits: bool) -> _Guest:
-        """Let a call in.
+    def enter(self, credential: bytes, *, submits: bool, key: bytes | None = None) -> _Guest:
+        """Let a call in; by its `key` a submission that comes again is known.
 
         Raises:
             TooMany: its caller asks too much.
@@ -114,12 +114,13 @@ class Guests:
                 hint="Wait a moment; many jobs are one call as an array (--array).",
                 retry_after=wait,
             )
-        if submits and 0 < self.allowance.submissions_at_once <= self.submissions:
+        places = self.allowance.submissions_at_once
+        if submits and places and not self.rush.admits(key, self.submissions, places, now):
             raise Unavailable(
                 f"{self.submissions} submissions wait to be stored.",
                 hint="Try again in a few seconds.",
                 code="busy",
-                retry_after=self.rush.wait(now),
+                retry_after=self.rush.wait(key, now),
             )
         guest.left -= 1
         return self._entered(guest, submits=submits)
@@ -180,10 +181,12 @@ class FairUse:
             await self._app(scope, receive, send)
             return
         guests: Guests = scope["app"].state.platform.guests
-        credential = credential_of(Headers(scope=scope))
+        headers = Headers(scope=scope)
+        credential = credential_of(headers)
         submits = scope["method"] == "POST" and scope["path"] == self._submits
         try:
-            guest = guests.enter(credential, submits=submits)
+            key = _key_of(headers, credential) if submits else None
+            guest = guests.enter(credential, submits=submits, key=key)
         except Unavailable as refused:
             await guests.hold(credential)
             await self._refuse(refused)(scope, receive, send)
@@ -226,3 +229,10 @@ def credential_of(headers: Headers) -> bytes:
     """Return a digest of what a caller shows; nobody's is the same for all."""
     shown = headers.get("authorization") or headers.get("cookie", "")
     return hashlib.blake2b(shown.encode(errors="replace"), digest_size=16).digest()
+
+
+def _key_of(headers: Headers, credential: bytes) -> bytes | None:
+    shown = headers.get("idempotency-key", "")
+    if not shown:
+        return None
+    return hashlib.blake2b(shown.encode(errors="replace"), key=credential, digest_size=16).digest()

@@ -20,7 +20,7 @@ from runai.hub_service.errors import TooMany, Unavailable
 
 RATE = 4
 BURST = int(RATE * BURST_S)
-ANA, MIA = b"ana", b"mia"
+ANA, MIA, BO = b"ana", b"mia", b"bo"
 
 
 def guests(clock: Clock | None = None, **allowed: int) -> Guests:
@@ -95,11 +95,37 @@ def test_submissions_of_everybody_are_bounded_together():
     here.enter(MIA, submits=True)
 
     with pytest.raises(Unavailable, match="2 submissions wait") as refused:
-        here.enter(b"bo", submits=True)
+        here.enter(BO, submits=True)
     assert (refused.value.code, refused.value.retry_after) == ("busy", 2.0)
-    here.enter(b"bo", submits=False)
+    here.enter(BO, submits=False)
     here.leave(one, submits=True)
-    here.enter(b"bo", submits=True)
+    here.enter(BO, submits=True)
+
+
+async def test_a_submission_that_comes_again_when_told_goes_before_others(simulated, monkeypatch):
+    clock, here = Clock(), simulated.platform.guests
+    monkeypatch.setattr(here, "allowance", Allowance(submissions_at_once=4))
+    monkeypatch.setattr(here, "clock", clock)
+    monkeypatch.setattr(fair_use, "HELD_S", 0.01)
+    under_way = [here.enter(BO, submits=True) for _ in range(4)]
+
+    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+
+        async def submit(who: str, key: str) -> httpx.Response:
+            shown = {"Authorization": f"Bearer {who}-token", "Idempotency-Key": key}
+            wish = {"gpus": 1, "command": ["train"]}
+            return await http.post("api/v1/workloads", headers=shown, json=wish)
+
+        refused = await submit("ana", "the-first-of-ana")
+        here.leave(under_way.pop(), submits=True)
+        clock.at += int(refused.headers["Retry-After"])
+        just_come = await submit("ana", "the-second-of-ana")
+        anothers = await submit("mia", "the-first-of-ana")
+        again = await submit("ana", "the-first-of-ana")
+
+    assert (refused.status_code, refused.json()["code"]) == (503, "busy")
+    assert [just_come.status_code, anothers.status_code] == [503, 503]
+    assert again.status_code == 201
 
 
 @pytest.fixture
