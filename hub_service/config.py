@@ -276,7 +276,7 @@ def _allowance(environ: Mapping[str, str]) -> Allowance:
         calls_per_s=asked("RUNAI_USER_CALLS", 30),
         open_at_once=asked("RUNAI_USER_OPEN", 200),
         submissions_at_once=asked("RUNAI_SUBMISSIONS_AT_ONCE", 256),
-        time_percent=asked("RUNAI_USER_TIME", 15, 100),
+        time_percent=asked("RUNAI_USER_TIME", 10, 100),
     )
 
 
