@@ -106,7 +106,7 @@ def test_what_people_may_ask_at_once_is_set():
     assert given.allowance == Allowance(
         calls_per_s=5, open_at_once=0, submissions_at_once=7, time_percent=20
     )
-    assert Config.from_environment(LEAST).allowance == Allowance(30, 200, 256, 15)
+    assert Config.from_environment(LEAST).allowance == Allowance(30, 200, 256, 10)
 
 
 @pytest.mark.parametrize("value", ["-1", "many", "1.5", "1000001"])
