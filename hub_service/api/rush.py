@@ -19,8 +19,9 @@ LOOK_BACK_S = 1.0
 SLOWEST = 10.0
 """Done a second, at least: before anything is known, and after a pause."""
 LATER = 1.5
-"""Than told a client comes at most, that not all come at once; and its answer is on its way."""
+"""Than told our clients come at most (`calls.Retries`), that not all come at once."""
 GRACE_S = 5.0
+"""And the answer is on its way to them, held for a moment."""
 FIRST = 4
 """While others are on their way back, who has just come may fill a part of the places: enough that
 none stands empty, whenever those come."""
