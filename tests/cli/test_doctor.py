@@ -6,11 +6,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,13 +19,23 @@ import pytest
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli import examination
+from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.gpu_examination import check_mps
-from runai.hub_service.cli.installation import check_groups, check_room_for_files
+from runai.hub_service.cli.installation import check_room_for_files
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.connection import Connection, config_path, write_config
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 
-NOBODY = 65534
+# Root may write anywhere: what it has imported is asked by an account that may not.
+FINDS_GROUPS = """
+import json, os, sys
+from pathlib import Path
+from runai.hub_service.cli.installation import check_groups
+from runai.hub_service.limits import cgroups
+if os.geteuid() == 0:
+    os.setuid(65534)
+print(json.dumps(check_groups(Path(sys.argv[1]))))
+"""
 DEVICE = {"device": 0, "uuid": "GPU-0", "name": "A", "memory_mib": 1, "simulated": False}
 
 
@@ -255,11 +264,10 @@ def test_it_says_what_is_weaker_without_control_groups(open_folder, mounts, mode
     (proc / "self/cgroup").write_text("0::/user.slice\n")
     (open_folder / "user.slice").mkdir()
     (open_folder / "user.slice").chmod(mode)
-    # Root may write anywhere: asked by an account that may not.
-    with ProcessPoolExecutor(
-        1, get_context("fork"), *((os.setuid, (NOBODY,)) if os.geteuid() == 0 else ())
-    ) as somebody:
-        found = somebody.submit(check_groups, proc).result()
+    asked = [sys.executable, "-P", "-c", FINDS_GROUPS, str(proc)]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    found = Finding(*json.loads(said.stdout))
 
     if text:
         assert found.verdict == "note"
