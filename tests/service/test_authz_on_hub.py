@@ -223,6 +223,29 @@ def test_pages_offer_those_alone_to_scale_who_may(stage, elastic_job, page):
     assert offered(stage, page, GROWS, OF_ELASTIC) == may_press(OF_ELASTIC)
 
 
+@pytest.fixture
+def finished_job(stage: Stage) -> Iterator[str]:
+    """A job of ana's that has ended, and has left its history to be deleted."""
+    body = {"project": "vision", "name": "done", "command": ["true"], "gpus": "0.1"}
+    stage.ask("owner", method="POST", url="api/v1/workloads", json=body).raise_for_status()
+    yield "vision/done"
+    stage.ask("hub", method="DELETE", url="api/v1/workloads/vision/done")
+
+
+@pytest.mark.parametrize("page", ["", "workloads/vision/done"], ids=["all", "one"])
+def test_pages_offer_those_alone_to_delete_what_has_ended_who_may(stage, finished_job, page):
+    delete = {finished_job: BUTTONS[EXP1]}
+    labelled = re.compile(rf'<button[^>]*data-path="workloads/{finished_job}"[^>]*>Delete<')
+
+    # It is stopped while it runs, and deleted when it has ended, by way of the same route.
+    eventually(
+        lambda: labelled.search(stage.cookies["admin"].get(f"{ROOT}{page}").text),
+        within=60,
+        what="it has ended",
+    )
+    assert offered(stage, page, finished_job, delete) == may_press(delete)
+
+
 def test_forms_are_shown_to_those_alone_who_may_send_them(stage):
     shown = {
         role: {
