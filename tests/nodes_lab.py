@@ -48,6 +48,14 @@ class NodesLab(ClusterLab):
         super().__init__(cluster.plane)
         self.cluster = cluster
 
+    def seen_project(self, service: Client, name: str, **spec: Any) -> None:
+        """Add a project, and wait until the service, which watches for them, has seen it."""
+        self.project(name, **spec)
+        eventually(
+            lambda: name in [project.name for project in service.projects()],
+            what=f"{name} is seen",
+        )
+
     def runs(self, name: str) -> dict[str, Any]:
         """Wait until a pod is ready; return it."""
 

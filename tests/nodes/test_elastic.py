@@ -71,7 +71,7 @@ class Story:
 def story(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[Story]:
     """Those who submit are users of the hub."""
     for name in ("bob", "patty"):
-        lab.project(name, quota=1, members=[name])
+        lab.seen_project(service, name, quota=1, members=[name])
     with lab.cordoned("node-1"):
         yield Story(lab, service)
         lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})

@@ -25,8 +25,7 @@ WAITS = "trap 'exit 143' TERM; tail -f /dev/null & wait"
 @pytest.fixture
 def running(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[str]:
     """A job of one GPU that runs."""
-    lab.project("execs", quota=1, members=["bob"])
-    eventually(lambda: "execs" in [p.name for p in service.projects()], what="it is seen")
+    lab.seen_project(service, "execs", quota=1, members=["bob"])
     asked: Any = {"name": "job", "owner": "bob", "gpus": 1, "command": ["sh", "-c", WAITS]}
     service.submit(SubmitRequest(**asked, grace_seconds=1))
     eventually(lambda: service.workload("execs/job").state == "running", within=90, what="it runs")

@@ -74,7 +74,7 @@ class Story:
 @pytest.fixture
 def story(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[Story]:
     for name in ("bob", "patty"):
-        lab.project(name, quota=2, members=[name])
+        lab.seen_project(service, name, quota=2, members=[name])
     yield Story(lab, service)
     lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
     path = f"{PODS}?labelSelector=batch.kubernetes.io/job-name"
