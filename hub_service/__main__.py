@@ -150,6 +150,7 @@ async def serve_here(config: Config) -> None:
         sharing=sharing,
         elastic=config.elastic,
         keeping=config.keeping,
+        job_files=config.job_files,
     )
     async with opened as cluster, hub_users(config) as users:
         listening = listening or await listen(config.host, config.port)

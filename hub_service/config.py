@@ -22,6 +22,10 @@ __all__ = ["Config", "HubConfig", "KubernetesConfig"]
 DAY_S = 86_400
 MOST_PORT = 65_535
 MOST_AT_ONCE = 1_000_000
+MOST_JOB_FILES = 200_000
+"""Ten times what a job leaves that keeps a checkpoint of a hundred files for each of 200 epochs."""
+MOST_EVER_FILES = 2**32
+"""As many as ext4 can have."""
 MOST_PID = 2**22
 """The largest that Linux gives."""
 
@@ -103,6 +107,8 @@ class Config:
     """How eagerly elastic jobs grow."""
     keeping: Keeping = field(default_factory=Keeping)
     """Which finished workloads are kept, on this machine."""
+    job_files: int = MOST_JOB_FILES
+    """How many files a job may have in its own directory, on this machine; 0: any number."""
     kubernetes: KubernetesConfig | None = None
     """None: the cluster is this machine."""
     notify: NotificationSettings = field(default_factory=NotificationSettings)
@@ -151,6 +157,9 @@ class Config:
             log_format=log_format(environ),
             elastic=_elastic_rules(environ),
             keeping=_keeping(environ),
+            job_files=_count("RUNAI_JOB_FILES", environ, most=MOST_EVER_FILES)
+            if environ.get("RUNAI_JOB_FILES")
+            else MOST_JOB_FILES,
             kubernetes=_kubernetes(environ),
             notify=NotificationSettings.from_environment(environ),
             allowance=_allowance(environ),

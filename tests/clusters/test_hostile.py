@@ -1,5 +1,7 @@
 """Hostile jobs are contained, or stopped with a sentence; the job beside them goes on counting.
 
+Who makes millions of files is in `test_many_files`.
+
 Everything here bounds itself: a few hundred processes (3,000 at most, for half a minute, if nothing
 stops them), some tens of megabytes.
 """
@@ -7,24 +9,17 @@ stops them), some tens of megabytes.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from labs import Lab, LocalLab, SimulatedLab, local_lab, plan, start
-from runai.hub_service.clusters.local.attempt import Instructions
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
+from clusters.hostile import MOST, Neighbour, begin, beside_a_neighbour, log, of_it, play
+from labs import Lab, SimulatedLab, plan, start
+from runai.hub_service.clusters.records import WorkloadSpec
 from waiting import eventually_async
 
-MOST = 200
 MOST_FORKS = 3_000
-HELD_UP_S = 10.0
-"""A busy machine holds everybody up, too; longer than that is noticed."""
 
 FORK_BOMB = """
 import os, time
@@ -44,27 +39,6 @@ while time.monotonic() < begun + 30:     # whatever becomes of it, that is its e
         # Behind one's own byte at least: no fork beyond the cap, however many have looked at once.
         if os.lseek(forks, 0, os.SEEK_CUR) <= {MOST_FORKS}:
             os.fork()
-"""
-COUNTING = """
-import os, sys, time
-orders, starts, count = sys.argv[1:]
-with open(starts, "a") as noted:
-    noted.write("started\\n")
-if not os.path.exists(orders):
-    os.mkfifo(orders)
-told = os.open(orders, os.O_RDONLY | os.O_NONBLOCK)
-shown = os.open(count, os.O_CREAT | os.O_WRONLY)
-number, longest, last = 0, 0.0, time.monotonic()
-while True:
-    try:
-        if said := os.read(told, 100):
-            sys.exit(int(said))
-    except BlockingIOError:
-        pass
-    time.sleep(0.05)
-    number, longest = number + 1, max(longest, time.monotonic() - last)
-    last = time.monotonic()
-    os.pwrite(shown, b"%12d %12.3f" % (number, longest), 0)
 """
 DAEMON = """
 import os, time
@@ -94,12 +68,6 @@ try:
 except OSError as refused:
     print(len(held), "and then", refused, flush=True)
 """
-MANY_SMALL_FILES = """
-import os, pathlib, sys
-place = pathlib.Path(os.environ["RUNAI_CHECKPOINT_DIR"])
-for n in range(int(sys.argv[1])):
-    os.close(os.open(place / str(n), os.O_CREAT | os.O_WRONLY))
-"""
 DEAF = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -108,102 +76,20 @@ time.sleep(300)
 """
 
 
-class SmallCluster(LocalCluster):
-    """A cluster whose limit of processes is small enough to be exceeded in a test."""
-
-    def start_of(self, row, worker):
-        told, environment = super().start_of(row, worker)
-        assert isinstance(told, Instructions)
-        return replace(told, most_processes=MOST, log_bytes=1_000_000), environment
-
-
-@dataclass
-class Neighbour:
-    """A job that counts every 50 ms, and notes its starts and its longest pause."""
-
-    place: Path
-
-    @property
-    def starts(self) -> Path:
-        return self.place / "neighbour-starts"
-
-    @property
-    def count(self) -> Path:
-        return self.place / "neighbour-count"
-
-    def command(self, orders: Path) -> tuple[str, ...]:
-        words = (str(orders), str(self.starts), str(self.count))
-        return (sys.executable, "-I", "-S", "-c", COUNTING, *words)
-
-    def counted(self) -> int:
-        told = self.count.read_text().split() if self.count.exists() else []
-        return int(told[0]) if told else 0
-
-    def longest_pause(self) -> float:
-        return float(self.count.read_text().split()[1])
-
-
 @pytest.fixture
-def neighbour(tmp_path: Path) -> Neighbour:
-    return Neighbour(tmp_path)
-
-
-@pytest.fixture
-async def lab(tmp_path: Path, neighbour: Neighbour, monkeypatch):
-    monkeypatch.setattr("labs.LocalCluster", SmallCluster)
-    async with local_lab(tmp_path) as made:
-        orders = made.place / "vision+neighbour-0"
-        job = made.job("neighbour", command=neighbour.command(orders))
-        await made.started(job, device=1)
-        await eventually_async(neighbour.counted)
-        before = neighbour.counted()
+async def lab_and_neighbour(tmp_path: Path, monkeypatch):
+    async with beside_a_neighbour(tmp_path, monkeypatch) as made:
         yield made
-        # Whatever was beside it: it ran all the time, goes on, and ends as it is told to.
-        during = neighbour.counted()
-        assert during > before
-        await eventually_async(lambda: neighbour.counted() > during)
-        assert neighbour.longest_pause() < HELD_UP_S
-        assert (await made.cluster.workload(job.id)).state == "running"
-        await made.end(job, 0)
-        assert (await made.until(job.id, "succeeded")).attempts == 1
-        assert neighbour.starts.read_text() == "started\n"
 
 
-async def begin(lab: LocalLab, spec: WorkloadSpec) -> None:
-    """Start it; on a busy machine nobody may see it run, so soon has it ended."""
-    await lab.cluster.submit([spec])
-    assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+@pytest.fixture
+def lab(lab_and_neighbour):
+    return lab_and_neighbour[0]
 
 
-async def play(lab: LocalLab, program: str, *until: str, **fields: Any) -> WorkloadRecord:
-    """Run a program as a job until it is in one of these states."""
-    command = (sys.executable, "-I", "-S", "-c", program)
-    spec = lab.job("hostile", command=command, grace_seconds=1, **fields)
-    await begin(lab, spec)
-    return await lab.until(spec.id, *until)
-
-
-async def log(lab: LocalLab) -> str:
-    chunks = [
-        chunk.lines
-        async for chunk in lab.cluster.logs("vision/hostile", worker=None, tail=None, follow=False)
-    ]
-    return b"".join(chunks).decode()
-
-
-def of_it(lab: LocalLab) -> list[psutil.Process]:
-    """Return the processes that the hostile job has left; another test may have one like it."""
-    place = str(lab.place.parent)
-    found = []
-    for process in psutil.process_iter():
-        try:
-            told = process.environ()
-            mine = place in told.get("RUNAI_CHECKPOINT_DIR", "")
-            if mine and told.get("RUNAI_WORKLOAD") == "vision/hostile":
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+@pytest.fixture
+def neighbour(lab_and_neighbour) -> Neighbour:
+    return lab_and_neighbour[1]
 
 
 async def test_a_fork_bomb_is_ended_with_a_sentence(lab):
@@ -261,36 +147,6 @@ async def test_a_hundred_thousand_open_files_are_its_own_trouble(lab):
     assert "Too many open files" in why
 
 
-@pytest.mark.timeout(1800)  # the disk's time, not ours
-@pytest.mark.parametrize("files", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-async def test_many_small_files_are_removed_without_holding_anybody_up(lab, tmp_path, files):
-    spec = lab.job(
-        "hostile",
-        command=(sys.executable, "-I", "-S", "-c", MANY_SMALL_FILES, str(files)),
-        grace_seconds=1,
-    )
-    await begin(lab, spec)
-    await eventually_async(partial(lab_is_in, lab, "succeeded"), within=900)
-    before = own_memory()
-
-    await lab.cluster.delete("vision/hostile", by="ana")
-
-    # At once free for another one; the files go in the background, and their names are not ours to
-    # remember.
-    assert "vision/hostile" not in {r.id for r in await lab.cluster.workloads()}
-    trash = tmp_path / "data/jobs/.trash"
-    await eventually_async(lambda: not any(trash.iterdir()), within=900)
-    assert own_memory() - before < 50 * 2**20
-
-
-async def lab_is_in(lab: LocalLab, state: str) -> bool:
-    return (await lab.cluster.workload("vision/hostile")).state == state
-
-
-def own_memory() -> int:
-    return psutil.Process().memory_info().rss
-
-
 async def test_one_that_ignores_sigterm_is_killed_when_its_grace_is_over(lab):
     await play(lab, DEAF, "running")
     await eventually_async((lab.place.parent / "data/jobs/vision/hostile").exists)
@@ -315,7 +171,7 @@ async def test_one_that_ends_at_once_waits_longer_each_time_and_leaves_nothing(
         grace_seconds=1, backoff_limit=starts - 1,
     )  # fmt: skip
     await lab.cluster.submit([spec])
-    before = own_memory()
+    before = psutil.Process().memory_info().rss
     waits = await ends_at_once(lab, spec, starts)
 
     assert waits[:6] == [10, 20, 40, 80, 160, 300]
@@ -327,7 +183,7 @@ async def test_one_that_ends_at_once_waits_longer_each_time_and_leaves_nothing(
     assert await lab_neighbour(lab) == "running"
     # Of each start its output and its end are kept until the job is deleted.
     assert len([*(tmp_path / "data/jobs/vision/hostile").rglob("*")]) <= 10 * starts + 1
-    assert own_memory() - before < 50 * 2**20
+    assert psutil.Process().memory_info().rss - before < 50 * 2**20
     await lab.cluster.delete(spec.id, by="ana")
     trash = tmp_path / "data/jobs/.trash"
     await eventually_async(lambda: not any(trash.iterdir()))

@@ -131,8 +131,20 @@ def test_for_how_long_finished_workloads_are_kept_is_set(given, kept):
     assert Config.from_environment(LEAST | given).keeping == kept
 
 
-@pytest.mark.parametrize("name", ["RUNAI_JOBS_TTL", "RUNAI_JOBS_KEPT"])
-def test_how_long_they_are_kept_must_make_sense(name):
+@pytest.mark.parametrize(
+    ("given", "files"),
+    [
+        pytest.param({}, 200_000, id="a checkpoint of 100 files after each of 2,000 epochs"),
+        pytest.param({"RUNAI_JOB_FILES": "0"}, 0, id="any number"),
+        pytest.param({"RUNAI_JOB_FILES": "5000000"}, 5_000_000, id="so many"),
+    ],
+)
+def test_how_many_files_a_job_may_have_is_set(given, files):
+    assert Config.from_environment(LEAST | given).job_files == files
+
+
+@pytest.mark.parametrize("name", ["RUNAI_JOBS_TTL", "RUNAI_JOBS_KEPT", "RUNAI_JOB_FILES"])
+def test_what_jobs_may_leave_must_make_sense(name):
     with pytest.raises(InvalidRequest, match=f"{name} is 'long'"):
         Config.from_environment(LEAST | {name: "long"})
 

@@ -56,6 +56,10 @@ class Instructions:
     """How long its directories and files may have to wait for room on their disk."""
     most_processes: int = 4096
     """Of the worker and all that it starts, at once: more is a fork bomb, and all are ended."""
+    own_directory: str = ""
+    """The one that its workload is given; nobody else writes there."""
+    most_files: int = 0
+    """In its own directory: a worker that has more is ended; 0: as many as the disk takes."""
 
 
 class Attempt:

@@ -75,6 +75,7 @@ class LocalCluster(RecordedCluster):
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
         keeping: Keeping | None = None,
+        job_files: int = 0,
         clock: Callable[[], float] = time.time,
         machine: Machine = THIS_MACHINE,
     ) -> None:
@@ -94,6 +95,7 @@ class LocalCluster(RecordedCluster):
             self._keeping,
         )
         self._system_users = system_users
+        self._job_files = job_files
         self._machine = machine
         self._sqlite = store
         self._tending = Tending(data_dir / "jobs", self, clock, machine)
@@ -115,10 +117,12 @@ class LocalCluster(RecordedCluster):
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
         keeping: Keeping | None = None,
+        job_files: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory, waiting for another service that has it open.
 
+        A job may have `job_files` files in its own directory; 0: as many as the disk takes.
         Leaving stops watching and closes the files; what runs goes on running.
         """
         data_dir = _made(Path(data_dir))
@@ -135,6 +139,7 @@ class LocalCluster(RecordedCluster):
                     sharing=sharing,
                     elastic=elastic,
                     keeping=keeping,
+                    job_files=job_files,
                     clock=clock,
                 )
                 try:
@@ -313,6 +318,8 @@ class LocalCluster(RecordedCluster):
             user=account.user,
             directories=directories,
             files={source: spec.source} if spec.source else {},
+            own_directory=str(_own_dir(row)),
+            most_files=self._job_files,
         )
         return instructions, account.environment() | self.variables(row, worker)
 

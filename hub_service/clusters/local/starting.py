@@ -10,7 +10,18 @@ import os
 import signal
 from typing import Any, NamedTuple
 
-__all__ = ["AGAIN_EVERY_S", "CANNOT", "NO_ROOM", "ROOM_S", "Started", "prctl", "start"]
+__all__ = [
+    "AGAIN_EVERY_S",
+    "CANNOT",
+    "NO_ROOM",
+    "ROOM_S",
+    "Started",
+    "change_account",
+    "die_with",
+    "prctl",
+    "set_signals_right",
+    "start",
+]
 
 PR_SET_PDEATHSIG = 1
 CANNOT = 127
@@ -55,23 +66,13 @@ def become_worker(
     """Turn the forked child into the worker's program; never returns."""
     try:
         os.setsid()
-        signal.set_wakeup_fd(-1)
-        for number in signal.valid_signals():
-            # Python ignores SIGPIPE; programs count on it.
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(number, signal.SIG_DFL)
+        set_signals_right()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.umask(spec["umask"])
-        if spec["uid"] is not None:
-            os.initgroups(spec["user"], spec["gid"])
-            os.setgid(spec["gid"])
-            os.setuid(spec["uid"])
-        # Only now: a change of user clears it.
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
+        change_account(spec)
+        die_with(parent)
         for folder in spec["directories"]:
             os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
         for path, text in spec["files"].items():
@@ -90,3 +91,27 @@ def become_worker(
         os.write(failed, f"0 cannot start: {type(wrong).__name__}: {wrong}".encode())
     finally:
         os._exit(CANNOT)
+
+
+def set_signals_right() -> None:
+    """In a fork: have each signal do what programs count on."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        # Python ignores SIGPIPE.
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+
+
+def change_account(spec: dict[str, Any]) -> None:
+    """In a fork: become the worker's account, where it is another than ours."""
+    if spec["uid"] is not None:
+        os.initgroups(spec["user"], spec["gid"])
+        os.setgid(spec["gid"])
+        os.setuid(spec["uid"])
+
+
+def die_with(parent: int) -> None:
+    """In a fork: be killed when the parent ends; a change of account would clear it."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -17,9 +17,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from runai.hub_service.clusters.local import starting
-else:
-    import starting  # in the witness's program, which has seen to it that it is found
+    from runai.hub_service.clusters.local import descent, file_count, starting
+else:  # in the witness's program, which has seen to it that they are found
+    import descent
+    import file_count
+    import starting
 
 if TYPE_CHECKING:
     from runai.hub_service.clusters.local.notes import Notes
@@ -33,7 +35,6 @@ HOPELESS_AFTER_S = 20.0
 OURS = 0
 """Our byte of the lock file."""
 COUNT_EVERY_S = 1.0
-STOP_ROUNDS = 50
 
 
 def take_lock(directory: str, byte: int) -> bool:
@@ -139,7 +140,7 @@ class Supervisor:
         self.killed = False
         self.deadline: float | None = None
         self.alone = False
-        self.most = 0
+        self.most_processes = 0
         self.tasks_seen = 0
         self.verdict = ""
         """Why we have ended it ourselves."""
@@ -205,8 +206,8 @@ class Supervisor:
             self.notes.tell("process.json", began)
         if self.status_fd >= 0:
             os.close(self.status_fd)  # tells the service to look
-        self.most, self.tasks_seen = spec["most_processes"], tasks_of_machine()
-        self._watch(output, log, spec["grace_seconds"])
+        self.most_processes, self.tasks_seen = spec["most_processes"], descent.tasks_of_machine()
+        self._watch(output, log, spec["grace_seconds"], file_count.FileCount(spec))
         if self.verdict:
             log.write(f"runai: it {self.verdict}\n".encode())
         return started.why
@@ -220,7 +221,7 @@ class Supervisor:
 
     # -- watching --------------------------------------------------------------------------------
 
-    def _watch(self, output: int, log: Log, grace_s: float) -> None:
+    def _watch(self, output: int, log: Log, grace_s: float, files: file_count.FileCount) -> None:
         os.set_blocking(output, False)
         poll = select.poll()
         poll.register(output, select.POLLIN)
@@ -235,40 +236,46 @@ class Supervisor:
                     self._on_signals(os.read(fd, 512), grace_s)
                 elif not carry(output, log):
                     poll.unregister(output)
-            self._contain()
+            self._contain(files)
             self.notes.again()
             if self.exit_code is not None:
                 self._reap()  # it may have waited for its note
             if self.deadline is not None and time.monotonic() >= self.deadline:
                 self.killed = self.killed or self.exit_code is None
                 hopeless = hopeless or time.monotonic() + HOPELESS_AFTER_S
-                kill_all(descendants(os.getpid()), signal.SIGKILL)
+                descent.kill_all(descent.descendants(os.getpid()), signal.SIGKILL)
                 self.deadline = time.monotonic() + 0.1  # orphans come to us: look again
                 if time.monotonic() > hopeless:
                     break
         carry(output, log)
 
-    def _contain(self) -> None:
-        """End a worker that has too many processes, before they are too many for its neighbours."""
-        # Cheap first: those of the whole machine, of which ours cannot be more.
-        tasks = tasks_of_machine()
-        if self.verdict or tasks - self.tasks_seen < self.most // 2:
-            self.tasks_seen = min(self.tasks_seen, tasks)
+    def _contain(self, files: file_count.FileCount) -> None:
+        """End a worker that has too much of what its neighbours need, too."""
+        if self.verdict:
             return
-        self.tasks_seen = tasks
-        doomed = descendants(os.getpid())
-        if len(doomed) <= self.most:
+        if self.exit_code is None:
+            files.look()
+        if self._has_too_many_processes():
+            most = self.most_processes
+            self.verdict = f"had more than {most} processes at once, so all of them were ended"
+        elif files.more:
+            self.verdict = (
+                f"had more than {files.most:,} files in its own directory "
+                "(that of RUNAI_CHECKPOINT_DIR), so it was ended"
+            )
+        else:
             return
-        self.verdict = f"had more than {self.most} processes at once, so all of them were ended"
-        # Stopped before they are killed: who is killed alone is replaced by its neighbour.
-        for _ in range(STOP_ROUNDS):
-            before = set(doomed)
-            kill_all(doomed, signal.SIGSTOP)
-            doomed = descendants(os.getpid())
-            if before.issuperset(doomed):
-                break
-        kill_all(doomed, signal.SIGKILL)
+        descent.end_all(os.getpid())
         self.deadline = time.monotonic()  # and again until nobody is left
+
+    def _has_too_many_processes(self) -> bool:
+        # Cheap first: those of the whole machine, of which ours cannot be more.
+        tasks = descent.tasks_of_machine()
+        if tasks - self.tasks_seen < self.most_processes // 2:
+            self.tasks_seen = min(self.tasks_seen, tasks)
+            return False
+        self.tasks_seen = tasks
+        return len(descent.descendants(os.getpid())) > self.most_processes
 
     def _on_signals(self, numbers: bytes, grace_s: float) -> None:
         if signal.SIGTERM in numbers and not self.told and self.exit_code is None:
@@ -312,8 +319,9 @@ class Supervisor:
             self._kill_group(signal.SIGTERM)
             self.deadline = time.monotonic() + LEFTOVERS_GRACE_S
         # The group knows by now, and may take a second SIGTERM for impatience.
-        others = [pid for pid in descendants(os.getpid()) if group_of(pid) != self.worker]
-        kill_all(others, signal.SIGTERM)
+        below = descent.descendants(os.getpid())
+        others = [pid for pid in below if descent.group_of(pid) != self.worker]
+        descent.kill_all(others, signal.SIGTERM)
 
     def _kill_group(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -328,41 +336,3 @@ def carry(output: int, log: Log) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def tasks_of_machine() -> int:
-    """Return how many processes and threads there are on the whole machine."""
-    with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
-        return int(file.read().split()[3].partition(b"/")[2])
-
-
-def descendants(root: int) -> list[int]:
-    """Return all processes below one, parents before children."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(name))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    return found[1:]
-
-
-def group_of(pid: int) -> int:
-    """Return a process's group, or 0 if it is gone."""
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return 0
-
-
-def kill_all(pids: list[int], number: int) -> None:
-    """Send a signal to each; one that is gone or not ours is passed over."""
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)

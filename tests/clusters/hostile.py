@@ -1,0 +1,145 @@
+"""A machine on which a hostile job is beside one that counts, which must go on all the time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from labs import LocalLab, local_lab, plan, start
+from runai.hub_service.clusters.local.attempt import Instructions
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
+from waiting import eventually_async
+
+__all__ = ["MOST", "Neighbour", "begin", "beside_a_neighbour", "log", "of_it", "play"]
+
+MOST = 200
+HELD_UP_S = 10.0
+"""A busy machine holds everybody up, too; longer than that is noticed."""
+
+COUNTING = """
+import os, sys, time
+orders, starts, count = sys.argv[1:]
+with open(starts, "a") as noted:
+    noted.write("started\\n")
+if not os.path.exists(orders):
+    os.mkfifo(orders)
+told = os.open(orders, os.O_RDONLY | os.O_NONBLOCK)
+shown = os.open(count, os.O_CREAT | os.O_WRONLY)
+number, longest, last = 0, 0.0, time.monotonic()
+while True:
+    try:
+        if said := os.read(told, 100):
+            sys.exit(int(said))
+    except BlockingIOError:
+        pass
+    time.sleep(0.05)
+    number, longest = number + 1, max(longest, time.monotonic() - last)
+    last = time.monotonic()
+    os.pwrite(shown, b"%12d %12.3f" % (number, longest), 0)
+"""
+
+
+class SmallCluster(LocalCluster):
+    """A cluster whose limits are small enough to be exceeded in a test."""
+
+    def start_of(self, row, worker):
+        told, environment = super().start_of(row, worker)
+        assert isinstance(told, Instructions)
+        return replace(told, most_processes=MOST, log_bytes=1_000_000), environment
+
+
+@dataclass
+class Neighbour:
+    """A job that counts every 50 ms, and notes its starts and its longest pause."""
+
+    place: Path
+
+    @property
+    def starts(self) -> Path:
+        return self.place / "neighbour-starts"
+
+    @property
+    def count(self) -> Path:
+        return self.place / "neighbour-count"
+
+    def command(self, orders: Path) -> tuple[str, ...]:
+        words = (str(orders), str(self.starts), str(self.count))
+        return (sys.executable, "-I", "-S", "-c", COUNTING, *words)
+
+    def counted(self) -> int:
+        told = self.count.read_text().split() if self.count.exists() else []
+        return int(told[0]) if told else 0
+
+    def longest_pause(self) -> float:
+        return float(self.count.read_text().split()[1])
+
+
+@asynccontextmanager
+async def beside_a_neighbour(
+    place: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> AsyncGenerator[tuple[LocalLab, Neighbour]]:
+    """Have a machine and the neighbour on it; at the end that must have been left in peace."""
+    monkeypatch.setattr("labs.LocalCluster", SmallCluster)
+    neighbour = Neighbour(place)
+    async with local_lab(place, **settings) as made:
+        orders = made.place / "vision+neighbour-0"
+        job = made.job("neighbour", command=neighbour.command(orders))
+        await made.started(job, device=1)
+        await eventually_async(neighbour.counted)
+        before = neighbour.counted()
+        yield made, neighbour
+        # Whatever was beside it: it ran all the time, goes on, and ends as it is told to.
+        during = neighbour.counted()
+        assert during > before
+        await eventually_async(lambda: neighbour.counted() > during)
+        assert neighbour.longest_pause() < HELD_UP_S
+        assert (await made.cluster.workload(job.id)).state == "running"
+        await made.end(job, 0)
+        assert (await made.until(job.id, "succeeded")).attempts == 1
+        assert neighbour.starts.read_text() == "started\n"
+
+
+async def begin(lab: LocalLab, spec: WorkloadSpec) -> None:
+    """Start it; on a busy machine nobody may see it run, so soon has it ended."""
+    await lab.cluster.submit([spec])
+    assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+
+
+async def play(lab: LocalLab, program: str, *until: str, **fields: Any) -> WorkloadRecord:
+    """Run a program as a job until it is in one of these states."""
+    command = (sys.executable, "-I", "-S", "-c", program)
+    spec = lab.job("hostile", command=command, grace_seconds=1, **fields)
+    await begin(lab, spec)
+    return await lab.until(spec.id, *until)
+
+
+async def log(lab: LocalLab) -> str:
+    """Return what the hostile job has written."""
+    chunks = [
+        chunk.lines
+        async for chunk in lab.cluster.logs("vision/hostile", worker=None, tail=None, follow=False)
+    ]
+    return b"".join(chunks).decode()
+
+
+def of_it(lab: LocalLab) -> list[psutil.Process]:
+    """Return the processes that the hostile job has left; another test may have one like it."""
+    place = str(lab.place.parent)
+    found = []
+    for process in psutil.process_iter():
+        try:
+            told = process.environ()
+            mine = place in told.get("RUNAI_CHECKPOINT_DIR", "")
+            if mine and told.get("RUNAI_WORKLOAD") == "vision/hostile":
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found

@@ -1,0 +1,197 @@
+"""A job that writes millions of small files is ended with a sentence; its files are removed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clusters.hostile import begin, beside_a_neighbour, log, of_it
+from runai.hub_service.clusters.local import file_count
+from runai.hub_service.config import MOST_JOB_FILES
+from waiting import eventually_async
+
+MILLION = 1_000_000
+MANY_SMALL_FILES = """
+import os, sys, time
+most = int(sys.argv[1])
+for n in range(most):
+    if n % 1000 == 0:
+        place = os.path.join(os.environ["RUNAI_CHECKPOINT_DIR"], str(n))
+        os.mkdir(place)
+    os.close(os.open(os.path.join(place, str(n)), os.O_CREAT | os.O_WRONLY))
+if "stay" in sys.argv:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.timeout(1800)  # the disk's time, not ours
+@pytest.mark.parametrize(
+    ("most", "files"),
+    [
+        pytest.param(5_000, 20_000, id="a small limit"),
+        pytest.param(MOST_JOB_FILES, MILLION, id="a million", marks=pytest.mark.slow),
+    ],
+)
+async def test_who_has_more_files_than_may_be_is_ended_with_a_sentence(
+    tmp_path, monkeypatch, most, files
+):
+    async with beside_a_neighbour(tmp_path, monkeypatch, job_files=most) as (lab, neighbour):
+        before, counted = psutil.Process().memory_info().rss, neighbour.counted()
+        command = (sys.executable, "-I", "-S", "-c", MANY_SMALL_FILES, str(files), "stay")
+        await begin(lab, lab.job("hostile", command=command, grace_seconds=1))
+
+        async def has_failed() -> bool:
+            return (await lab.cluster.workload("vision/hostile")).state == "failed"
+
+        await eventually_async(has_failed, within=900)
+        record = await lab.cluster.workload("vision/hostile")
+        assert record.reason is not None
+        assert record.reason.code == "contained"
+        assert record.reason.text == (
+            f"it had more than {most:,} files in its own directory "
+            "(that of RUNAI_CHECKPOINT_DIR), so it was ended"
+        )
+        assert await log(lab) == f"runai: {record.reason.text}\n"
+        assert of_it(lab) == []
+        assert most < file_count.count_files(record.checkpoint_dir, MILLION) < MILLION
+        assert neighbour.counted() > counted
+
+        await lab.cluster.delete("vision/hostile", by="ana")
+        await removed(tmp_path)
+        assert psutil.Process().memory_info().rss - before < 50 * 2**20
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("files", [20_000, pytest.param(MILLION, marks=pytest.mark.slow)])
+async def test_where_any_number_is_allowed_they_are_removed_without_holding_anybody_up(
+    tmp_path, monkeypatch, files
+):
+    async with beside_a_neighbour(tmp_path, monkeypatch, job_files=0) as (lab, _neighbour):
+        command = (sys.executable, "-I", "-S", "-c", MANY_SMALL_FILES, str(files))
+        await begin(lab, lab.job("hostile", command=command, grace_seconds=1))
+
+        async def has_ended() -> bool:
+            return (await lab.cluster.workload("vision/hostile")).state == "succeeded"
+
+        await eventually_async(has_ended, within=900)
+        before = psutil.Process().memory_info().rss
+
+        await lab.cluster.delete("vision/hostile", by="ana")
+
+        # At once free for another one; the files go in the background, and their names are not
+        # ours to remember.
+        assert "vision/hostile" not in {r.id for r in await lab.cluster.workloads()}
+        await removed(tmp_path)
+        assert psutil.Process().memory_info().rss - before < 50 * 2**20
+
+
+async def removed(place: Path) -> None:
+    trash = place / "data/jobs/.trash"
+    await eventually_async(lambda: not any(trash.iterdir()), within=900)
+
+
+# -- counting ------------------------------------------------------------------------------------
+
+
+def test_names_are_counted_in_all_folders_and_behind_no_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "one").touch()
+    own = tmp_path / "own"
+    (own / "a" / "b").mkdir(parents=True)
+    (own / "a" / "one").touch()
+    (own / "a" / "b" / "two").touch()
+    (own / "to-elsewhere").symlink_to(tmp_path / "elsewhere")
+    (own / "a" / "round").symlink_to(own)
+
+    assert file_count.count_files(str(own), 100) == 6
+    assert file_count.count_files(str(own), 5) == 6
+    assert file_count.count_files(str(own), 4) == 5
+    assert file_count.count_files(str(tmp_path / "gone"), 100) == 0
+
+
+LOOKS = """
+import os, pathlib, sys
+own, beside, program = map(pathlib.Path, sys.argv[1:])
+sys.path.append(str(program.parent))
+import file_count
+file_count.LOOK_EVERY_S = file_count.REST = 0
+count = file_count.FileCount({"uid": None, "own_directory": str(own), "most_files": 100})
+
+def make(place, many):
+    first = len(os.listdir(place))
+    for n in range(first, first + many):
+        (place / str(n)).touch()
+
+def look():
+    while not count.look():
+        pass
+    print("more" if count.more else "no more", flush=True)
+
+make(own, 50)
+look()
+make(beside, 500)     # the disk has got more, and not from us
+look()
+make(own, 50)
+look()
+make(own, 1)
+look()
+"""
+
+
+def test_a_look_counts_ones_own_whatever_others_do_on_the_disk(tmp_path):
+    own, beside = tmp_path / "own", tmp_path / "beside"
+    own.mkdir()
+    beside.mkdir()
+    # A process of its own: what looks is a fork of it, and ours may have threads.
+    command = [sys.executable, "-I", "-S", "-c", LOOKS, own, beside, file_count.__file__]
+    told = subprocess.run(command, check=True, capture_output=True, text=True)
+
+    assert told.stdout.split("\n") == ["no more", "no more", "no more", "more", ""]
+
+
+@pytest.fixture
+def somebodys() -> Iterator[tuple[pwd.struct_passwd, Path]]:
+    """Return an account, and a folder of it where it can come: pytest's own are root's alone."""
+    account, folder = pwd.getpwnam("nobody"), Path(tempfile.mkdtemp())
+    os.chown(folder, account.pw_uid, account.pw_gid)
+    yield account, folder
+    shutil.rmtree(folder)
+
+
+LOOKS_ONCE = """
+import pathlib, sys
+own, uid, gid, user, program = sys.argv[1:]
+sys.path.append(str(pathlib.Path(program).parent))
+import file_count
+file_count.LOOK_EVERY_S = 0
+who = {"uid": int(uid), "gid": int(gid), "user": user}
+count = file_count.FileCount({**who, "own_directory": own, "most_files": 2})
+while not count.look():
+    pass
+print("more" if count.more else "no more", flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
+@pytest.mark.parametrize(("closed", "told"), [(True, "no more\n"), (False, "more\n")])
+def test_a_look_is_taken_as_the_account_whose_directory_it_is(somebodys, closed, told):
+    account, folder = somebodys
+    inner = folder / "inner"
+    inner.mkdir(mode=0o700 if closed else 0o755)  # root's
+    for n in range(10):
+        (inner / str(n)).touch()
+    (folder / "one").touch()
+    who = str(account.pw_uid), str(account.pw_gid), account.pw_name
+    command = [sys.executable, "-I", "-S", "-c", LOOKS_ONCE, folder, *who, file_count.__file__]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+
+    assert answer.stdout == told
