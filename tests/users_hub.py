@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ __all__ = [
     "PASSWORD",
     "READER",
     "ROOT",
+    "SIMULATED",
     "SUBMIT",
     "Hub",
     "log_in",
@@ -50,6 +51,7 @@ IMPOSTOR = "token-of-the-service-named-ana"
 OPEN = "access:services!service=runai"
 SUBMIT = "custom:runai:submit"
 ROOT = "/services/runai/"
+SIMULATED = {"RUNAI_SIMULATE": "2"}
 
 CONFIG = """
 import sys
@@ -69,6 +71,7 @@ c.Authenticator.allow_all = True
 c.JupyterHub.spawner_class = "simple"
 c.SimpleLocalProcessSpawner.home_dir_template = "{data}/{{username}}"
 c.Spawner.cmd = ["sleep", "600"]
+c.Spawner.http_timeout = 600  # it never answers, and is there all the same
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0}}
 c.Authenticator.admin_users = {{"root"}}
 c.JupyterHub.load_groups = {{"nlp-people": {{"users": ["nel"]}}}}
@@ -83,8 +86,8 @@ c.JupyterHub.services = [
             "RUNAI_DATA_DIR": "{data}",
             "RUNAI_HUB_TOKEN": "{hub_token}",
             "RUNAI_AGENT_TOKEN": "{node_token}",
-            "RUNAI_SIMULATE": "2",
             "RUNAI_PROJECTS": "{data}/projects.yaml",
+            **{settings},
         }},
     }},
     {{"name": "tester", "api_token": "{tester}"}},
@@ -146,8 +149,10 @@ class Hub:
 
 
 @contextmanager
-def users_hub(data: Path, projects: str = PROJECTS) -> Iterator[Hub]:
-    """Run a hub while the block runs."""
+def users_hub(
+    data: Path, projects: str = PROJECTS, settings: Mapping[str, str] = SIMULATED
+) -> Iterator[Hub]:
+    """Run a hub while the block runs; the service has these settings beside its own."""
     port = free_port()
     (data / "projects.yaml").write_text(projects)
     (data / "config.py").write_text(
@@ -164,6 +169,7 @@ def users_hub(data: Path, projects: str = PROJECTS) -> Iterator[Hub]:
             submit=SUBMIT,
             hub_token=HUB_TOKEN,
             node_token=NODE_TOKEN,
+            settings=dict(settings),
         )
     )
     with (data / "log").open("wb") as log:

@@ -5,8 +5,9 @@ Each has a token; those who have a browser are logged in, too. Called by tests w
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from authz import ACTORS, USERS
+from authz import ACTORS, ROWS, USERS, expected
 from users_hub import (
     HUB_TOKEN,
     NODE,
@@ -22,6 +23,7 @@ from users_hub import (
     OPEN,
     READER,
     ROOT,
+    SIMULATED,
     SUBMIT,
     Hub,
     log_in,
@@ -30,7 +32,7 @@ from users_hub import (
 )
 from waiting import eventually
 
-__all__ = ["WITH_COOKIES", "Stage", "users_stage"]
+__all__ = ["BUTTONS", "WITH_COOKIES", "Stage", "may_press", "users_stage"]
 
 PROJECTS = """
 projects:
@@ -39,6 +41,16 @@ projects:
   spare: {quota: 0}
 """
 WITH_COOKIES = ("owner", "member", "project admin", "admin", "outsider")
+
+_WORKLOAD = "/api/v1/workloads/{project}/{name}"
+BUTTONS = {
+    **{
+        act: f"POST {_WORKLOAD}/{act}"
+        for act in ("suspend", "resume", "scale", "keep", "release", "regain")
+    },
+    "": f"DELETE {_WORKLOAD}",
+}
+"""What can be done with a workload on a page, and the route of each in the table."""
 
 
 @dataclass
@@ -72,6 +84,16 @@ class Stage:
         if found == "suspended":
             self.ask("owner", method="POST", url="api/v1/workloads/vision/exp1/resume")
 
+    def offered(self, page: str, workload: str, *acts: str) -> dict[str, set[str]]:
+        """Return what each role may do with a workload, once a hub admin may do all of these."""
+        shown = re.compile(rf'<button[^>]*data-path="workloads/{workload}(?:/(\w+))?"')
+
+        def read(role: str) -> set[str]:
+            return set(shown.findall(self.cookies[role].get(f"{ROOT}{page}").text))
+
+        eventually(lambda: read("admin") == {*acts}, within=180, what=f"{acts} are there")
+        return {role: read(role) for role in WITH_COOKIES}
+
     def _have(self, name: str, role: str, fields: dict[str, Any]) -> None:
         if self._state(name) in {"stopping", "ended", "failed", "succeeded"}:
             self.ask("hub", method="DELETE", url=f"api/v1/workloads/vision/{name}")
@@ -85,10 +107,21 @@ class Stage:
         return str(reply.json()["state"]) if reply.is_success else ""
 
 
+def may_press(*acts: str) -> dict[str, set[str]]:
+    """Return what the table lets each role do, of these."""
+    rows = {row["route"]: row for row in ROWS}
+    return {
+        role: {act for act in acts if expected(rows[BUTTONS[act]], role) == "let in"}
+        for role in WITH_COOKIES
+    }
+
+
 @contextmanager
-def users_stage(directory: Path) -> Iterator[Stage]:
+def users_stage(
+    directory: Path, projects: str = PROJECTS, settings: Mapping[str, str] = SIMULATED
+) -> Iterator[Stage]:
     """Have the platform, with its data in a directory, for as long as a `with` lasts."""
-    with users_hub(directory, PROJECTS) as hub, ExitStack() as opened:
+    with users_hub(directory, projects, settings) as hub, ExitStack() as opened:
         # A notebook's token opens the service and submits; the reader's only opens it.
         scopes = {"reader": [OPEN]}
         tokens = {

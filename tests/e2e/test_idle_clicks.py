@@ -6,16 +6,15 @@ on them. So a session is idle while its JupyterLab is open, as it is on a GPU.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from e2e import lab
 from e2e.running import Platform
+from fake_driver import fake_driver
 from runai.hub_service.api.schemas import IdlePut, ProjectPut, SubmitRequest, WorkloadView
 from runai.hub_service.client import Client
 from waiting import eventually
@@ -30,8 +29,6 @@ pytestmark = [
 SECONDS = 90_000
 IDLE_S = 240
 """It is shown as idle after a minute at the earliest."""
-LIBRARY = Path(__file__).parents[1] / "agent" / "fake_nvml.c"
-GPUS = [f"gpu GPU-1d1e0000-0000-0000-0000-00000000000{n} 81920 600 600 0 H100" for n in range(3)]
 RULES = ProjectPut(
     idle_session=IdlePut(badge_s=60, release_s=86400),
     idle_job=IdlePut(badge_s=60, stop_s=86400),
@@ -47,11 +44,7 @@ def platform(
     start_platform: Callable[..., Platform], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Platform]:
     """Run a platform on three devices that no program uses."""
-    folder = tmp_path_factory.mktemp("driver")
-    state, library = folder / "state", folder / "libnvidia-ml.so.1"
-    state.write_text("\n".join(GPUS) + "\n")
-    where = f'-DSTATE="{state}"'  # the agent is handed no environment
-    subprocess.run(["cc", "-shared", "-fPIC", where, "-o", library, LIBRARY], check=True)
+    folder = fake_driver(tmp_path_factory.mktemp("driver"))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("LD_LIBRARY_PATH", str(folder))
         started = start_platform(simulated=None)

@@ -22,7 +22,7 @@ from runai.hub_service.cli.reporting import ReportedError
 from runai.hub_service.errors import Forbidden, NotFound, RunaiError, Unauthenticated
 from runai.widgets import connect
 from users_hub import ROOT
-from users_stage import WITH_COOKIES, Stage, users_stage
+from users_stage import WITH_COOKIES, Stage, may_press, users_stage
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
@@ -165,36 +165,7 @@ def _spoken(row: dict[str, Any], role: str) -> str:
 # -- buttons -------------------------------------------------------------------------------------
 
 EXP1 = "vision/exp1"
-BUTTONS = {
-    f"{EXP1}/suspend": "POST /api/v1/workloads/{project}/{name}/suspend",
-    f"{EXP1}/resume": "POST /api/v1/workloads/{project}/{name}/resume",
-    EXP1: "DELETE /api/v1/workloads/{project}/{name}",
-}
 GROWS = "vision/grows"
-OF_ELASTIC = {
-    f"{GROWS}/suspend": BUTTONS[f"{EXP1}/suspend"],
-    f"{GROWS}/scale": "POST /api/v1/workloads/{project}/{name}/scale",
-    GROWS: BUTTONS[EXP1],
-}
-
-
-def offered(stage: Stage, page: str, workload: str, buttons: dict[str, str]) -> dict[str, set[str]]:
-    """Return what each role is offered to do with a workload, once somebody is offered all."""
-    shown = re.compile(rf'<button[^>]*data-path="workloads/({workload}(?:/\w+)?)"')
-
-    def read(role: str) -> set[str]:
-        return set(shown.findall(stage.cookies[role].get(f"{ROOT}{page}").text))
-
-    eventually(lambda: read("admin") == buttons.keys(), within=60, what=f"{[*buttons]} are there")
-    return {role: read(role) for role in WITH_COOKIES}
-
-
-def may_press(buttons: dict[str, str]) -> dict[str, set[str]]:
-    rows = {row["route"]: row for row in ROWS}
-    return {
-        role: {path for path, route in buttons.items() if expected(rows[route], role) == "let in"}
-        for role in WITH_COOKIES
-    }
 
 
 @pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["all", "one"])
@@ -202,10 +173,9 @@ def may_press(buttons: dict[str, str]) -> dict[str, set[str]]:
 def test_pages_show_a_button_to_those_alone_who_may_press_it(stage, page, state):
     if state == "suspended":
         stage.ask("owner", method="POST", url=f"api/v1/workloads/{EXP1}/suspend")
-    absent = f"{EXP1}/{'resume' if state == 'running' else 'suspend'}"
-    buttons = {path: route for path, route in BUTTONS.items() if path != absent}
+    acts = ("suspend" if state == "running" else "resume", "")
 
-    assert offered(stage, page, EXP1, buttons) == may_press(buttons)
+    assert stage.offered(page, EXP1, *acts) == may_press(*acts)
 
 
 @pytest.fixture
@@ -220,7 +190,9 @@ def elastic_job(stage: Stage) -> Iterator[None]:
 
 @pytest.mark.parametrize("page", ["", f"workloads/{GROWS}"], ids=["all", "one"])
 def test_pages_offer_those_alone_to_scale_who_may(stage, elastic_job, page):
-    assert offered(stage, page, GROWS, OF_ELASTIC) == may_press(OF_ELASTIC)
+    acts = ("suspend", "scale", "")
+
+    assert stage.offered(page, GROWS, *acts) == may_press(*acts)
 
 
 @pytest.fixture
@@ -234,7 +206,6 @@ def finished_job(stage: Stage) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", ["", "workloads/vision/done"], ids=["all", "one"])
 def test_pages_offer_those_alone_to_delete_what_has_ended_who_may(stage, finished_job, page):
-    delete = {finished_job: BUTTONS[EXP1]}
     labelled = re.compile(rf'<button[^>]*data-path="workloads/{finished_job}"[^>]*>Delete<')
 
     # It is stopped while it runs, and deleted when it has ended, by way of the same route.
@@ -243,7 +214,7 @@ def test_pages_offer_those_alone_to_delete_what_has_ended_who_may(stage, finishe
         within=60,
         what="it has ended",
     )
-    assert offered(stage, page, finished_job, delete) == may_press(delete)
+    assert stage.offered(page, finished_job, "") == may_press("")
 
 
 def test_forms_are_shown_to_those_alone_who_may_send_them(stage):
