@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clusters.hostile import MOST, Neighbour, begin, beside_a_neighbour, log, of_it, play
+from clusters.hostile import MOST, begin, beside_a_neighbour, log, of_it, play
 from labs import Lab, SimulatedLab, plan, start
 from runai.hub_service.clusters.records import WorkloadSpec
 from waiting import eventually_async
@@ -88,7 +88,7 @@ def lab(lab_and_neighbour):
 
 
 @pytest.fixture
-def neighbour(lab_and_neighbour) -> Neighbour:
+def neighbour(lab_and_neighbour):
     return lab_and_neighbour[1]
 
 
