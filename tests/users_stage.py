@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,11 +85,11 @@ class Stage:
         if found == "suspended":
             self.ask("owner", method="POST", url="api/v1/workloads/vision/exp1/resume")
 
-    def offered(self, page: str, workload: str, *acts: str) -> dict[str, Set[str]]:
+    def offered(self, page: str, workload: str, *acts: str) -> dict[str, AbstractSet[str]]:
         """Return what each role may do with a workload, once a hub admin may do all of these."""
         shown = re.compile(rf'<button[^>]*data-path="workloads/{workload}(?:/(\w+))?"')
 
-        def read(role: str) -> Set[str]:
+        def read(role: str) -> AbstractSet[str]:
             return set(shown.findall(self.cookies[role].get(f"{ROOT}{page}").text))
 
         eventually(lambda: read("admin") == {*acts}, within=180, what=f"{acts} are there")
