@@ -137,15 +137,21 @@ def regained(row: Row, *, by: str) -> Step:
     """Put a session that goes on without its GPUs into the queue for them.
 
     Raises:
-        Conflict: it was not released.
+        Conflict: it was not released, or does not go on any more.
     """
+    (worker, *_) = row.record.workers
     if row.record.released is None:
         raise Conflict(
             f"{row.id} was not released: it holds what it asked for, or waits for it.",
             hint="`runai describe` shows it.",
             code="not_released",
         )
-    (worker, *_) = row.record.workers
+    if worker.state != "running":  # it would wait for ever, for a server that is gone
+        raise Conflict(
+            f"{row.id} runs no more ({row.record.state}), so it has no use for its GPUs.",
+            hint="Start a server anew.",
+            code="not_released",
+        )
     row = _with(row, replace(worker, state="pending", node=""))
     record = replace(row.record, state=WorkloadState.QUEUED, released=None, reason=None)
     return Step(replace(row, record=record), (("queued", f"{by} asks for its GPUs again"),))

@@ -120,3 +120,17 @@ async def test_only_a_running_session_can_be_released(lab):
             await lab.cluster.release(workload, why="idle")
         with pytest.raises(Conflict, match="was not released"):
             await lab.cluster.regain(workload, by="ana")
+
+
+async def test_a_released_session_that_has_ended_is_not_queued_again(lab):
+    spec = lab.session()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+    await lab.cluster.attach(spec.id, await lab.session_process())
+    await lab.cluster.release(spec.id, why="idle for 30 min")
+    await lab.end_session(spec)
+    await lab.until(spec.id, "ended")
+
+    with pytest.raises(Conflict, match="runs no more"):
+        await lab.cluster.regain(spec.id, by="ana")
+    assert (await lab.cluster.workload(spec.id)).state == "ended"

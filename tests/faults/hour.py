@@ -7,23 +7,21 @@ sentences; none is what it is for. Replay one alone: `pytest tests/faults --seed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults import invariants
-from faults.machine import Machine, Work
+from faults.machine import Machine
+from faults.people import HOUR_S, Act, People
 from faults.service import Disk, Service, dice_of
 from faults.virtual_time import Crash, WallClock
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadSpec
+from runai.hub_service.clusters.records import WorkloadRecord
 from runai.hub_service.errors import Conflict, NotFound, RunaiError, Unavailable
-from runai.hub_service.scheduler.quantity import MilliGpu
 
-HOUR_S = 3600.0
 DRAINED_WITHIN_S = 8 * HOUR_S
 TRY_AGAIN_S = 2.0
-PROJECTS = {"vision": 2000, "nlp": 1000, "audio": 1000}
 
 
 @dataclass
@@ -39,15 +37,6 @@ class Told:
 
 
 @dataclass
-class Act:
-    """Something that a person wants, and goes on wanting until it is done."""
-
-    at: float
-    do: Callable[[Service], Awaitable[None]]
-    done: bool = False
-
-
-@dataclass
 class Hour:
     """Everything that outlives a crash of the service."""
 
@@ -55,8 +44,6 @@ class Hour:
     place: Path
     clock: WallClock = field(default_factory=WallClock)
     disk: Disk = field(default_factory=Disk)
-    acts: list[Act] = field(default_factory=list)
-    acknowledged: set[str] = field(default_factory=set)
     faults: dict[str, int] = field(default_factory=dict)
     crashes: int = 0
     away: set[str] = field(default_factory=set)
@@ -66,101 +53,11 @@ class Hour:
     """Since when nothing is broken, while no cycle was run yet."""
 
     def __post_init__(self) -> None:
-        self.dice = dice_of(self.seed, "people")
         self.machine = Machine(self.clock, dice_of(self.seed, "machine"))
+        self.people = People(dice_of(self.seed, "people"), self.machine)
         self.watching = invariants.Watching(self.machine)
         self.service: Service | None = None
-        self._people()
         self._breakages()
-
-    # -- what people do --------------------------------------------------------------------------
-
-    def _people(self) -> None:
-        for name, quota in PROJECTS.items():
-            limit = MilliGpu(3000) if name == "audio" else None
-            project = ProjectSpec(name, quota=MilliGpu(quota), limit=limit)
-            self._wants(0, lambda s, p=project: s.cluster.put_project(p))  # type: ignore[misc]
-        names = []
-        for number in range(self.dice.randint(12, 24)):
-            spec = self._job(number)
-            names.append(spec.id)
-            self._wants(
-                self.dice.uniform(1, 0.7 * HOUR_S),
-                lambda s, spec=spec: self._submit(s, spec),  # type: ignore[misc]
-            )
-        for number in range(self.dice.randint(1, 4)):
-            self._wants(
-                self.dice.uniform(1, 0.6 * HOUR_S),
-                lambda s, n=number: self._session(s, n),  # type: ignore[misc]
-            )
-        for _ in range(self.dice.randint(0, 4)):
-            name, at = self.dice.choice(names), self.dice.uniform(100, HOUR_S)
-            self._wants(at, lambda s, n=name: s.cluster.suspend(n, by="ana"))  # type: ignore[misc]
-            later = at + self.dice.choice([1.0, 60.0, 600.0])
-            self._wants(later, lambda s, n=name: s.cluster.resume(n, by="ana"))  # type: ignore[misc]
-        for _ in range(self.dice.randint(0, 2)):
-            name = self.dice.choice(names)
-            self._wants(
-                self.dice.uniform(100, HOUR_S),
-                lambda s, n=name: self._delete(s, n),  # type: ignore[misc]
-            )
-        quota = MilliGpu(self.dice.choice([0, 1000, 3000]))
-        changed = ProjectSpec("nlp", quota=quota)
-        self._wants(self.dice.uniform(1, HOUR_S), lambda s: s.cluster.put_project(changed))
-
-    def _job(self, number: int) -> WorkloadSpec:
-        spec = WorkloadSpec(
-            self.dice.choice(list(PROJECTS)),
-            f"job-{number}",
-            "ana",
-            "job",
-            ("train",),
-            workdir="/",
-            gpus=MilliGpu(1000),
-            workers=self.dice.choice([1, 1, 1, 2]),
-            priority=self.dice.choice([25, 50, 50, 75]),
-            grace_seconds=self.dice.choice([1, 5, 10]),
-            backoff_limit=self.dice.choice([0, 2]),
-        )
-        spec = replace(spec, min_workers=spec.workers)
-        seconds = self.dice.choice([5.0, 60.0, 300.0, 900.0])
-        fails = self.dice.choice([0, 0, 0, 1])
-        for index in range(spec.workers):
-            obeys = self.dice.random() < 0.9
-            self.machine.work[f"{spec.id}-{index}"] = Work(
-                seconds, fails, obeys, alone=spec.workers == 1
-            )
-        return spec
-
-    def _wants(self, at: float, do: Callable[[Service], Awaitable[object]]) -> None:
-        async def wanted(service: Service) -> None:
-            await do(service)
-
-        self.acts.append(Act(at, wanted))
-
-    async def _submit(self, service: Service, spec: WorkloadSpec) -> None:
-        await service.cluster.submit([spec])
-        self.acknowledged.add(spec.id)
-
-    async def _delete(self, service: Service, name: str) -> None:
-        # Whether it is done is known only when it is answered: until then it may be there or not.
-        self.acknowledged.discard(name)
-        await service.cluster.delete(name, by="ana")
-
-    async def _session(self, service: Service, number: int) -> None:
-        name = f"vision/lab-{number}"
-        known = {record.id: record for record in await service.cluster.workloads()}
-        if name not in known:
-            gpus = MilliGpu(500)
-            spec = WorkloadSpec("vision", f"lab-{number}", "ana", "session", None, gpus=gpus)
-            spec = replace(spec, preemptible=False)
-            await service.cluster.submit([spec])
-        record = await service.cluster.workload(name)
-        while record.state == "queued":
-            record = await service.cluster.wait(name, record)
-        if record.state == "starting" and record.workers[0].process is None:
-            process = self.machine.begin_session(self.dice.choice([30.0, 600.0, 2000.0]))
-            await service.cluster.attach(name, process)
 
     # -- what breaks -----------------------------------------------------------------------------
 
@@ -238,7 +135,7 @@ class Hour:
             self.machine.violations,
             self.crashes,
             self.faults,
-            len(self.acknowledged),
+            len(self.people.acknowledged),
             self.recovered_s,
         )
 
@@ -291,10 +188,10 @@ class Hour:
     async def _everybody(self) -> None:
         assert self.service is not None
         service = self.service
-        await asyncio.gather(*(self._act(service, act) for act in self.acts if not act.done))
+        await asyncio.gather(*(self._act(service, act) for act in self.people.acts if not act.done))
         await self._drained(service)
         records = await service.cluster.workloads()
-        wrong = invariants.at_the_end(records, self.machine, self.acknowledged)
+        wrong = invariants.at_the_end(records, self.machine, self.people.acknowledged)
         service.ledger._sums.advance(self.clock())
         wrong += invariants.of_the_ledger(service.ledger, 4 * self.clock.true)
         self.machine.violations += wrong

@@ -1,0 +1,164 @@
+"""What people do in an hour, thrown by dice: jobs, arrays, sessions, and changes of their minds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from faults.machine import Machine, Work
+from faults.service import Service
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.scheduler.quantity import MilliGpu
+
+__all__ = ["HOUR_S", "PROJECTS", "Act", "People"]
+
+HOUR_S = 3600.0
+PROJECTS = {"vision": 2000, "nlp": 1000, "audio": 1000}
+MOST_GPUS = 4000
+
+
+@dataclass
+class Act:
+    """Something that a person wants, and goes on wanting until it is done."""
+
+    at: float
+    do: Callable[[Service], Awaitable[object]]
+    done: bool = False
+
+
+class People:
+    """Everything that they want, and what they were told is stored."""
+
+    def __init__(self, dice: random.Random, machine: Machine) -> None:
+        self._dice = dice
+        self._machine = machine
+        self.acts: list[Act] = []
+        self.acknowledged: set[str] = set()
+        for name, quota in PROJECTS.items():
+            limit = MilliGpu(3000) if name == "audio" else None
+            self._change(0, ProjectSpec(name, quota=MilliGpu(quota), limit=limit))
+        names = self._jobs()
+        self._arrays()
+        self._sessions()
+        self._changes_of_mind(names)
+        quota = MilliGpu(dice.choice([0, 1000, 3000]))
+        self._change(dice.uniform(1, HOUR_S), ProjectSpec("nlp", quota=quota))
+
+    def _wants(self, at: float, do: Callable[[Service], Awaitable[object]]) -> None:
+        self.acts.append(Act(at, do))
+
+    def _change(self, at: float, project: ProjectSpec) -> None:
+        self._wants(at, lambda service: service.cluster.put_project(project))
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def _jobs(self) -> list[str]:
+        names = []
+        for number in range(self._dice.randint(12, 24)):
+            spec = self._job(number)
+            names.append(spec.id)
+            self._wants(self._dice.uniform(1, 0.7 * HOUR_S), partial(self._submit, [spec]))
+        return names
+
+    def _job(self, number: int) -> WorkloadSpec:
+        dice = self._dice
+        elastic = dice.random() < 0.2
+        spec = WorkloadSpec(
+            dice.choice(list(PROJECTS)),
+            f"job-{number}",
+            "ana",
+            "job",
+            ("train",),
+            workdir="/",
+            gpus=MilliGpu(1000),
+            # An elastic one grows onto idle devices and shrinks, by being started again.
+            elastic=elastic,
+            gpus_max=MilliGpu(MOST_GPUS if elastic else 0),
+            workers=1 if elastic else dice.choice([1, 1, 1, 2]),
+            priority=dice.choice([25, 50, 50, 75]),
+            grace_seconds=dice.choice([1, 5, 10]),
+            backoff_limit=dice.choice([0, 2]),
+        )
+        spec = replace(spec, min_workers=spec.workers)
+        seconds = dice.choice([5.0, 60.0, 300.0, 900.0])
+        fails = dice.choice([0, 0, 0, 1])
+        for index in range(spec.workers):
+            obeys = dice.random() < 0.9
+            self._machine.work[f"{spec.id}-{index}"] = Work(
+                seconds, fails, obeys, alone=spec.workers == 1
+            )
+        return spec
+
+    def _arrays(self) -> None:
+        for number in range(self._dice.randint(0, 1)):
+            project, many = self._dice.choice(list(PROJECTS)), self._dice.choice([3, 10, 40])
+            specs = []
+            for index in range(many):
+                spec = WorkloadSpec(
+                    project, f"array-{number}-{index}", "ana", "job", ("train",), workdir="/",
+                    gpus=MilliGpu(250), grace_seconds=1, backoff_limit=2,
+                )  # fmt: skip
+                self._machine.work[f"{spec.id}-0"] = Work(self._dice.choice([1.0, 5.0]))
+                specs.append(spec)
+            self._wants(self._dice.uniform(1, 0.5 * HOUR_S), partial(self._submit, specs))
+
+    async def _submit(self, specs: list[WorkloadSpec], service: Service) -> None:
+        asked = {spec.id for spec in specs}
+        there = asked & {record.id for record in await service.cluster.workloads()}
+        if there and there != asked:
+            self._machine.violations.append(
+                f"of {len(asked)} in one request {len(there)} are there"
+            )
+        await service.cluster.submit(specs)
+        self.acknowledged |= asked
+
+    # -- sessions --------------------------------------------------------------------------------
+
+    def _sessions(self) -> None:
+        for number in range(self._dice.randint(1, 4)):
+            at = self._dice.uniform(1, 0.6 * HOUR_S)
+            self._wants(at, partial(self._session, number))
+            if self._dice.random() < 0.5:
+                self._wants(at + self._dice.uniform(5, 600), partial(self._release, number))
+                later = at + self._dice.uniform(600, 1200)
+                self._wants(later, partial(self._regain, number))
+
+    async def _session(self, number: int, service: Service) -> None:
+        name = f"vision/lab-{number}"
+        known = {record.id: record for record in await service.cluster.workloads()}
+        if name not in known:
+            gpus = MilliGpu(500)
+            spec = WorkloadSpec("vision", f"lab-{number}", "ana", "session", None, gpus=gpus)
+            spec = replace(spec, preemptible=False)
+            await service.cluster.submit([spec])
+        record = await service.cluster.workload(name)
+        while record.state == "queued":
+            record = await service.cluster.wait(name, record)
+        if record.state == "starting" and record.workers[0].process is None:
+            process = self._machine.begin_session(self._dice.choice([30.0, 600.0, 2000.0]))
+            await service.cluster.attach(name, process)
+
+    async def _release(self, number: int, service: Service) -> None:
+        await service.cluster.release(f"vision/lab-{number}", why="ana gives its GPUs back")
+
+    async def _regain(self, number: int, service: Service) -> None:
+        await service.cluster.regain(f"vision/lab-{number}", by="ana")
+
+    # -- changes of mind -------------------------------------------------------------------------
+
+    def _changes_of_mind(self, names: list[str]) -> None:
+        dice = self._dice
+        for _ in range(dice.randint(0, 4)):
+            name, at = dice.choice(names), dice.uniform(100, HOUR_S)
+            self._wants(at, lambda s, n=name: s.cluster.suspend(n, by="ana"))  # type: ignore[misc]
+            later = at + dice.choice([1.0, 60.0, 600.0])
+            self._wants(later, lambda s, n=name: s.cluster.resume(n, by="ana"))  # type: ignore[misc]
+        for _ in range(dice.randint(0, 2)):
+            self._wants(dice.uniform(100, HOUR_S), partial(self._delete, dice.choice(names)))
+
+    async def _delete(self, name: str, service: Service) -> None:
+        # Whether it is done is known only when it is answered: until then it may be there or not.
+        self.acknowledged.discard(name)
+        await service.cluster.delete(name, by="ana")
