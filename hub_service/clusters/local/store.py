@@ -17,7 +17,6 @@ from pathlib import Path
 from pydantic import TypeAdapter
 from sqlalchemy import (
     Column,
-    Connection,
     Float,
     Integer,
     MetaData,
@@ -26,7 +25,6 @@ from sqlalchemy import (
     Text,
     create_engine,
     event,
-    inspect,
     select,
 )
 from sqlalchemy.dialects.sqlite import insert
@@ -41,7 +39,8 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.clusters.row import Row
 from runai.hub_service.clusters.scaling import with_scale
-from runai.hub_service.database_files import check, newer
+from runai.hub_service.database_files import check
+from runai.hub_service.database_upgrade import revision, upgrade_file
 from runai.hub_service.errors import Unavailable
 
 __all__ = ["LATEST", "SqliteStore", "metadata", "sole_owner"]
@@ -125,8 +124,12 @@ class SqliteStore:
         self._engine = create_engine(f"sqlite:///{path}", hide_parameters=True)
         event.listen(self._engine, "connect", _durable)
         self._connection = self._engine.connect()
-        if _revision(self._connection) != LATEST:
-            self._migrate()
+        try:
+            if revision(self._connection) != LATEST:
+                upgrade_file(path, Path(__file__).with_name("migrations"))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -260,32 +263,6 @@ class SqliteStore:
                     for record in records
                 ],
             )
-
-    def _migrate(self) -> None:
-        # Imported here: nine starts of ten have nothing to change, and alembic takes its time.
-        from alembic import command  # noqa: PLC0415
-        from alembic.config import Config  # noqa: PLC0415
-        from alembic.util import CommandError  # noqa: PLC0415
-
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        config.attributes["connection"] = self._connection
-        try:
-            command.upgrade(config, "head")
-        except CommandError as unknown:
-            revision = _revision(self._connection)
-            self.close()
-            raise newer(self._path, str(revision)) from unknown
-        self._connection.commit()
-
-
-def _revision(connection: Connection) -> str | None:
-    try:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    finally:
-        connection.rollback()
 
 
 def _durable(connection: object, _record: object) -> None:
