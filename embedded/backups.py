@@ -17,6 +17,7 @@ from pathlib import Path
 from runai.embedded.directory import DataDirectory
 from runai.hub_service import database_files
 from runai.hub_service.clusters.local.attempt import Attempt
+from runai.hub_service.clusters.local.ownership import claim
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.errors import Conflict, NotFound, Unavailable
 
@@ -91,7 +92,7 @@ def restore(
 
     Raises:
         NotFound: it is no backup.
-        Conflict: the platform runs, or workers run that the backup does not know.
+        Conflict: the platform or its service runs, or workers run that the backup does not know.
         Unavailable: a database of the backup is broken.
     """
     told = _manifest(backup)
@@ -100,6 +101,11 @@ def restore(
         database_files.check(backup / name)
     directory.prepare(system_users=False)
     lock = directory.lock(f"a restoration (process {os.getpid()})")
+    try:
+        cluster = claim(directory.root)
+    except Conflict:
+        os.close(lock)
+        raise
     try:
         staged = directory.root / f".restoring-{os.getpid()}"
         staged.mkdir(mode=0o700)
@@ -129,6 +135,7 @@ def restore(
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     finally:
+        os.close(cluster)
         os.close(lock)
     return Restored(names, aside, tuple(sorted(unknown)))
 

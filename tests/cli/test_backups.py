@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import stat
 from pathlib import Path
@@ -103,6 +104,26 @@ def test_a_platform_that_runs_is_not_restored(runai, platform, backup):
 
     assert result.exit_code == 1
     assert "A platform runs on" in result.stderr
+
+
+async def test_nothing_is_restored_beneath_a_service_that_has_the_cluster_open(
+    runai, platform, backup, tmp_path
+):
+    """As under a hub of one's own, or when a killed hub has left a frozen one."""
+    async with local_lab(tmp_path) as lab:
+        made = backup()
+        await lab.cluster.put_project(ProjectSpec("later"))
+
+        result = runai("restore", str(made), "--data-dir", str(platform.root))
+
+        assert result.exit_code == 1
+        assert f"has the cluster of {platform.root} open: process {os.getpid()}, since" in (
+            result.stderr
+        )
+        assert f"kill -TERM {os.getpid()}" in result.stderr
+    store = SqliteStore(platform.root / "cluster.sqlite")
+    assert "later" in [project.spec.name for project in store.projects()]
+    store.close()
 
 
 def test_a_broken_backup_is_refused_before_anything_is_touched(runai, platform, backup):

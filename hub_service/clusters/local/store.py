@@ -1,17 +1,14 @@
 """Keep rows and projects in `cluster.sqlite`, the local cluster's truth.
 
-Knows SQLite, the tables and how rows become JSON. One process at a time writes it: the service
-holds `cluster.lock`, a second one waits. What `save` has returned from survives a power cut (WAL,
-synchronous=FULL). Schema changes are alembic's (`migrations`), run only when there are any.
+Knows SQLite, the tables and how rows become JSON. One process at a time writes it (its
+`sole_owner`). What `save` has returned from survives a power cut (WAL, synchronous=FULL). Schema
+changes are alembic's (`migrations`), run only when there are any.
 """
 
-import asyncio
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -30,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 
+from runai.hub_service.clusters.local.ownership import sole_owner
 from runai.hub_service.clusters.records import (
     HistoryEvent,
     ProjectRecord,
@@ -48,7 +46,6 @@ __all__ = ["LATEST", "SqliteStore", "metadata", "sole_owner"]
 LATEST = "0001"
 """The newest revision in `migrations/versions`."""
 
-WAIT_FOR_LOCK_S = 0.2
 TRY_AGAIN_S = 2.0
 LEAST_ROOM_BYTES = 2**20
 """With less, what fits once is no sign that the next fits."""
@@ -89,22 +86,6 @@ _SAVE_ROW = _SAVE_ROW.on_conflict_do_update(
 _ROW = TypeAdapter(Row)
 _SPEC = TypeAdapter(WorkloadSpec)
 _PROJECT = TypeAdapter(ProjectSpec)
-
-
-@asynccontextmanager
-async def sole_owner(path: Path) -> AsyncGenerator[None]:
-    """Hold a lock file, waiting for whoever holds it; the kernel frees it if we are killed."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(WAIT_FOR_LOCK_S)  # waiting in the kernel cannot be cancelled
-        yield
-    finally:
-        os.close(fd)
 
 
 class SqliteStore:
