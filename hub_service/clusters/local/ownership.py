@@ -18,9 +18,12 @@ from pathlib import Path
 
 from runai.hub_service.errors import Conflict
 
-__all__ = ["LOCK", "Holder", "claim", "holder", "sole_owner"]
+__all__ = ["LOCK", "RESTORING", "Holder", "check_is_whole", "claim", "holder", "sole_owner"]
 
 LOCK = "cluster.lock"
+RESTORING = "restoring.json"
+"""There while a backup takes the place of what was there: the one half, and of the other half."""
+
 WAIT_FOR_LOCK_S = 0.2
 
 
@@ -48,16 +51,35 @@ class Holder:
 
 @asynccontextmanager
 async def sole_owner(path: Path) -> AsyncGenerator[None]:
-    """Hold a lock file, waiting for whoever holds it; the kernel frees it if we are killed."""
+    """Hold a lock file, waiting for whoever holds it; the kernel frees it if we are killed.
+
+    Raises:
+        Conflict: a restoration was interrupted.
+    """
     fd = _opened(path)
     try:
         while True:
             if _taken(fd):
                 break
             await asyncio.sleep(WAIT_FOR_LOCK_S)  # waiting in the kernel cannot be cancelled
+        check_is_whole(path.parent)
         yield
     finally:
         os.close(fd)
+
+
+def check_is_whole(root: Path) -> None:
+    """Make sure that no restoration was interrupted in a data directory.
+
+    Raises:
+        Conflict: one was; what is there is partly of the backup, or not there at all.
+    """
+    if (root / RESTORING).exists():
+        raise Conflict(
+            f"A restoration was interrupted in {root}.",
+            hint="Run the same `runai restore BACKUP` again: it does what is left.",
+            code="restoration_interrupted",
+        )
 
 
 def claim(root: Path) -> int:
