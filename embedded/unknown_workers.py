@@ -1,7 +1,8 @@
 """Workers in a data directory that a backup's database does not know, running or ended.
 
-Knows folders of starts and rows. Called by `restoring`: beside the backup's workers they would run
-on the same GPUs, and their folders tell how other jobs have ended.
+Knows folders of starts and rows. The same name and number of the start are not enough: a job may
+have been deleted since, and submitted again. Called by `restoring`: beside the backup's workers
+they would run on the same GPUs, and their folders tell how other jobs have ended.
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from runai.hub_service.clusters.local.attempt import Attempt
+from runai.hub_service.clusters.local.processes import is_same
 from runai.hub_service.clusters.row import Row
 from runai.hub_service.errors import Conflict
 
@@ -32,7 +34,7 @@ def folders_of_others(jobs: Path, rows: Mapping[str, Row]) -> Iterator[Path]:
     for path in sorted(jobs.glob("*/*/attempt-*")):
         project, name, started = path.relative_to(jobs).parts
         row = rows.get(f"{project}/{name}")
-        if row is None or _number(started) > row.record.attempts:
+        if row is None or _number(started) > row.record.attempts or _is_of_another(path, row):
             yield path
 
 
@@ -61,8 +63,29 @@ def _running_unknown(jobs: Path, rows: Mapping[str, Row]) -> Iterator[tuple[str,
         project, name, started, worker = lock.parent.relative_to(jobs).parts
         row = rows.get(f"{project}/{name}")
         known = row is not None and row.record.attempts == _number(started) and bool(row.active)
+        if row is not None and known:
+            known = not _is_of_another(lock.parent.parent, row)
         if not known and attempt.holder() is not None:
             yield f"{project}/{name}-{worker.removeprefix('worker-')}", attempt
+
+
+def _is_of_another(folder: Path, row: Row) -> bool:
+    """Tell whether a start is another job's than the row's whose name and number it has.
+
+    A row that waits for its worker's process knows none: any that is there may be another's, on
+    other GPUs.
+    """
+    for worker in row.active:
+        path = folder / f"worker-{worker.index}"
+        if worker.attempt != _number(folder.name) or not path.exists():
+            continue
+        process = Attempt(path).process()
+        if worker.process is None or process is None:
+            if worker.process is not process:
+                return True
+        elif not is_same(worker.process, process):
+            return True
+    return False
 
 
 def _number(started: str) -> int:
