@@ -11,13 +11,13 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from runai.embedded.backups import DATABASES, Tell, of, read_manifest
 from runai.embedded.directory import DataDirectory
+from runai.embedded.known_schemas import unknown_schema
 from runai.embedded.restoration_journal import Journal, settle
 from runai.embedded.unknown_workers import folders_of_others, running_unknown, stop
 from runai.hub_service import database_files
@@ -156,6 +156,8 @@ def _stage(
     staged.mkdir(mode=0o700)
     for name in names:
         database_files.copy(backup / name, staged / name, of(name, tell))
+        if unknown := unknown_schema(staged / name):
+            raise database_files.newer(f"{name} of {_made_by(backup)}", unknown)
     rows = {}
     if "cluster.sqlite" in names:
         with closing(SqliteStore(staged / "cluster.sqlite")) as store:
@@ -163,8 +165,6 @@ def _stage(
             list(store.projects())
     if "ledger.sqlite" in names:
         opened(staged / "ledger.sqlite").dispose()
-    if "jupyterhub.sqlite" in names:
-        _check_hub(staged / "jupyterhub.sqlite")
     if (backup / "secrets").is_dir():
         (staged / "secrets").mkdir(mode=0o700)
         for path in sorted((backup / "secrets").rglob("*")):  # folders before what is in them
@@ -178,24 +178,8 @@ def _stage(
     return rows
 
 
-def _check_hub(database: Path) -> None:
-    """Make sure that the JupyterHub that is installed knows a database's schema.
-
-    Raises:
-        Unavailable: it does not.
-    """
-    found = find_spec("jupyterhub")  # not imported: that takes seconds
-    if found is None or found.origin is None:
-        return
-    with closing(sqlite3.connect(database)) as connection:
-        tables = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
-        if connection.execute(tables).fetchone() is None:
-            return
-        revisions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
-    known = {path.name for path in (Path(found.origin).parent / "alembic/versions").glob("*.py")}
-    for (revision,) in revisions:
-        if known and not any(name.startswith(f"{revision}_") for name in known):
-            raise database_files.newer("jupyterhub.sqlite", revision)
+def _made_by(backup: Path) -> str:
+    return f"{backup}, made by version {read_manifest(backup).get('version', '?')},"
 
 
 def _moves(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["check", "copy", "newer", "trouble"]
+__all__ = ["check", "copy", "newer", "trouble", "unknown_revision"]
 
 PAGES_AT_ONCE = 1000
 """So that a writer waits for milliseconds while a large file is copied."""
@@ -55,6 +55,17 @@ def newer(path: Path | str, revision: str) -> Unavailable:
         hint="A newer version wrote it: install that one again, or restore a backup of before.",
         code="database_newer",
     )
+
+
+def unknown_revision(path: Path, revisions: Path) -> str:
+    """Return the revision of a file's schema that no module in a folder is named after; or ""."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as connection:
+        named = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+        if connection.execute(named).fetchone() is None:
+            return ""
+        found = [str(row[0]) for row in connection.execute("SELECT * FROM alembic_version")]
+    known = {word for module in revisions.glob("*.py") for word in module.stem.split("_")}
+    return next((revision for revision in found if revision not in known), "")
 
 
 def copy(source: Path, target: Path, tell: Callable[[int, int], None] | None = None) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from runai.hub_service.database_files import newer
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["revision", "upgrade", "upgrade_file"]
+__all__ = ["not_upgraded", "revision", "upgrade", "upgrade_file"]
 
 
 def revision(connection: sa.Connection) -> str | None:
@@ -26,6 +26,15 @@ def revision(connection: sa.Connection) -> str | None:
         return None if found is None else str(found)
     finally:
         connection.rollback()
+
+
+def not_upgraded(path: Path, failed: OperationalError) -> Unavailable:
+    """Return what to raise for a file that could not be changed."""
+    return Unavailable(
+        f"{path} could not be brought up to date: {failed.orig}. It is as it was.",
+        hint="Is there room on its disk, and does no other program use it?",
+        code="database_not_upgraded",
+    )
 
 
 def upgrade_file(path: Path, migrations: Path) -> None:
@@ -43,11 +52,7 @@ def upgrade_file(path: Path, migrations: Path) -> None:
     try:
         upgrade(engine, migrations)
     except OperationalError as failed:
-        raise Unavailable(
-            f"{path} could not be brought up to date: {failed.orig}. It is as it was.",
-            hint="Is there room on its disk, and does no other program use it?",
-            code="database_not_upgraded",
-        ) from failed
+        raise not_upgraded(path, failed) from failed
     finally:
         engine.dispose()
 

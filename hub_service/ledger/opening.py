@@ -14,7 +14,7 @@ from runai.hub_service.database_upgrade import revision, upgrade, upgrade_file
 from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger import schema
 
-__all__ = ["ledger_url", "opened"]
+__all__ = ["MIGRATIONS", "ledger_url", "opened"]
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 ANSWERS_WITHIN_S = 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -155,6 +156,28 @@ def test_a_broken_database_is_named_with_the_way_out(findings, platform):
     assert found["verdict"] == "failure"
     assert found["text"].startswith(f"{platform}/ledger.sqlite is broken")
     assert "runai restore" in found["mend"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("UPDATE alembic_version SET version_num = '9999'", "schema 9999"),
+        ("PRAGMA user_version = 9999", "schema 0001 with rows of the shape 9999"),
+    ],
+    ids=["schema", "rows"],
+)
+def test_a_database_of_a_newer_version_is_named(change, named, findings, platform):
+    with sqlite3.connect(platform / "cluster.sqlite") as connection:
+        connection.execute(change)
+    connection.close()
+
+    found = findings("--data-dir", str(platform))["databases"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"] == (
+        f"{platform}/cluster.sqlite has the {named}, which this version does not know"
+    )
+    assert "install that one again" in found["mend"]
 
 
 @pytest.mark.mounts

@@ -37,14 +37,20 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.clusters.row import Row
 from runai.hub_service.clusters.scaling import with_scale
-from runai.hub_service.database_files import check
-from runai.hub_service.database_upgrade import revision, upgrade_file
+from runai.hub_service.database_files import check, newer
+from runai.hub_service.database_upgrade import not_upgraded, revision, upgrade_file
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["LATEST", "SqliteStore", "metadata", "sole_owner"]
+__all__ = ["LATEST", "MIGRATIONS", "ROWS", "SqliteStore", "metadata", "sole_owner"]
 
 LATEST = "0001"
-"""The newest revision in `migrations/versions`."""
+"""The newest revision in `MIGRATIONS`."""
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+ROWS = 1
+"""The shape of rows and projects, which needs no revision: raised with each field that is new in
+them (`tests/upgrades/rows.json`). A program that knows fewer would drop those when it saves."""
 
 TRY_AGAIN_S = 2.0
 LEAST_ROOM_BYTES = 2**20
@@ -106,8 +112,15 @@ class SqliteStore:
         event.listen(self._engine, "connect", _durable)
         self._connection = self._engine.connect()
         try:
+            rows = self._shape_of_rows()
             if revision(self._connection) != LATEST:
-                upgrade_file(path, Path(__file__).with_name("migrations"))
+                upgrade_file(path, MIGRATIONS)
+            if rows < ROWS:
+                self._connection.exec_driver_sql(f"PRAGMA user_version = {ROWS}")
+                self._connection.commit()
+        except OperationalError as failed:
+            self.close()
+            raise not_upgraded(path, failed) from failed
         except BaseException:
             self.close()
             raise
@@ -195,6 +208,18 @@ class SqliteStore:
             except OperationalError as failed:
                 self._trouble = str(failed.orig)
         return self._trouble
+
+    def _shape_of_rows(self) -> int:
+        """Return the number that stands in the file; 0 from before there was one.
+
+        Raises:
+            Unavailable: we know fewer.
+        """
+        found = int(self._connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+        self._connection.rollback()
+        if found > ROWS:
+            raise newer(self._path, f"{LATEST} with rows of the shape {found}")
+        return found
 
     def _succeeded(self) -> None:
         """Take what was wrong for over; not while the disk is full to those who store more.
