@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from runai.hub_service.clusters.local import store
-from runai.hub_service.database_files import unknown_revision
+from runai.hub_service.database_files import opened_to_read, unknown_revision
 from runai.hub_service.ledger import opening
 
 __all__ = ["unknown_schema"]
@@ -29,7 +29,7 @@ def _unknown_schema(database: Path) -> str:
     if revisions is not None and (found := unknown_revision(database, revisions)):
         return found
     if database.name == "cluster.sqlite":
-        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        with closing(opened_to_read(database)) as connection:
             (rows,) = connection.execute("PRAGMA user_version").fetchone()
         if rows > store.ROWS:
             return f"{store.LATEST} with rows of the shape {rows}"

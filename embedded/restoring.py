@@ -83,7 +83,7 @@ def _made_ready(
     root, told = directory.root, read_manifest(backup)
     names = tuple(name for name in DATABASES if name in told["databases"])
     for name in names:
-        database_files.check(backup / name)
+        database_files.check(backup / name, to_read=True)
     directory.prepare(system_users=False)
     _clear(root)
     stamp = _new_stamp(root)
