@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -18,13 +19,26 @@ from pathlib import Path
 
 from runai.hub_service.errors import Conflict
 
-__all__ = ["LOCK", "RESTORING", "Holder", "check_is_whole", "claim", "holder", "sole_owner"]
+__all__ = [
+    "LOCK",
+    "RESTORING",
+    "Holder",
+    "check_is_whole",
+    "claim",
+    "holder",
+    "sole_owner",
+    "waiting",
+]
+
+LOG = logging.getLogger("runai.service")
 
 LOCK = "cluster.lock"
 RESTORING = "restoring.json"
 """There while a backup takes the place of what was there: the one half, and of the other half."""
 
 WAIT_FOR_LOCK_S = 0.2
+TELL_AFTER_S = 5.0
+"""A service that ends in good order is gone before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,15 @@ class Holder:
         pid = self.pid or "PID"
         return f"kill -TERM {pid}; of one that is frozen also: kill -CONT {pid}."
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether somebody has stopped it (SIGSTOP, a debugger), so that it does nothing."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        return stat.rpartition(b")")[2].split()[0] in (b"T", b"t")
+
 
 @asynccontextmanager
 async def sole_owner(path: Path) -> AsyncGenerator[None]:
@@ -58,10 +81,7 @@ async def sole_owner(path: Path) -> AsyncGenerator[None]:
     """
     fd = _opened(path)
     try:
-        while True:
-            if _taken(fd):
-                break
-            await asyncio.sleep(WAIT_FOR_LOCK_S)  # waiting in the kernel cannot be cancelled
+        await _take(fd, path)
         check_is_whole(path.parent)
         yield
     finally:
@@ -116,6 +136,28 @@ def holder(path: Path) -> Holder | None:
         return None
     finally:
         os.close(fd)
+
+
+def waiting(path: Path) -> list[int]:
+    """Return the processes that have a lock file open and do not hold it, as far as we may see."""
+    by = holder(path)
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
+            if link.readlink() == path.resolve():
+                found.add(int(link.parts[2]))
+    return sorted(found - {os.getpid(), by.pid if by else 0})
+
+
+async def _take(fd: int, path: Path) -> None:
+    began, told = time.monotonic(), False
+    while not _taken(fd):
+        if not told and time.monotonic() - began >= TELL_AFTER_S:
+            by = holder(path)
+            if by is not None:
+                told = True
+                LOG.warning("waits: the cluster is open elsewhere (%s). %s", by, by.way_out)
+        await asyncio.sleep(WAIT_FOR_LOCK_S)  # waiting in the kernel cannot be cancelled
 
 
 def _opened(path: Path) -> int:

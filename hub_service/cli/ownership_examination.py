@@ -1,0 +1,35 @@
+"""Which process has a platform's cluster open, and whether it keeps another one from its work.
+
+Changes nothing by looking. Called by `examination`, whose findings these are.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from runai.hub_service.cli.findings import Finding
+
+__all__ = ["check_ownership"]
+
+_SUBJECT: Final = "cluster"
+
+
+def check_ownership(root: Path) -> Iterator[Finding]:
+    """Is the process at work that has the cluster open, and does none wait for it?"""
+    # The hub's half of the distribution: only where a platform runs.
+    from runai.hub_service.clusters.local.ownership import LOCK, holder, waiting  # noqa: PLC0415
+
+    by = holder(root / LOCK)
+    if by is None:
+        return
+    text = f"it is open in {by}"
+    others = ", ".join(str(pid) for pid in waiting(root / LOCK))
+    if by.is_frozen:
+        mend = f"kill -CONT {by.pid} has it go on; after kill -TERM {by.pid} it ends by that."
+        yield Finding("failure", _SUBJECT, f"{text}, which is frozen: nothing is decided", mend)
+    elif others and by.pid:
+        text = f"{text}, for which process {others} waits"
+        mend = f"Is it not about to end? Then it hangs: {by.way_out} Else look again."
+        yield Finding("failure", _SUBJECT, text, mend)
+    else:
+        yield Finding("ok", _SUBJECT, text)
