@@ -185,7 +185,11 @@ def _made_by(backup: Path) -> str:
 def _moves(
     root: Path, names: tuple[str, ...], rows: Mapping[str, Row], staged: str, aside: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return what is to be renamed to what, in this order."""
+    """Return what is to be renamed to what, in this order.
+
+    Raises:
+        Conflict: something cannot be renamed, for it lies on another disk.
+    """
     # With the logs beside the databases.
     leaving = [path for name in names for path in sorted(root.glob(f"{name}*"))]
     leaving += folders_of_others(root / "jobs", rows)
@@ -193,6 +197,13 @@ def _moves(
     if (root / staged / "secrets").is_dir():
         leaving.append(root / "secrets")
         coming.append("secrets")
+    for path in leaving:
+        if path.lstat().st_dev != root.stat().st_dev:
+            raise Conflict(
+                f"{path} lies on another disk than {root}, and would have to go aside.",
+                hint="Move it to a place of your choice by hand, then run the same command again.",
+                code="other_disk",
+            )
     paths = [str(path.relative_to(root)) for path in leaving]
     return (
         *((path, f"{aside}/{path}") for path in paths),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from runai.hub_service.cli.findings import Finding
+from runai.hub_service.errors import Conflict
 
 __all__ = ["check_ownership"]
 
@@ -15,10 +16,19 @@ _SUBJECT: Final = "cluster"
 
 
 def check_ownership(root: Path) -> Iterator[Finding]:
-    """Is the process at work that has the cluster open, and does none wait for it?"""
+    """Is the process at work that has the cluster open, does none wait for it, is it whole?"""
     # The hub's half of the distribution: only where a platform runs.
-    from runai.hub_service.clusters.local.ownership import LOCK, holder, waiting  # noqa: PLC0415
+    from runai.hub_service.clusters.local.ownership import (  # noqa: PLC0415
+        LOCK,
+        check_is_whole,
+        holder,
+        waiting,
+    )
 
+    try:
+        check_is_whole(root)
+    except Conflict as half:
+        yield Finding("failure", _SUBJECT, half.message.rstrip("."), half.hint)
     by = holder(root / LOCK)
     if by is None:
         return

@@ -212,6 +212,34 @@ def test_a_backup_of_a_newer_version_is_refused_before_anything_is_touched(name,
     assert not list((tmp_path / "data").glob(".restoring*"))
 
 
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"moves": 7}'])
+def test_a_journal_that_cannot_be_read_is_named_and_nothing_is_moved(text, backup, tmp_path):
+    (tmp_path / "data/restoring.json").write_text(text)
+
+    with pytest.raises(Unavailable, match=r"restoring\.json .* cannot be read"):
+        restore(DataDirectory(tmp_path / "data"), backup)
+
+    assert named(tmp_path / "data") == OLD
+
+
+@pytest.mark.mounts
+def test_what_cannot_be_renamed_is_found_before_anything_is(backup, tmp_path):
+    root = tmp_path / "data"
+    (tmp_path / "disk").mkdir()
+    disk = SmallDisk(tmp_path / "disk", 8)
+    try:
+        shutil.move(root / "jobs", disk.folder / "jobs")
+        (root / "jobs").symlink_to(disk.folder / "jobs")
+
+        with pytest.raises(Conflict, match="attempt-1 lies on another disk"):
+            restore(DataDirectory(root), backup)
+
+        assert named(root) == OLD
+        assert not is_refused(DataDirectory(root))
+    finally:
+        disk.gone()
+
+
 def test_secrets_that_cannot_be_copied_leave_what_was_there(backup, tmp_path):
     (backup / "secrets/lost").symlink_to("nowhere")
 
