@@ -5,12 +5,14 @@ and to JupyterHub. One platform runs on a directory at a time: the lock lives as
 process, so there are no stale pid files. Used by `up`, `configuration` and `hub`.
 """
 
+import contextlib
 import fcntl
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from runai.hub_service.clusters.local import ownership
 from runai.hub_service.errors import Conflict, InvalidRequest
 from runai.hub_service.later_ports import later_port, port_is_free
 
@@ -81,10 +83,15 @@ class DataDirectory:
             if self.own_config.exists():
                 self.own_config.chmod(0o600)  # other authenticators' secrets are in there
         except OSError as wrong:
-            raise InvalidRequest(
-                f"The data directory {self.root} cannot be used: {wrong.strerror}.",
-                hint="Name another one with --data-dir.",
-            ) from wrong
+            raise self._unusable(wrong) from wrong
+
+    def check_is_whole(self) -> None:
+        """Make sure that no restoration was interrupted in it.
+
+        Raises:
+            Conflict: one was.
+        """
+        ownership.check_is_whole(self.root)
 
     def hub_token(self) -> str:
         """Return the secret that the hub's process and the service share."""
@@ -97,8 +104,14 @@ class DataDirectory:
 
         Raises:
             Conflict: a platform runs on it.
+            InvalidRequest: it cannot be made or written.
         """
-        descriptor = os.open(self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path, flags = self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as wrong:
+            raise self._unusable(wrong) from wrong
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -108,8 +121,9 @@ class DataDirectory:
                 f"A platform runs on {self.root} already: {holder}.",
                 hint="Open that one, or start another with --data-dir and --port.",
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, note.encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: it is ours, though nobody reads whose
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note.encode(), 0)
         os.set_inheritable(descriptor, True)  # exec must not drop it
         return descriptor
 
@@ -131,6 +145,12 @@ class DataDirectory:
         if self.hub_log.exists() and self.hub_log.stat().st_size > LOG_BYTES:
             self.hub_log.replace(self.hub_log.with_suffix(".log.1"))
         return os.open(self.hub_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _unusable(self, wrong: OSError) -> InvalidRequest:
+        return InvalidRequest(
+            f"The data directory {self.root} cannot be used: {wrong.strerror}.",
+            hint="Name another one with --data-dir.",
+        )
 
 
 def write_private(path: Path, text: str) -> None:

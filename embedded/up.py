@@ -118,8 +118,9 @@ def _start(settings: Settings) -> None:
             code="not_installed",
         )
     directory = DataDirectory(settings.data_dir)
-    directory.prepare(system_users=settings.system_users)
     directory.lock(f"{settings.url} (process {os.getpid()})")
+    directory.check_is_whole()  # before anything is made in it
+    directory.prepare(system_users=settings.system_users)
     if not port_is_free(settings.port):
         raise Conflict(
             f"Port {settings.port} of 127.0.0.1 is taken by another program.",

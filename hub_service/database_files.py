@@ -9,23 +9,30 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["check", "copy", "newer", "trouble"]
+__all__ = ["check", "copy", "newer", "opened_to_read", "trouble", "unknown_revision"]
 
 PAGES_AT_ONCE = 1000
 """So that a writer waits for milliseconds while a large file is copied."""
 
 
-def trouble(path: Path) -> str:
-    """Say what is wrong with a file, as half a sentence; "" where it is sound or not there yet."""
+def trouble(path: Path, *, to_read: bool = False) -> str:
+    """Say what is wrong with a file, as half a sentence; "" where it is sound or not there yet.
+
+    One that is only to be read may lie where nothing can be written.
+    """
     if not path.exists():
         return ""
-    if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
+    if to_read and not os.access(path, os.R_OK):
+        return "may not be read by this account"
+    if not to_read and not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK)):
         return "may not be read and written by this account"
     try:
-        with closing(sqlite3.connect(path, timeout=5)) as connection:
+        opened = opened_to_read(path) if to_read else sqlite3.connect(path, timeout=5)
+        with closing(opened) as connection:
             (told,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError as failed:
         return f"cannot be opened ({failed})"
@@ -34,13 +41,13 @@ def trouble(path: Path) -> str:
     return "" if told == "ok" else f"is broken ({told})"
 
 
-def check(path: Path) -> None:
-    """Make sure that a file can be trusted; one that is not there yet can.
+def check(path: Path, *, to_read: bool = False) -> None:
+    """Make sure that a file can be trusted, as `trouble` says; one that is not there yet can.
 
     Raises:
         Unavailable: it is broken, or may not be written.
     """
-    if wrong := trouble(path):
+    if wrong := trouble(path, to_read=to_read):
         raise Unavailable(
             f"{path} {wrong}.",
             hint="Restore a backup: runai restore BACKUP. `runai doctor` looks at it again.",
@@ -57,6 +64,17 @@ def newer(path: Path | str, revision: str) -> Unavailable:
     )
 
 
+def unknown_revision(path: Path, revisions: Path) -> str:
+    """Return the revision of a file's schema that no module in a folder is named after; or ""."""
+    with closing(opened_to_read(path)) as connection:
+        named = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+        if connection.execute(named).fetchone() is None:
+            return ""
+        found = [str(row[0]) for row in connection.execute("SELECT * FROM alembic_version")]
+    known = {word for module in revisions.glob("*.py") for word in module.stem.split("_")}
+    return next((revision for revision in found if revision not in known), "")
+
+
 def copy(source: Path, target: Path, tell: Callable[[int, int], None] | None = None) -> None:
     """Copy a file as it is at one moment, though others write to it; only its owner reads it.
 
@@ -70,11 +88,11 @@ def copy(source: Path, target: Path, tell: Callable[[int, int], None] | None = N
         if tell is not None:
             tell(of - left, of)
 
-    check(source)
+    check(source, to_read=True)
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with (
-            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=30)) as from_,
+            closing(opened_to_read(source)) as from_,
             closing(sqlite3.connect(target)) as to,
         ):
             from_.backup(to, pages=PAGES_AT_ONCE, progress=told)
@@ -86,3 +104,12 @@ def copy(source: Path, target: Path, tell: Callable[[int, int], None] | None = N
             code="not_copied",
         ) from failed
     check(target)
+
+
+def opened_to_read(path: Path) -> sqlite3.Connection:
+    """Open a file and write nothing, nor beside it; others may have it open and write."""
+    how, log = "mode=ro", path.with_name(f"{path.name}-wal")
+    nobody_writes = os.statvfs(path).f_flag & os.ST_RDONLY
+    if nobody_writes and not (log.exists() and log.stat().st_size):
+        how = "immutable=1"  # SQLite would want to make a log, though there is none to be read
+    return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=30)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from object_parsers import as_annotated_job, as_annotated_pod, read_as
 from runai.embedded.accounts import Accounts
-from runai.embedded.backups import MANIFEST, _manifest
+from runai.embedded.backups import MANIFEST, read_manifest
 from runai.embedded.directory import DataDirectory
 from runai.hub_service import calls
 from runai.hub_service.agent.__main__ import Settings
@@ -204,7 +204,7 @@ def _accounts(content: bytes) -> object:
 def _backup(content: bytes) -> object:
     """What a folder says that is to be put back."""
     (FOLDER / MANIFEST).write_bytes(content)
-    return _manifest(FOLDER)
+    return read_manifest(FOLDER)
 
 
 def _kept(content: bytes) -> object:

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from runai.embedded.backups import back_up
-from runai.embedded.backups import restore as put_back
 from runai.embedded.directory import DataDirectory
+from runai.embedded.restoring import restore as put_back
 from runai.hub_service.cli.at_work import at_work
 from runai.hub_service.cli.platform_files import DATA_DIR_OPTION
 from runai.hub_service.cli.reporting import Command
@@ -35,7 +35,8 @@ def backup(folder: Path | None, data_dir: str) -> None:
 def restore(backup: Path, data_dir: str, stop_unknown: bool) -> None:
     """Put a backup back while the platform is stopped.
 
-    What is there goes aside into the data directory; nothing is deleted.
+    What is there goes aside into the data directory; nothing is deleted. One that was
+    interrupted is finished by the same command.
     """
     with at_work("Putting back") as tell:
         done = put_back(

@@ -25,6 +25,7 @@ from runai.hub_service.cli.installation import (
     check_hub_version,
     check_storage,
 )
+from runai.hub_service.cli.ownership_examination import check_ownership
 from runai.hub_service.client import Client
 from runai.hub_service.connection import Connection, config_path, find_connection
 from runai.hub_service.errors import Forbidden, InvalidRequest, RunaiError, Unauthenticated
@@ -293,6 +294,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
         yield Finding("note", subject, f"{root} belongs to somebody else")
         return
     yield from check_storage(root, DATABASES)
+    yield from check_ownership(root)
     yield from check_mps_daemons(root / "mps")
     if open_paths:
         names = " ".join(str(path) for path in open_paths)

@@ -69,7 +69,8 @@ def check_hub_version() -> Iterator[Finding]:
 
 def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
     """Are the databases sound, known to this version, and is there room for them to grow?"""
-    # Loads SQLite alone; only where a platform runs.
+    # The hub's half of the distribution: only where a platform runs.
+    from runai.embedded.known_schemas import unknown_schema  # noqa: PLC0415
     from runai.hub_service import database_files  # noqa: PLC0415
 
     subject = "databases"
@@ -80,7 +81,11 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
         if "may not" in wrong:
             mend = f"chown or chmod it back: ls -l {path}"
         yield Finding("failure", subject, f"{path} {wrong}", mend)
-    if found and not bad:
+    unknown = {path: name for path in found if path not in bad and (name := unknown_schema(path))}
+    for path, name in unknown.items():
+        told = database_files.newer(path, name)
+        yield Finding("failure", subject, told.message.rstrip("."), told.hint)
+    if found and not bad and not unknown:
         yield Finding("ok", subject, f"{', '.join(path.name for path in found)}: sound")
     free = shutil.disk_usage(root).free
     text = f"{free / 1024**3:.1f} GiB are free for {root}"

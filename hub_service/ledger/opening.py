@@ -9,12 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
-from runai.hub_service.database_files import check, newer
+from runai.hub_service.database_files import check
+from runai.hub_service.database_upgrade import revision, upgrade, upgrade_file
 from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger import schema
 
-__all__ = ["ledger_url", "opened"]
+__all__ = ["MIGRATIONS", "ledger_url", "opened"]
 
+MIGRATIONS = Path(__file__).with_name("migrations")
 ANSWERS_WITHIN_S = 5
 """A server that says nothing to who connects is taken for away."""
 
@@ -42,8 +44,15 @@ def opened(database: str | Path) -> sa.Engine:
     if not is_server:
         sa.event.listen(engine, "connect", _prepare_sqlite)
     try:
-        if _revision(engine) != schema.HEAD:
-            _migrate(engine)
+        with engine.connect() as connection:
+            is_of_today = revision(connection) == schema.HEAD
+        if not is_of_today and is_server:
+            upgrade(engine, MIGRATIONS)
+        elif not is_of_today:
+            upgrade_file(Path(url.database or ""), MIGRATIONS)
+    except Unavailable:
+        engine.dispose()
+        raise
     except sa.exc.OperationalError as away:
         engine.dispose()
         if not is_server:
@@ -55,30 +64,6 @@ def opened(database: str | Path) -> sa.Engine:
             code="history_away",
         ) from away
     return engine
-
-
-def _revision(engine: sa.Engine) -> str | None:
-    with engine.connect() as connection:
-        if not sa.inspect(connection).has_table("alembic_version"):
-            return None
-        version = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
-        return None if version is None else str(version)
-
-
-def _migrate(engine: sa.Engine) -> None:
-    # Only here: alembic costs a tenth of a second, and most starts have nothing to migrate.
-    from alembic import command  # noqa: PLC0415
-    from alembic.config import Config  # noqa: PLC0415
-    from alembic.util import CommandError  # noqa: PLC0415
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-    try:
-        with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-    except CommandError as unknown:
-        raise newer(engine.url.database or "", str(_revision(engine))) from unknown
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401  the driver's own type

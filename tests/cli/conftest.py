@@ -2,6 +2,7 @@
 
 home      an empty home directory, and an environment that knows of no platform
 runai     run the command in this process: runai("list", "-o", "json") -> click's Result
+findings  run the doctor: findings("--data-dir", "…")["databases"]["verdict"]
 service   a real service with five simulated GPUs and the users and projects below
 as_user   the command line of a user: as_user("bob")("submit", "exp1", "--", "true")
 bob       that of a member of project vision, in a directory of his own
@@ -121,3 +122,16 @@ def command_line(service: RunningService, name: str) -> CommandLine:
     """Return the command line of a user of a service."""
     token = service.tokens[name]
     return CommandLine(name, {"RUNAI_API_URL": service.url, "JUPYTERHUB_API_TOKEN": token})
+
+
+@pytest.fixture
+def findings(runai: CommandLine) -> Callable[..., dict[str, dict[str, str]]]:
+    """Return a function that runs the doctor and returns its findings by subject."""
+
+    def examine(*arguments: str) -> dict[str, dict[str, str]]:
+        result = runai("doctor", "-o", "json", *arguments)
+        found = json.loads(result.stdout)
+        assert result.exit_code == any(f["verdict"] == "failure" for f in found)
+        return {f["subject"]: f for f in found}
+
+    return examine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import stat
 from pathlib import Path
@@ -94,6 +95,69 @@ async def test_workers_that_the_backup_does_not_know_are_not_left_running(
     assert not list((platform.root / "jobs").glob("vision/later/attempt-*"))
 
 
+async def test_a_job_that_was_submitted_again_is_not_taken_for_the_one_of_its_name(
+    runai, platform, backup, tmp_path
+):
+    async with local_lab(tmp_path, forget=False) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        spec = lab.job("train", grace_seconds=1)
+        await lab.started(spec, device=0)
+        made = backup()
+        await lab.end(spec, 0)
+        await lab.until(spec.id, "succeeded")
+        await lab.cluster.delete(spec.id, by="ana")
+        await lab.until_gone(spec.id)
+        await lab.started(spec, device=2)
+
+    refused = runai("restore", str(made), "--data-dir", str(platform.root))
+    assert "Workers run that this backup does not know: vision/train-0." in refused.stderr
+    result = runai("restore", str(made), "--data-dir", str(platform.root), "--stop-unknown")
+
+    assert result.exit_code == 0, result.output
+    (aside,) = platform.root.glob("before-restore-*")
+    assert [*aside.glob("jobs/vision/train/attempt-1/worker-0/exit.json")]
+    async with local_lab(tmp_path) as lab:
+        await lab.until(spec.id, "retrying")  # what the backup says ran is gone
+
+
+async def test_a_job_that_has_ended_again_since_is_not_how_the_one_of_its_name_ended(
+    runai, platform, backup, tmp_path
+):
+    async with local_lab(tmp_path, forget=False) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        spec = lab.job("train", grace_seconds=1)
+        await lab.started(spec)
+        made = backup()
+        await lab.end(spec, 0)
+        await lab.until(spec.id, "succeeded")
+        await lab.cluster.delete(spec.id, by="ana")
+        await lab.until_gone(spec.id)
+        await lab.started(spec)
+        await lab.end(spec, 0)
+        await lab.until(spec.id, "succeeded")
+
+    result = runai("restore", str(made), "--data-dir", str(platform.root))
+
+    assert result.exit_code == 0, result.output
+    async with local_lab(tmp_path) as lab:
+        await lab.until(spec.id, "retrying")
+
+
+async def test_a_job_that_has_run_since_the_backup_goes_on(runai, platform, backup, tmp_path):
+    async with local_lab(tmp_path, forget=False) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        spec = lab.job("train")
+        await lab.started(spec)
+        made = backup()
+
+    result = runai("restore", str(made), "--data-dir", str(platform.root))
+
+    assert result.exit_code == 0, result.output
+    async with local_lab(tmp_path) as lab:
+        await lab.end(spec, 0)
+        assert (await lab.until(spec.id, "succeeded")).attempts == 1
+
+
 def test_a_platform_that_runs_is_not_restored(runai, platform, backup):
     SqliteStore(platform.root / "cluster.sqlite").close()
     made = backup()
@@ -103,6 +167,26 @@ def test_a_platform_that_runs_is_not_restored(runai, platform, backup):
 
     assert result.exit_code == 1
     assert "A platform runs on" in result.stderr
+
+
+async def test_nothing_is_restored_beneath_a_service_that_has_the_cluster_open(
+    runai, platform, backup, tmp_path
+):
+    """As under a hub of one's own, or when a killed hub has left a frozen one."""
+    async with local_lab(tmp_path) as lab:
+        made = backup()
+        await lab.cluster.put_project(ProjectSpec("later"))
+
+        result = runai("restore", str(made), "--data-dir", str(platform.root))
+
+        assert result.exit_code == 1
+        assert f"has the cluster of {platform.root} open: process {os.getpid()}, since" in (
+            result.stderr
+        )
+        assert f"kill -TERM {os.getpid()}" in result.stderr
+    store = SqliteStore(platform.root / "cluster.sqlite")
+    assert "later" in [project.spec.name for project in store.projects()]
+    store.close()
 
 
 def test_a_broken_backup_is_refused_before_anything_is_touched(runai, platform, backup):

@@ -16,13 +16,10 @@ from typing import Any
 
 import pytest
 
-from runai.embedded.directory import DataDirectory
 from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli import examination
 from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.gpu_examination import check_mps
-from runai.hub_service.cli.installation import check_room_for_files
-from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.connection import Connection, config_path, write_config
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 
@@ -37,17 +34,6 @@ if os.geteuid() == 0:
 print(json.dumps(check_groups(Path(sys.argv[1]))))
 """
 DEVICE = {"device": 0, "uuid": "GPU-0", "name": "A", "memory_mib": 1, "simulated": False}
-
-
-@pytest.fixture
-def findings(runai):
-    def examine(*arguments):
-        result = runai("doctor", "-o", "json", *arguments)
-        found = json.loads(result.stdout)
-        assert result.exit_code == any(f["verdict"] == "failure" for f in found)
-        return {f["subject"]: f for f in found}
-
-    return examine
 
 
 @pytest.fixture
@@ -114,78 +100,10 @@ def test_a_token_that_others_can_read_is_a_failure(findings, remembered):
     assert found["mend"] == f"chmod 600 {remembered}"
 
 
-@pytest.mark.parametrize(("mode", "verdict"), [(0o700, "ok"), (0o750, "failure")])
-def test_secrets_that_others_can_read_are_a_failure(mode, verdict, findings, tmp_path):
-    secrets = tmp_path / "platform/secrets"
-    secrets.mkdir(parents=True, mode=0o700)
-    secrets.chmod(mode)
-
-    assert (
-        findings("--data-dir", str(tmp_path / "platform"))["data directory"]["verdict"] == verdict
-    )
-
-
 def test_the_findings_are_readable(runai):
     lines = runai("doctor").stdout.splitlines()
 
     assert lines[0] == "ok       packages       one provider of `runai`"
-
-
-@pytest.fixture
-def platform(tmp_path):
-    """A data directory as `runai up` makes it, with a database."""
-    directory = DataDirectory(tmp_path / "platform")
-    directory.prepare(system_users=False)
-    SqliteStore(directory.root / "cluster.sqlite").close()
-    return directory.root
-
-
-def test_sound_databases_and_a_disk_with_room_are_said(findings, platform):
-    found = findings("--data-dir", str(platform))
-
-    assert found["databases"]["text"] == "cluster.sqlite: sound"
-    assert found["disk"]["text"].endswith(f"GiB are free for {platform}")
-
-
-def test_a_broken_database_is_named_with_the_way_out(findings, platform):
-    (platform / "ledger.sqlite").write_bytes(b"not a database, though as long as one" * 1000)
-
-    found = findings("--data-dir", str(platform))["databases"]
-
-    assert found["verdict"] == "failure"
-    assert found["text"].startswith(f"{platform}/ledger.sqlite is broken")
-    assert "runai restore" in found["mend"]
-
-
-@pytest.mark.mounts
-@pytest.mark.parametrize(
-    ("options", "verdicts"),
-    [
-        (["-t", "ext4", "-o", "loop", "480"], ["ok"]),
-        (["-t", "ext4", "-o", "loop", "96"], ["note"]),
-        (["-t", "ext4", "-o", "loop", "32"], ["failure"]),
-        (["-t", "tmpfs", "-o", "nr_inodes=0", "none"], []),
-    ],
-    ids=["120,000 files", "24,000", "8,000", "as many as its bytes let it"],
-)
-def test_it_says_how_many_more_files_the_disk_takes(options, verdicts, tmp_path):
-    *how, device = options
-    if device.isdigit():
-        device = str(tmp_path / "disk")
-        Path(device).touch()
-        os.truncate(device, int(options[-1]) << 20)
-        # So many bytes for each of its files.
-        subprocess.run(["mkfs.ext4", "-q", "-i", "4096", device], check=True)
-    place = tmp_path / "place"
-    place.mkdir()
-    subprocess.run(["mount", *how, device, place], check=True)
-    try:
-        found = [*check_room_for_files(place)]
-    finally:
-        subprocess.run(["umount", place], check=True)
-
-    assert [(f.verdict, f.subject) for f in found] == [(verdict, "files") for verdict in verdicts]
-    assert all(f.text.endswith(f" more files fit beside {place}") for f in found)
 
 
 def test_another_program_of_our_name_on_the_path_is_found_out(findings, tmp_path, monkeypatch):

@@ -5,11 +5,13 @@ Started as JupyterHub starts it, but without a JupyterHub: the shared token spea
 
 from __future__ import annotations
 
+import os
 import signal
 
 import psutil
 import pytest
 
+from runai.hub_service.cli.ownership_examination import check_ownership
 from runai.hub_service.errors import NotFound
 from service_process import TOKEN, Service
 from waiting import eventually
@@ -102,6 +104,30 @@ def test_a_service_that_waits_for_another_leaves_when_it_is_told_to(service):
 
     assert second.wait(60) == 0
     assert service.client.overview().nodes
+
+
+def test_a_service_that_waits_for_a_frozen_one_says_so_and_the_doctor_names_it(service):
+    service.start()
+    data, frozen = service.directory / "data", service.process.pid
+    os.kill(frozen, signal.SIGSTOP)
+    second = service.popen()
+
+    def told() -> bool:
+        return f"waits: the cluster is open elsewhere (process {frozen}, since" in (
+            service.log.read_text()
+        )
+
+    eventually(told, within=IMPORTS_S)
+    [found] = check_ownership(data)
+    assert (found.verdict, f"process {frozen}, since" in found.text) == ("failure", True)
+    assert "which is frozen" in found.text
+    assert f"kill -CONT {frozen}" in found.mend
+    os.kill(frozen, signal.SIGCONT)
+    [found] = check_ownership(data)
+    assert f"for which process {second.pid} waits" in found.text
+    second.terminate()
+    assert second.wait(60) == 0
+    assert [found.verdict for found in check_ownership(data)] == ["ok"]
 
 
 def test_the_agent_is_started_measures_and_is_started_again(service):

@@ -1,23 +1,19 @@
 """Keep rows and projects in `cluster.sqlite`, the local cluster's truth.
 
-Knows SQLite, the tables and how rows become JSON. One process at a time writes it: the service
-holds `cluster.lock`, a second one waits. What `save` has returned from survives a power cut (WAL,
-synchronous=FULL). Schema changes are alembic's (`migrations`), run only when there are any.
+Knows SQLite, the tables and how rows become JSON. One process at a time writes it (its
+`sole_owner`). What `save` has returned from survives a power cut (WAL, synchronous=FULL). Schema
+changes are alembic's (`migrations`), run only when there are any.
 """
 
-import asyncio
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
     Column,
-    Connection,
     Float,
     Integer,
     MetaData,
@@ -26,12 +22,12 @@ from sqlalchemy import (
     Text,
     create_engine,
     event,
-    inspect,
     select,
 )
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 
+from runai.hub_service.clusters.local.ownership import sole_owner
 from runai.hub_service.clusters.records import (
     HistoryEvent,
     ProjectRecord,
@@ -42,14 +38,20 @@ from runai.hub_service.clusters.records import (
 from runai.hub_service.clusters.row import Row
 from runai.hub_service.clusters.scaling import with_scale
 from runai.hub_service.database_files import check, newer
+from runai.hub_service.database_upgrade import not_upgraded, revision, upgrade_file
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["LATEST", "SqliteStore", "metadata", "sole_owner"]
+__all__ = ["LATEST", "MIGRATIONS", "ROWS", "SqliteStore", "metadata", "sole_owner"]
 
 LATEST = "0001"
-"""The newest revision in `migrations/versions`."""
+"""The newest revision in `MIGRATIONS`."""
 
-WAIT_FOR_LOCK_S = 0.2
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+ROWS = 1
+"""The shape of rows and projects, which needs no revision: raised with each field that is new in
+them (`tests/upgrades/rows.json`). A program that knows fewer would drop those when it saves."""
+
 TRY_AGAIN_S = 2.0
 LEAST_ROOM_BYTES = 2**20
 """With less, what fits once is no sign that the next fits."""
@@ -92,22 +94,6 @@ _SPEC = TypeAdapter(WorkloadSpec)
 _PROJECT = TypeAdapter(ProjectSpec)
 
 
-@asynccontextmanager
-async def sole_owner(path: Path) -> AsyncGenerator[None]:
-    """Hold a lock file, waiting for whoever holds it; the kernel frees it if we are killed."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(WAIT_FOR_LOCK_S)  # waiting in the kernel cannot be cancelled
-        yield
-    finally:
-        os.close(fd)
-
-
 class SqliteStore:
     """Rows and projects in one SQLite file, written by one process."""
 
@@ -125,8 +111,19 @@ class SqliteStore:
         self._engine = create_engine(f"sqlite:///{path}", hide_parameters=True)
         event.listen(self._engine, "connect", _durable)
         self._connection = self._engine.connect()
-        if _revision(self._connection) != LATEST:
-            self._migrate()
+        try:
+            rows = self._shape_of_rows()
+            if revision(self._connection) != LATEST:
+                upgrade_file(path, MIGRATIONS)
+            if rows < ROWS:
+                self._connection.exec_driver_sql(f"PRAGMA user_version = {ROWS}")
+                self._connection.commit()
+        except OperationalError as failed:
+            self.close()
+            raise not_upgraded(path, failed) from failed
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -212,6 +209,18 @@ class SqliteStore:
                 self._trouble = str(failed.orig)
         return self._trouble
 
+    def _shape_of_rows(self) -> int:
+        """Return the number that stands in the file; 0 from before there was one.
+
+        Raises:
+            Unavailable: we know fewer.
+        """
+        found = int(self._connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+        self._connection.rollback()
+        if found > ROWS:
+            raise newer(self._path, f"{LATEST} with rows of the shape {found}")
+        return found
+
     def _succeeded(self) -> None:
         """Take what was wrong for over; not while the disk is full to those who store more.
 
@@ -260,32 +269,6 @@ class SqliteStore:
                     for record in records
                 ],
             )
-
-    def _migrate(self) -> None:
-        # Imported here: nine starts of ten have nothing to change, and alembic takes its time.
-        from alembic import command  # noqa: PLC0415
-        from alembic.config import Config  # noqa: PLC0415
-        from alembic.util import CommandError  # noqa: PLC0415
-
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        config.attributes["connection"] = self._connection
-        try:
-            command.upgrade(config, "head")
-        except CommandError as unknown:
-            revision = _revision(self._connection)
-            self.close()
-            raise newer(self._path, str(revision)) from unknown
-        self._connection.commit()
-
-
-def _revision(connection: Connection) -> str | None:
-    try:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    finally:
-        connection.rollback()
 
 
 def _durable(connection: object, _record: object) -> None:

@@ -1,0 +1,45 @@
+"""Whether what is installed here knows what is in a platform's databases, without changing them.
+
+Knows which revisions are whose, JupyterHub's too, and that the cluster's rows have a number of
+their own. Called by `restoring` and `runai doctor`; a store looks itself when it opens a file.
+"""
+
+import sqlite3
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+
+from runai.hub_service.clusters.local import store
+from runai.hub_service.database_files import opened_to_read, unknown_revision
+from runai.hub_service.ledger import opening
+
+__all__ = ["unknown_schema"]
+
+
+def unknown_schema(database: Path) -> str:
+    """Return a database's schema where nothing here knows it; "" where it is known, or has none."""
+    try:
+        return _unknown_schema(database)
+    except sqlite3.Error:  # `database_files.trouble` says what cannot be read
+        return ""
+
+
+def _unknown_schema(database: Path) -> str:
+    revisions = _revisions(database.name)
+    if revisions is not None and (found := unknown_revision(database, revisions)):
+        return found
+    if database.name == "cluster.sqlite":
+        with closing(opened_to_read(database)) as connection:
+            (rows,) = connection.execute("PRAGMA user_version").fetchone()
+        if rows > store.ROWS:
+            return f"{store.LATEST} with rows of the shape {rows}"
+    return ""
+
+
+def _revisions(name: str) -> Path | None:
+    if name == "jupyterhub.sqlite":
+        found = find_spec("jupyterhub")  # not imported: that takes seconds
+        if found is None or found.origin is None:
+            return None
+        return Path(found.origin).parent / "alembic/versions"
+    return (store.MIGRATIONS if name == "cluster.sqlite" else opening.MIGRATIONS) / "versions"

@@ -1,0 +1,114 @@
+"""`runai doctor` looks at a platform's own files: secrets, databases, room on their disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.cli.installation import check_room_for_files
+from runai.hub_service.clusters.local.store import SqliteStore
+
+
+@pytest.mark.parametrize(("mode", "verdict"), [(0o700, "ok"), (0o750, "failure")])
+def test_secrets_that_others_can_read_are_a_failure(mode, verdict, findings, tmp_path):
+    secrets = tmp_path / "platform/secrets"
+    secrets.mkdir(parents=True, mode=0o700)
+    secrets.chmod(mode)
+
+    assert (
+        findings("--data-dir", str(tmp_path / "platform"))["data directory"]["verdict"] == verdict
+    )
+
+
+@pytest.fixture
+def platform(tmp_path):
+    """A data directory as `runai up` makes it, with a database."""
+    directory = DataDirectory(tmp_path / "platform")
+    directory.prepare(system_users=False)
+    SqliteStore(directory.root / "cluster.sqlite").close()
+    return directory.root
+
+
+def test_sound_databases_and_a_disk_with_room_are_said(findings, platform):
+    found = findings("--data-dir", str(platform))
+
+    assert found["databases"]["text"] == "cluster.sqlite: sound"
+    assert found["disk"]["text"].endswith(f"GiB are free for {platform}")
+
+
+def test_a_restoration_that_was_interrupted_is_named_with_the_way_out(findings, platform):
+    (platform / "restoring.json").write_text("{}")
+
+    found = findings("--data-dir", str(platform))["cluster"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"] == f"A restoration was interrupted in {platform}"
+    assert "runai restore BACKUP" in found["mend"]
+
+
+def test_a_broken_database_is_named_with_the_way_out(findings, platform):
+    (platform / "ledger.sqlite").write_bytes(b"not a database, though as long as one" * 1000)
+
+    found = findings("--data-dir", str(platform))["databases"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"].startswith(f"{platform}/ledger.sqlite is broken")
+    assert "runai restore" in found["mend"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("UPDATE alembic_version SET version_num = '9999'", "schema 9999"),
+        ("PRAGMA user_version = 9999", "schema 0001 with rows of the shape 9999"),
+    ],
+    ids=["schema", "rows"],
+)
+def test_a_database_of_a_newer_version_is_named(change, named, findings, platform):
+    with sqlite3.connect(platform / "cluster.sqlite") as connection:
+        connection.execute(change)
+    connection.close()
+
+    found = findings("--data-dir", str(platform))["databases"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"] == (
+        f"{platform}/cluster.sqlite has the {named}, which this version does not know"
+    )
+    assert "install that one again" in found["mend"]
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize(
+    ("options", "verdicts"),
+    [
+        (["-t", "ext4", "-o", "loop", "480"], ["ok"]),
+        (["-t", "ext4", "-o", "loop", "96"], ["note"]),
+        (["-t", "ext4", "-o", "loop", "32"], ["failure"]),
+        (["-t", "tmpfs", "-o", "nr_inodes=0", "none"], []),
+    ],
+    ids=["120,000 files", "24,000", "8,000", "as many as its bytes let it"],
+)
+def test_it_says_how_many_more_files_the_disk_takes(options, verdicts, tmp_path):
+    *how, device = options
+    if device.isdigit():
+        device = str(tmp_path / "disk")
+        Path(device).touch()
+        os.truncate(device, int(options[-1]) << 20)
+        # So many bytes for each of its files.
+        subprocess.run(["mkfs.ext4", "-q", "-i", "4096", device], check=True)
+    place = tmp_path / "place"
+    place.mkdir()
+    subprocess.run(["mount", *how, device, place], check=True)
+    try:
+        found = [*check_room_for_files(place)]
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+    assert [(f.verdict, f.subject) for f in found] == [(verdict, "files") for verdict in verdicts]
+    assert all(f.text.endswith(f" more files fit beside {place}") for f in found)

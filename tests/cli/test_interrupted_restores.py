@@ -1,0 +1,274 @@
+"""A restoration that ends anywhere leaves the old platform or the new one, never an empty one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from crashes.small_disk import SmallDisk
+from runai.embedded.backups import DATABASES, back_up
+from runai.embedded.directory import DataDirectory
+from runai.embedded.restoring import restore
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
+from runai.hub_service.errors import Conflict, Unavailable
+from runai.hub_service.ledger.store import Store
+
+RENAMES = ("rename", "replace")
+UP = "from runai.embedded.up import main; raise SystemExit(main())"
+KILL_AT = """
+import os, signal, sys
+from pathlib import Path
+from runai.embedded.directory import DataDirectory
+from runai.embedded.restoring import restore
+left, rename = iter(range(int(sys.argv[3]))), os.rename
+def kill(*paths):
+    if next(left, None) is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(*paths)
+os.rename = kill
+restore(DataDirectory(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+class Killed(BaseException):
+    """Ends a restoration as a signal would."""
+
+
+def named(root: Path) -> dict[str, str]:
+    """Return which platform each part of a data directory is of; "" where there is none."""
+    found = dict.fromkeys((*DATABASES, "secrets", "aside"), "")
+    if (root / "cluster.sqlite").exists():
+        store = SqliteStore(root / "cluster.sqlite")
+        found["cluster.sqlite"] = "".join(one.spec.name for one in store.projects())
+        store.close()
+    for name in DATABASES[1:]:
+        if (root / name).exists():
+            with closing(sqlite3.connect(root / name)) as connection:
+                found[name] = connection.execute("SELECT name FROM whose").fetchone()[0]
+    if (root / "secrets/whose").exists():
+        found["secrets"] = (root / "secrets/whose").read_text()
+    found["aside"] = " ".join(path.parent.name for path in root.glob("before-restore-*/*/whose"))
+    return found
+
+
+def made(root: Path, name: str) -> DataDirectory:
+    """Make a platform whose every part carries a name, or give that to one that is there."""
+    directory = DataDirectory(root)
+    directory.prepare(system_users=False)
+    store = SqliteStore(root / "cluster.sqlite")
+    gone = [one.spec.name for one in store.projects()]
+    store.save(projects=[ProjectRecord(ProjectSpec(name), 1.0)], gone_projects=gone)
+    store.close()
+    Store(root / "ledger.sqlite").close()
+    for database in DATABASES[1:]:
+        with closing(sqlite3.connect(root / database)) as connection, connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS whose (name TEXT)")
+            connection.execute("DELETE FROM whose")
+            connection.execute("INSERT INTO whose VALUES (?)", (name,))
+    (directory.secrets / "whose").write_text(name)
+    return directory
+
+
+OLD = dict.fromkeys((*DATABASES, "secrets"), "old") | {"aside": ""}
+NEW = dict.fromkeys((*DATABASES, "secrets"), "new") | {"aside": "secrets"}
+"""`new` is what the backup has."""
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    """Make a backup of a platform that is another one since."""
+    kept = back_up(made(tmp_path / "data", "new"), tmp_path / "backups")
+    root = made(tmp_path / "data", "old").root
+    ended_since = root / "jobs/vision/later/attempt-1/worker-0"
+    ended_since.mkdir(parents=True)
+    return kept
+
+
+def kill_at(rename: int, root: Path, backup: Path) -> None:
+    """Restore in a process that is killed before a rename of those by which all takes place."""
+    command = [sys.executable, "-c", KILL_AT, str(root), str(backup), str(rename)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+
+
+def is_refused(directory: DataDirectory) -> bool:
+    try:
+        directory.check_is_whole()
+    except Conflict:
+        return True
+    return False
+
+
+def test_killed_at_any_rename_it_is_finished_by_the_next(backup, tmp_path, monkeypatch):
+    real = {name: getattr(os, name) for name in RENAMES}
+    halves = 0
+    for renames in count():
+        root = tmp_path / f"copy-{renames}"
+        shutil.copytree(tmp_path / "data", root)
+        left = iter(range(renames))
+
+        def killed(source, target, *, name, left=left, root=root):
+            if str(root) in str(source) and next(left, None) is None:
+                raise Killed
+            real[name](source, target)
+
+        for name in RENAMES:
+            monkeypatch.setattr(os, name, lambda s, t, name=name, k=killed: k(s, t, name=name))
+        try:
+            restore(DataDirectory(root), backup)
+        except Killed:
+            came_through = False
+        else:
+            came_through = True
+        for name in RENAMES:
+            monkeypatch.setattr(os, name, real[name])
+
+        if came_through:
+            break
+        if is_refused(DataDirectory(root)):
+            halves += 1
+        else:
+            assert named(root) == OLD
+        done = restore(DataDirectory(root), backup)
+
+        assert named(root) == NEW
+        assert not is_refused(DataDirectory(root))
+        assert (done.aside / "jobs/vision/later/attempt-1").is_dir()
+        assert not list(root.glob(".restoring*"))
+    assert halves > 8
+    assert named(root) == NEW
+
+
+@pytest.mark.parametrize("at", [1, 4, 7])
+def test_killed_9_between_the_old_and_the_new_nothing_starts_until_it_is_done(
+    at, backup, runai, tmp_path
+):
+    root = tmp_path / "data"
+    kill_at(at, root, backup)
+
+    saved = runai("backup", "--data-dir", str(root))
+
+    assert saved.exit_code == 1
+    assert "A restoration was interrupted in" in saved.stderr
+    up = subprocess.run(
+        [sys.executable, "-c", UP, "--data-dir", str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert up.returncode == 1
+    assert "Run the same `runai restore BACKUP` again" in up.stderr
+    result = runai("restore", str(backup), "--data-dir", str(root))
+    assert result.exit_code == 0, result.output
+    assert named(root) == NEW
+
+
+async def test_the_service_refuses_what_is_half_restored(backup, tmp_path):
+    root = tmp_path / "data"
+    kill_at(2, root, backup)
+    before = sorted(root.iterdir())
+
+    with pytest.raises(Conflict, match="A restoration was interrupted"):
+        async with LocalCluster.open(root, [], "box"):
+            pass
+
+    assert sorted(root.iterdir()) == before
+
+
+def test_another_backup_is_put_back_once_the_interrupted_one_is(backup, tmp_path):
+    root = tmp_path / "data"
+    other = back_up(made(tmp_path / "other", "third"), tmp_path / "others")
+    kill_at(5, root, backup)
+    shutil.rmtree(backup)  # it was ready beside the platform
+
+    restore(DataDirectory(root), other)
+
+    assert {name: whose for name, whose in named(root).items() if name != "aside"} == (
+        dict.fromkeys((*DATABASES, "secrets"), "third")
+    )
+
+
+@pytest.mark.parametrize("name", ["cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite"])
+def test_a_backup_of_a_newer_version_is_refused_before_anything_is_touched(name, backup, tmp_path):
+    with closing(sqlite3.connect(backup / name)) as connection, connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS alembic_version (version_num TEXT)")
+        connection.execute("DELETE FROM alembic_version")
+        connection.execute("INSERT INTO alembic_version VALUES ('9999')")
+
+    with pytest.raises(Unavailable, match=f"{name} of .* made by version .* schema 9999"):
+        restore(DataDirectory(tmp_path / "data"), backup)
+
+    assert named(tmp_path / "data") == OLD
+    assert not list((tmp_path / "data").glob(".restoring*"))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"moves": 7}'])
+def test_a_journal_that_cannot_be_read_is_named_and_nothing_is_moved(text, backup, tmp_path):
+    (tmp_path / "data/restoring.json").write_text(text)
+
+    with pytest.raises(Unavailable, match=r"restoring\.json .* cannot be read"):
+        restore(DataDirectory(tmp_path / "data"), backup)
+
+    assert named(tmp_path / "data") == OLD
+
+
+@pytest.mark.mounts
+def test_what_cannot_be_renamed_is_found_before_anything_is(backup, tmp_path):
+    root = tmp_path / "data"
+    (tmp_path / "disk").mkdir()
+    disk = SmallDisk(tmp_path / "disk", 8)
+    try:
+        shutil.move(root / "jobs", disk.folder / "jobs")
+        (root / "jobs").symlink_to(disk.folder / "jobs")
+
+        with pytest.raises(Conflict, match="attempt-1 lies on another disk"):
+            restore(DataDirectory(root), backup)
+
+        assert named(root) == OLD
+        assert not is_refused(DataDirectory(root))
+    finally:
+        disk.gone()
+
+
+def test_secrets_that_cannot_be_copied_leave_what_was_there(backup, tmp_path):
+    (backup / "secrets/lost").symlink_to("nowhere")
+
+    with pytest.raises(Unavailable, match=r"could not be put back: .*What is there is as it was"):
+        restore(DataDirectory(tmp_path / "data"), backup)
+
+    assert named(tmp_path / "data") == OLD
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize("at", ["the databases", "the secrets"])
+def test_a_full_disk_leaves_what_was_there(at, backup, tmp_path):
+    (tmp_path / "disk").mkdir()
+    disk = SmallDisk(tmp_path / "disk", 8)
+    try:
+        root = disk.folder / "data"
+        shutil.copytree(tmp_path / "data", root)
+        if at == "the databases":
+            disk.fill()
+        else:
+            (backup / "secrets/large").write_bytes(bytes(8 << 20))
+
+        with pytest.raises(Unavailable, match=r"(No space left|is full).* as it was"):
+            restore(DataDirectory(root), backup)
+
+        disk.make_room()
+        assert named(root) == OLD
+        shutil.rmtree(backup / "secrets")
+        restore(DataDirectory(root), backup)
+        assert named(root)["cluster.sqlite"] == "new"
+    finally:
+        disk.gone()

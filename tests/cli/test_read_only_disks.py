@@ -1,0 +1,78 @@
+"""What only has to be read may lie on a disk that takes no writes: a platform's, or a backup's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from crashes.small_disk import SmallDisk
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
+
+pytestmark = pytest.mark.mounts
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
+    """Return a function that copies a folder onto a disk that is read-only from then on."""
+    (tmp_path / "disk").mkdir()
+    disk = SmallDisk(tmp_path / "disk", 16)
+
+    def copied(folder: Path) -> Path:
+        shutil.copytree(folder, disk.folder / "kept")
+        subprocess.run(["mount", "-o", "remount,ro", str(disk.folder)], check=True)
+        return disk.folder / "kept"
+
+    yield copied
+    disk.gone()
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[tuple[DataDirectory, SqliteStore]]:
+    """Make a platform with a project, whose database is open."""
+    directory = DataDirectory(tmp_path / "data")
+    directory.prepare(system_users=False)
+    store = SqliteStore(directory.root / "cluster.sqlite")
+    store.save(projects=[ProjectRecord(ProjectSpec("vision"), 1.0)])
+    yield directory, store
+    store.close()
+
+
+def projects(folder: Path) -> list[str]:
+    store = SqliteStore(folder / "cluster.sqlite")
+    names = [project.spec.name for project in store.projects()]
+    store.close()
+    return names
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_a_platform_whose_disk_has_become_read_only_is_backed_up(
+    end, platform, frozen, runai, tmp_path
+):
+    directory, store = platform
+    if end == "stopped":
+        store.close()  # else its log is beside it
+    kept = frozen(directory.root)
+
+    result = runai("backup", str(tmp_path / "backups"), "--data-dir", str(kept))
+
+    assert result.exit_code == 0, result.output
+    assert projects(Path(result.stdout.strip())) == ["vision"]
+
+
+def test_a_backup_on_a_read_only_disk_is_put_back(platform, frozen, runai, tmp_path):
+    directory, store = platform
+    made = runai("backup", str(tmp_path / "backups"), "--data-dir", str(directory.root))
+    store.save(gone_projects=["vision"])
+    store.close()
+    kept = frozen(Path(made.stdout.strip()))
+
+    result = runai("restore", str(kept), "--data-dir", str(directory.root))
+
+    assert result.exit_code == 0, result.output
+    assert projects(directory.root) == ["vision"]

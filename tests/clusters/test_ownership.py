@@ -1,0 +1,88 @@
+"""One process has a cluster open; who waits for it says so once, and who holds it is known."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.clusters.local import ownership
+from runai.hub_service.clusters.local.ownership import LOCK, Holder, claim, holder, sole_owner
+from runai.hub_service.errors import Conflict
+from waiting import eventually_async
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    return tmp_path / LOCK
+
+
+async def test_who_waits_says_once_for_whom(lock, monkeypatch, caplog):
+    monkeypatch.setattr(ownership, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(ownership, "WAIT_FOR_LOCK_S", 0.001)
+    looks = iter(range(5))
+    fd = claim(lock.parent)
+    real = ownership._taken
+    seen = asyncio.Event()
+
+    def taken(fd: int) -> bool:
+        if next(looks, None) is None:
+            seen.set()
+        return real(fd)
+
+    monkeypatch.setattr(ownership, "_taken", taken)
+
+    async def second() -> None:
+        async with sole_owner(lock):
+            pass
+
+    waits = asyncio.ensure_future(second())
+    await seen.wait()
+    os.close(fd)
+    await waits
+
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"waits: the cluster is open elsewhere (process {os.getpid()}, since 20")
+    assert f"kill -CONT {os.getpid()}" in line
+
+
+async def test_who_does_not_have_to_wait_says_nothing(lock, monkeypatch, caplog):
+    monkeypatch.setattr(ownership, "TELL_AFTER_S", 0.0)
+
+    async with sole_owner(lock):
+        known = holder(lock)
+
+    assert known is not None
+    assert known.pid == os.getpid()
+    assert holder(lock) is None
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("told", ["", "[]", "{", '{"who": 7}', "7"])
+def test_a_holder_of_an_earlier_version_does_not_say_who_it_is(told, lock):
+    fd = claim(lock.parent)
+    lock.write_text(told)
+
+    assert holder(lock) == Holder()
+    with pytest.raises(Conflict, match="a process that does not say which") as refused:
+        claim(lock.parent)
+
+    assert "kill -TERM PID" in refused.value.hint
+    os.close(fd)
+
+
+async def test_two_take_turns(lock):
+    order = []
+
+    async def one(name: str) -> None:
+        async with sole_owner(lock):
+            order.append(name)
+            await asyncio.sleep(0)
+            order.append(name)
+
+    await asyncio.gather(one("a"), one("b"))
+    await eventually_async(lambda: len(order) == 4)
+
+    assert order in (["a", "a", "b", "b"], ["b", "b", "a", "a"])

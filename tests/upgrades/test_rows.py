@@ -1,0 +1,120 @@
+"""Rows of a shape that this program does not know are refused; those of a new one have a number.
+
+`rows.json` has under each number what rows and projects hold. Who gives them a new field, or a
+state of another name, raises `ROWS` in the local cluster's store, adds what is there then under
+the new number (`python tests/upgrades/test_rows.py` prints it), and the files of the last commit
+before (`make_files.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+from runai.embedded.backups import back_up
+from runai.embedded.directory import DataDirectory
+from runai.embedded.restoring import restore
+from runai.hub_service.clusters.local.store import ROWS, SqliteStore
+from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
+from runai.hub_service.clusters.row import Row
+from runai.hub_service.errors import Unavailable
+
+GOLDEN = Path(__file__).with_name("rows.json")
+
+
+def shapes() -> dict[str, list[str]]:
+    """Return what each class has that is stored: fields, members, and words that it may be."""
+    found: dict[str, list[str]] = {}
+
+    def look(type_: Any) -> Iterator[str]:
+        """Note the classes within a type; yield the words that it allows."""
+        if get_origin(type_) is Literal:
+            yield from map(str, get_args(type_))
+            return
+        for part in get_args(type_):
+            yield from look(part)
+        if not isinstance(type_, type) or type_.__name__ in found:
+            return
+        if issubclass(type_, Enum):
+            found[type_.__name__] = [str(member.value) for member in type_]
+        elif is_dataclass(type_):
+            lines = found[type_.__name__] = []
+            hints = get_type_hints(type_)
+            for field in fields(type_):
+                words = [*look(hints[field.name])]
+                lines.append(f"{field.name}: {' '.join(words)}" if words else field.name)
+
+    assert not [*look(Row), *look(ProjectSpec)]
+    return dict(sorted(found.items()))
+
+
+def test_a_new_shape_of_rows_has_a_new_number():
+    known = json.loads(GOLDEN.read_text())
+
+    assert [str(number + 1) for number in range(ROWS)] == [*known]
+    assert known[str(ROWS)] == shapes(), "raise ROWS: what is stored is of another shape"
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> DataDirectory:
+    directory = DataDirectory(tmp_path / "data")
+    directory.prepare(system_users=False)
+    store = SqliteStore(directory.root / "cluster.sqlite")
+    store.save(projects=[ProjectRecord(ProjectSpec("vision"), 1.0)])
+    store.close()
+    return directory
+
+
+def number(path: Path, becomes: int | None = None) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        if becomes is not None:
+            connection.execute(f"PRAGMA user_version = {becomes}")
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def test_rows_of_a_newer_version_are_refused_by_the_number_of_their_shape(platform):
+    path = platform.root / "cluster.sqlite"
+    number(path, ROWS + 1)
+    before = path.read_bytes()
+
+    with pytest.raises(Unavailable, match=f"with rows of the shape {ROWS + 1}, which") as said:
+        SqliteStore(path)
+
+    assert "A newer version wrote it" in said.value.hint
+    assert path.read_bytes() == before
+
+
+def test_rows_of_an_older_version_are_taken_and_have_todays_number_then(platform):
+    path = platform.root / "cluster.sqlite"
+    assert number(path) == ROWS
+    number(path, 0)
+
+    store = SqliteStore(path)
+
+    assert [project.spec.name for project in store.projects()] == ["vision"]
+    store.close()
+    assert number(path) == ROWS
+
+
+def test_a_backup_keeps_the_number_and_one_of_newer_rows_is_not_put_back(platform, tmp_path):
+    made = back_up(platform, tmp_path / "backups")
+    assert number(made / "cluster.sqlite") == ROWS
+    number(made / "cluster.sqlite", ROWS + 1)
+
+    with pytest.raises(Unavailable, match=f"made by version .* rows of the shape {ROWS + 1}"):
+        restore(platform, made)
+
+    assert number(platform.root / "cluster.sqlite") == ROWS
+
+
+if __name__ == "__main__":
+    json.dump({str(ROWS): shapes()}, sys.stdout, indent=1)
