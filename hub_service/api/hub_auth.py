@@ -26,6 +26,7 @@ from runai.hub_service.api.auth import (
     XSRF_COOKIE,
     bearer_token,
     check_request_is_ours,
+    is_the_secret,
     xsrf_token,
 )
 from runai.hub_service.api.permissions import ADMIN_SCOPE, SUBMIT_SCOPE, Actor
@@ -211,7 +212,7 @@ class HubAuthenticator:
         raw = library.unsign(self._secret, self._state_cookie, cookie, max_age_days=days)
         state: dict[str, str] = json.loads(raw) if raw else {}
         code, shown = request.query_params.get("code"), request.query_params.get("state", "")
-        if not code or not state or not secrets.compare_digest(state["id"], shown):
+        if not code or not state or not is_the_secret(shown, state["id"]):
             raise InvalidRequest(
                 "The login was not begun in this browser, or took too long.",
                 hint=f"Begin again at {self._prefix}.",
