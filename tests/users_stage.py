@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from authz import ACTORS, USERS
+from authz import ACTORS, READERS, USERS
 from users_hub import (
     HUB_TOKEN,
     NODE,
@@ -89,11 +89,9 @@ class Stage:
 def users_stage(directory: Path) -> Iterator[Stage]:
     """Have the platform, with its data in a directory, for as long as a `with` lasts."""
     with users_hub(directory, PROJECTS) as hub, ExitStack() as opened:
-        # A notebook's token opens the service and submits; the reader's only opens it.
-        scopes = {"reader": [OPEN]}
-        tokens = {
-            role: hub.token(ACTORS[role], *scopes.get(role, [OPEN, SUBMIT])) for role in USERS
-        }
+        # A notebook's token opens the service and submits; a reader's only opens it.
+        scopes = {role: [OPEN, SUBMIT] for role in USERS} | {role: [OPEN] for role in READERS}
+        tokens = {role: hub.token(ACTORS[role], *scopes[role]) for role in USERS}
         tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER}
         process = subprocess.Popen(["sleep", "600"])
         stage = Stage(hub, tokens, process.pid)

@@ -115,6 +115,7 @@ ALLOWED: Mapping[Action, frozenset[Role]] = {
 WRITES: frozenset[Action] = frozenset(
     {
         Action.CHANGE_WORKLOAD,
+        Action.READ_ENVIRONMENT,
         Action.RUN_IN,
         Action.SUBMIT,
         Action.SUBMIT_AT_ANY_PRIORITY,
@@ -123,7 +124,10 @@ WRITES: frozenset[Action] = frozenset(
         Action.SET_PROJECT,
     }
 )
-"""Actions that need `custom:runai:submit` in a user's token."""
+"""Actions that need `custom:runai:submit` in a user's token.
+
+An environment changes nothing, but who has its secrets does what the program may.
+"""
 
 
 def is_project_admin(actor: Actor, project: ProjectSpec) -> bool:
@@ -184,14 +188,14 @@ def authorise(
     """
     if may(actor, action, project, workload):
         return
+    if workload is not None and not may(actor, Action.SEE_WORKLOAD, project, workload):
+        raise no_such_workload(workload.id)
     if action in WRITES and not actor.may_write:
         raise Forbidden(
             f"This token may only read: it lacks {SUBMIT_SCOPE}.",
             hint="Make one with that scope on the hub's token page, or ask a hub admin.",
             code="missing_scope",
         )
-    if workload is not None and not may(actor, Action.SEE_WORKLOAD, project, workload):
-        raise no_such_workload(workload.id)
     raise Forbidden(*_sentence(action, project, workload))
 
 
