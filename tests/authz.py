@@ -43,11 +43,16 @@ READERS = {
 }
 """Those whose token only reads, and who they are with another."""
 ACTORS |= {reader: ACTORS[role] for reader, role in READERS.items()} | {"reader": "ro"}
-USERS = ("owner", "member", "project admin", "admin", "outsider", *READERS)
+LIKE = {"admin's notebook": "outsider"}
+"""Those whose token does what another role's does: a hub admin's own notebook is no admin here."""
+ACTORS |= {"admin's notebook": "root"}
+USERS = ("owner", "member", "project admin", "admin", "outsider", *READERS, *LIKE)
 
 
 def token_name(role: str) -> str:
     """Return of whom a role's token is on the simulated platform; a user may have several."""
+    if role in LIKE:
+        return f"{ACTORS[role]}-notebook"
     return ACTORS[role] if role not in {*READERS} - {"reader"} else f"{ACTORS[role]}-reads"
 
 
@@ -63,7 +68,7 @@ def let_in(row: dict[str, Any]) -> set[str]:
 
 def expected(row: dict[str, Any], role: str) -> str:
     """Return what becomes of a request of a role: let in, sent to the login, or the status."""
-    told = _expected(row, READERS.get(role, role))
+    told = _expected(row, LIKE.get(role, READERS.get(role, role)))
     lacks = role in READERS and row.get("submits") and told in {"let in", "400"}
     return "403" if lacks else told
 

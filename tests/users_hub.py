@@ -25,6 +25,7 @@ from ports import free_port
 from waiting import eventually
 
 __all__ = [
+    "ADMIN",
     "HUB_TOKEN",
     "IMPOSTOR",
     "NODE",
@@ -49,6 +50,7 @@ READER = "token-with-the-rights-of-the-service"
 IMPOSTOR = "token-of-the-service-named-ana"
 OPEN = "access:services!service=runai"
 SUBMIT = "custom:runai:submit"
+ADMIN = "custom:runai:admin"
 ROOT = "/services/runai/"
 
 CONFIG = """
@@ -93,7 +95,10 @@ c.JupyterHub.services = [
 ]
 if "timeout" in Service.class_trait_names():  # a busy machine imports for half a minute
     c.JupyterHub.services[0]["timeout"] = 180
-c.JupyterHub.custom_scopes = {{"{submit}": {{"description": "Submit."}}}}
+c.JupyterHub.custom_scopes = {{
+    "{submit}": {{"description": "Submit."}},
+    "{admin}": {{"description": "Set quotas."}},
+}}
 c.JupyterHub.load_roles = [
     {{"name": "user", "scopes": ["self", "{open}", "{submit}"]}},
     {{
@@ -101,6 +106,7 @@ c.JupyterHub.load_roles = [
         "services": ["tester"],
         "scopes": ["admin:users", "admin:servers", "admin:groups", "tokens"],
     }},
+    {{"name": "runai-admin", "scopes": ["{admin}"], "users": ["root", "deputy"]}},
     {{"name": "impostor", "services": ["ana"], "scopes": ["{open}", "{submit}"]}},
     {{
         "name": "runai",
@@ -139,6 +145,13 @@ class Hub:
             reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
             return str(reply.json()["token"])
 
+    def token_or_refusal(self, user: str, *scopes: str) -> str:
+        """Return a token, or "" where the user has not all of these scopes."""
+        with self.admin as http:
+            http.post(f"/hub/api/users/{user}")
+            reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
+            return str(reply.json().get("token", ""))
+
     def ask(self, token: str, path: str, method: str = "GET", **request: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=self.url, headers=headers, timeout=60) as http:
@@ -162,6 +175,7 @@ def users_hub(data: Path, projects: str = PROJECTS) -> Iterator[Hub]:
             reader=READER,
             open=OPEN,
             submit=SUBMIT,
+            admin=ADMIN,
             hub_token=HUB_TOKEN,
             node_token=NODE_TOKEN,
         )

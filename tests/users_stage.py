@@ -16,6 +16,7 @@ import httpx
 
 from authz import ACTORS, READERS, USERS
 from users_hub import (
+    ADMIN,
     HUB_TOKEN,
     NODE,
     NODE_TOKEN,
@@ -91,6 +92,8 @@ def users_stage(directory: Path) -> Iterator[Stage]:
     with users_hub(directory, PROJECTS) as hub, ExitStack() as opened:
         # A notebook's token opens the service and submits; a reader's only opens it.
         scopes = {role: [OPEN, SUBMIT] for role in USERS} | {role: [OPEN] for role in READERS}
+        scopes["admin"] = [OPEN, SUBMIT, ADMIN]
+        scopes["admin's reader"] = [OPEN, "admin:users"]
         tokens = {role: hub.token(ACTORS[role], *scopes[role]) for role in USERS}
         tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER}
         process = subprocess.Popen(["sleep", "600"])

@@ -29,7 +29,12 @@ from runai.hub_service.api.auth import (
     is_the_secret,
     xsrf_token,
 )
-from runai.hub_service.api.permissions import ADMIN_SCOPE, SUBMIT_SCOPE, Actor
+from runai.hub_service.api.permissions import (
+    ADMIN_SCOPE,
+    HUB_ADMIN_SCOPES,
+    SUBMIT_SCOPE,
+    Actor,
+)
 from runai.hub_service.config import HubConfig
 from runai.hub_service.errors import (
     Forbidden,
@@ -99,16 +104,21 @@ class HubAuthenticator:
     async def actor(self, request: Request) -> Actor:
         """Return the user whose token or login cookie the request carries."""
         token, xsrf = bearer_token(request), ""
-        if token is None:
+        if by_login := token is None:
             token = await self._login(request)
             xsrf = xsrf_token(self._secret, token)
             check_request_is_ours(request, xsrf)
         user = await self._user_of(token)
         person = await self.person(user["name"])
         scopes = set(user.get("scopes", ()))
+        # Whatever runs in an admin's notebook has that notebook's token: it must say that it is
+        # an admin's. A browser that is logged in is the admin.
+        is_admins = by_login or not scopes.isdisjoint(HUB_ADMIN_SCOPES)
+        admin = ADMIN_SCOPE in scopes or (person.admin and is_admins)
         return replace(
             person,
-            admin=person.admin or ADMIN_SCOPE in scopes,
+            admin=admin,
+            admin_elsewhere=person.admin and not admin,
             may_write=not scopes.isdisjoint({SUBMIT_SCOPE, ADMIN_SCOPE}),
             xsrf=xsrf,
         )

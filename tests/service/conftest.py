@@ -7,7 +7,8 @@
 
 The cast: ana and mia are members of vision, vic its admin, nel a member of nlp by the group
 nlp-people, root a hub admin, out in no project, ro a member of vision whose token may only read
-(and ana-reads, vic-reads, nel-reads, root-reads such a token of the others);
+(and ana-reads, vic-reads, nel-reads, root-reads such a token of the others; root-notebook is that
+of root's notebook);
 hub and agent are the platform's own processes. Projects: vision (quota 2.5, limit 4) and nlp
 (quota 2.5, build quota 1).
 """
@@ -60,6 +61,7 @@ CAST = {
     "ro": Actor("ro", may_write=False),
     "worker": Actor("lab/vision-exp1-0-x7x7x", "worker"),
 }
+CAST["root-notebook"] = Actor("root", admin_elsewhere=True)
 CAST |= {
     f"{name}-reads": replace(CAST[name], may_write=False) for name in ("ana", "vic", "nel", "root")
 }
