@@ -13,16 +13,17 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from authz import ROWS, TABLE, expected  # noqa: E402  found by the line above
+from authz import READERS, ROWS, TABLE, expected  # noqa: E402  found by the line above
 
 PAGE = Path(__file__).with_name("permissions.md")
 
+READS = "reader"
 COLUMNS = {
     "owner": "owner",
     "member": "member",
     "project admin": "project admin",
     "admin": "hub admin",
-    "reader": "token that only reads",
+    READS: "token that only reads",
     "outsider": "other user",
     "service": "service",
     "hub": "hub",
@@ -54,8 +55,16 @@ def _table() -> Iterator[str]:
     yield f"| to | by | {' | '.join(COLUMNS.values())} |"
     yield f"|---|---|{':-:|' * len(COLUMNS)}"
     for row in ROWS:
-        cells = [WORDS[expected(row, role)] for role in COLUMNS]
+        cells = [_told(row, role) for role in COLUMNS]
         yield f"| {_thing(row)}{row['what']} | {_by(row)} | {' | '.join(cells)} |"
+
+
+def _told(row: dict[str, Any], role: str) -> str:
+    # One column for all whose token only reads.
+    told = {WORDS[expected(row, reader)] for reader in READERS}
+    if role == READS and not row.get("submits") and len(told) > 1:
+        return "as its user"
+    return WORDS[expected(row, role)]
 
 
 def _thing(row: dict[str, Any]) -> str:

@@ -8,7 +8,18 @@ from typing import Any
 import httpx
 import yaml
 
-__all__ = ["ACTORS", "ROWS", "TABLE", "USERS", "asked", "expected", "judged", "name_of"]
+__all__ = [
+    "ACTORS",
+    "READERS",
+    "ROWS",
+    "TABLE",
+    "USERS",
+    "asked",
+    "expected",
+    "judged",
+    "name_of",
+    "token_name",
+]
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("authz.yaml").read_text())
 ROWS: list[dict[str, Any]] = TABLE["rows"]
@@ -16,7 +27,6 @@ ROWS: list[dict[str, Any]] = TABLE["rows"]
 ACTORS = {
     "owner": "ana",
     "member": "mia",
-    "reader": "ro",
     "project admin": "vic",
     "admin": "root",
     "outsider": "nel",
@@ -24,7 +34,26 @@ ACTORS = {
     "agent": "agent",
     "worker": "worker",
 }
-USERS = ("owner", "member", "reader", "project admin", "admin", "outsider")
+READERS = {
+    "reader": "member",
+    "owner's reader": "owner",
+    "project admin's reader": "project admin",
+    "admin's reader": "admin",
+    "outsider's reader": "outsider",
+}
+"""Those whose token only reads, and who they are with another."""
+ACTORS |= {reader: ACTORS[role] for reader, role in READERS.items()} | {"reader": "ro"}
+LIKE = {"admin's notebook": "outsider"}
+"""Those whose token does what another role's does: a hub admin's own notebook is no admin here."""
+ACTORS |= {"admin's notebook": "root"}
+USERS = ("owner", "member", "project admin", "admin", "outsider", *READERS, *LIKE)
+
+
+def token_name(role: str) -> str:
+    """Return of whom a role's token is on the simulated platform; a user may have several."""
+    if role in LIKE:
+        return f"{ACTORS[role]}-notebook"
+    return ACTORS[role] if role not in {*READERS} - {"reader"} else f"{ACTORS[role]}-reads"
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -39,6 +68,12 @@ def let_in(row: dict[str, Any]) -> set[str]:
 
 def expected(row: dict[str, Any], role: str) -> str:
     """Return what becomes of a request of a role: let in, sent to the login, or the status."""
+    told = _expected(row, LIKE.get(role, READERS.get(role, role)))
+    lacks = role in READERS and row.get("submits") and told in {"let in", "400"}
+    return "403" if lacks else told
+
+
+def _expected(row: dict[str, Any], role: str) -> str:
     if "anybody" in row.get("asked", ()):
         return "400"
     if role == "nobody":

@@ -25,6 +25,7 @@ from ports import free_port
 from waiting import eventually
 
 __all__ = [
+    "ADMIN",
     "HUB_TOKEN",
     "IMPOSTOR",
     "NODE",
@@ -50,6 +51,7 @@ READER = "token-with-the-rights-of-the-service"
 IMPOSTOR = "token-of-the-service-named-ana"
 OPEN = "access:services!service=runai"
 SUBMIT = "custom:runai:submit"
+ADMIN = "custom:runai:admin"
 ROOT = "/services/runai/"
 SIMULATED = {"RUNAI_SIMULATE": "2"}
 
@@ -96,7 +98,10 @@ c.JupyterHub.services = [
 ]
 if "timeout" in Service.class_trait_names():  # a busy machine imports for half a minute
     c.JupyterHub.services[0]["timeout"] = 180
-c.JupyterHub.custom_scopes = {{"{submit}": {{"description": "Submit."}}}}
+c.JupyterHub.custom_scopes = {{
+    "{submit}": {{"description": "Submit."}},
+    "{admin}": {{"description": "Set quotas."}},
+}}
 c.JupyterHub.load_roles = [
     {{"name": "user", "scopes": ["self", "{open}", "{submit}"]}},
     {{
@@ -104,6 +109,7 @@ c.JupyterHub.load_roles = [
         "services": ["tester"],
         "scopes": ["admin:users", "admin:servers", "admin:groups", "tokens"],
     }},
+    {{"name": "runai-admin", "scopes": ["{admin}"], "users": ["root", "deputy"]}},
     {{"name": "impostor", "services": ["ana"], "scopes": ["{open}", "{submit}"]}},
     {{
         "name": "runai",
@@ -142,6 +148,13 @@ class Hub:
             reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
             return str(reply.json()["token"])
 
+    def token_or_refusal(self, user: str, *scopes: str) -> str:
+        """Return a token, or "" where the user has not all of these scopes."""
+        with self.admin as http:
+            http.post(f"/hub/api/users/{user}")
+            reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
+            return str(reply.json().get("token", ""))
+
     def ask(self, token: str, path: str, method: str = "GET", **request: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=self.url, headers=headers, timeout=60) as http:
@@ -167,6 +180,7 @@ def users_hub(
             reader=READER,
             open=OPEN,
             submit=SUBMIT,
+            admin=ADMIN,
             hub_token=HUB_TOKEN,
             node_token=NODE_TOKEN,
             settings=dict(settings),

@@ -16,8 +16,9 @@ from typing import Any
 
 import httpx
 
-from authz import ACTORS, ROWS, USERS, expected
+from authz import ACTORS, READERS, ROWS, USERS, expected
 from users_hub import (
+    ADMIN,
     HUB_TOKEN,
     NODE,
     NODE_TOKEN,
@@ -123,11 +124,11 @@ def users_stage(
 ) -> Iterator[Stage]:
     """Have the platform, with its data in a directory, for as long as a `with` lasts."""
     with users_hub(directory, projects, settings) as hub, ExitStack() as opened:
-        # A notebook's token opens the service and submits; the reader's only opens it.
-        scopes = {"reader": [OPEN]}
-        tokens = {
-            role: hub.token(ACTORS[role], *scopes.get(role, [OPEN, SUBMIT])) for role in USERS
-        }
+        # A notebook's token opens the service and submits; a reader's only opens it.
+        scopes = {role: [OPEN, SUBMIT] for role in USERS} | {role: [OPEN] for role in READERS}
+        scopes["admin"] = [OPEN, SUBMIT, ADMIN]
+        scopes["admin's reader"] = [OPEN, "admin:users"]
+        tokens = {role: hub.token(ACTORS[role], *scopes[role]) for role in USERS}
         tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER}
         process = subprocess.Popen(["sleep", "600"])
         stage = Stage(hub, tokens, process.pid)

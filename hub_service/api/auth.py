@@ -22,6 +22,7 @@ __all__ = [
     "SharedTokens",
     "bearer_token",
     "check_request_is_ours",
+    "is_the_secret",
     "xsrf_token",
 ]
 
@@ -91,6 +92,12 @@ def xsrf_token(secret: bytes, login: str) -> str:
     return hmac.new(secret, b"xsrf" + digest, "sha256").hexdigest()
 
 
+def is_the_secret(shown: str, expected: str) -> bool:
+    """Compare in constant time what somebody shows, whatever letters it is of."""
+    # Of text the library compares ASCII alone.
+    return hmac.compare_digest(shown.encode(errors="replace"), expected.encode())
+
+
 def check_request_is_ours(request: Request, expected: str) -> None:
     """Refuse a change asked for with a cookie that another site's page could have sent.
 
@@ -109,7 +116,7 @@ def check_request_is_ours(request: Request, expected: str) -> None:
             code="cross_site",
         )
     shown = request.headers.get(XSRF_HEADER) or request.query_params.get(XSRF_COOKIE, "")
-    if not hmac.compare_digest(shown.encode(), expected.encode()):
+    if not is_the_secret(shown, expected):
         raise Forbidden(
             "The page is out of date: it shows no valid _xsrf token.",
             hint="Reload the page.",
@@ -121,7 +128,10 @@ def _same_origin(request: Request) -> bool:
     fetch_site = request.headers.get("Sec-Fetch-Site")
     if fetch_site is not None:
         return fetch_site == "same-origin"
-    origin = urlsplit(request.headers.get("Origin", "")).netloc
+    try:
+        origin = urlsplit(request.headers.get("Origin", "")).netloc
+    except ValueError:  # such as `http://[`
+        return False
     # The proxy in front keeps or forwards the browser's Host; a page cannot set either.
     host = request.headers.get("X-Forwarded-Host") or request.headers.get("Host", "")
     return bool(origin) and origin == host.partition(",")[0].strip()

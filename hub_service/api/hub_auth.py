@@ -26,9 +26,15 @@ from runai.hub_service.api.auth import (
     XSRF_COOKIE,
     bearer_token,
     check_request_is_ours,
+    is_the_secret,
     xsrf_token,
 )
-from runai.hub_service.api.permissions import ADMIN_SCOPE, SUBMIT_SCOPE, Actor
+from runai.hub_service.api.permissions import (
+    ADMIN_SCOPE,
+    HUB_ADMIN_SCOPES,
+    SUBMIT_SCOPE,
+    Actor,
+)
 from runai.hub_service.config import HubConfig
 from runai.hub_service.errors import (
     Forbidden,
@@ -98,16 +104,21 @@ class HubAuthenticator:
     async def actor(self, request: Request) -> Actor:
         """Return the user whose token or login cookie the request carries."""
         token, xsrf = bearer_token(request), ""
-        if token is None:
+        if by_login := token is None:
             token = await self._login(request)
             xsrf = xsrf_token(self._secret, token)
             check_request_is_ours(request, xsrf)
         user = await self._user_of(token)
         person = await self.person(user["name"])
         scopes = set(user.get("scopes", ()))
+        # Whatever runs in an admin's notebook has that notebook's token: it must say that it is
+        # an admin's. A browser that is logged in is the admin.
+        is_admins = by_login or not scopes.isdisjoint(HUB_ADMIN_SCOPES)
+        admin = ADMIN_SCOPE in scopes or (person.admin and is_admins)
         return replace(
             person,
-            admin=person.admin or ADMIN_SCOPE in scopes,
+            admin=admin,
+            admin_elsewhere=person.admin and not admin,
             may_write=not scopes.isdisjoint({SUBMIT_SCOPE, ADMIN_SCOPE}),
             xsrf=xsrf,
         )
@@ -211,7 +222,7 @@ class HubAuthenticator:
         raw = library.unsign(self._secret, self._state_cookie, cookie, max_age_days=days)
         state: dict[str, str] = json.loads(raw) if raw else {}
         code, shown = request.query_params.get("code"), request.query_params.get("state", "")
-        if not code or not state or not secrets.compare_digest(state["id"], shown):
+        if not code or not state or not is_the_secret(shown, state["id"]):
             raise InvalidRequest(
                 "The login was not begun in this browser, or took too long.",
                 hint=f"Begin again at {self._prefix}.",

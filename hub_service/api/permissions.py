@@ -15,6 +15,7 @@ from runai.hub_service.errors import Forbidden, NotFound
 
 __all__ = [
     "ADMIN_SCOPE",
+    "HUB_ADMIN_SCOPES",
     "SUBMIT_SCOPE",
     "Action",
     "Actor",
@@ -29,6 +30,8 @@ __all__ = [
 
 SUBMIT_SCOPE = "custom:runai:submit"
 ADMIN_SCOPE = "custom:runai:admin"
+HUB_ADMIN_SCOPES = frozenset({"admin:users", "admin-ui"})
+"""The hub's own, of its admins: a token with one of them is no notebook's, but an admin's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,9 @@ class Actor:
     """A user's; an agent's is its node's, a worker's its pod's (`namespace/name`)."""
     kind: Literal["user", "hub", "agent", "worker"] = "user"
     admin: bool = False
-    """A hub admin, or the holder of a token with `custom:runai:admin`."""
+    """Whoever shows a token with `custom:runai:admin`, and a hub admin by a login of the pages."""
+    admin_elsewhere: bool = False
+    """A hub admin whose token, such as that of a notebook, does not make them one here."""
     groups: frozenset[str] = frozenset()
     may_write: bool = True
     """Whether the token has `custom:runai:submit`; without it, it only reads."""
@@ -115,6 +120,7 @@ ALLOWED: Mapping[Action, frozenset[Role]] = {
 WRITES: frozenset[Action] = frozenset(
     {
         Action.CHANGE_WORKLOAD,
+        Action.READ_ENVIRONMENT,
         Action.RUN_IN,
         Action.SUBMIT,
         Action.SUBMIT_AT_ANY_PRIORITY,
@@ -123,7 +129,10 @@ WRITES: frozenset[Action] = frozenset(
         Action.SET_PROJECT,
     }
 )
-"""Actions that need `custom:runai:submit` in a user's token."""
+"""Actions that need `custom:runai:submit` in a user's token.
+
+An environment changes nothing, but who has its secrets does what the program may.
+"""
 
 
 def is_project_admin(actor: Actor, project: ProjectSpec) -> bool:
@@ -184,14 +193,20 @@ def authorise(
     """
     if may(actor, action, project, workload):
         return
+    if workload is not None and not may(actor, Action.SEE_WORKLOAD, project, workload):
+        raise no_such_workload(workload.id)
     if action in WRITES and not actor.may_write:
         raise Forbidden(
             f"This token may only read: it lacks {SUBMIT_SCOPE}.",
             hint="Make one with that scope on the hub's token page, or ask a hub admin.",
             code="missing_scope",
         )
-    if workload is not None and not may(actor, Action.SEE_WORKLOAD, project, workload):
-        raise no_such_workload(workload.id)
+    if actor.admin_elsewhere and Role.ADMIN in ALLOWED[action]:
+        raise Forbidden(
+            f"This token is no admin's, though you are one: it lacks {ADMIN_SCOPE}.",
+            hint="Notebooks' own tokens do. Use the pages, or `runai login` outside of notebooks.",
+            code="missing_scope",
+        )
     raise Forbidden(*_sentence(action, project, workload))
 
 

@@ -203,6 +203,18 @@ class Watcher:
         """
         self.actor = await _caller(self._request)
 
+    async def check_allowed(self, action: Action, workload: WorkloadId) -> None:
+        """Find out who it is now, and whether they may still do this to a workload.
+
+        It may be known who reads, and they may have left the project meanwhile, or their token
+        may have lost a scope.
+
+        Raises:
+            Unauthenticated, Forbidden, NotFound: nobody who may go on.
+        """
+        await self.check()
+        await self._platform.allowed(self.actor, action, workload)
+
 
 async def _caller(request: Request) -> Actor:
     platform = _platform_of(request)

@@ -1,6 +1,7 @@
 """The route of `runai exec`: a program beside a workload's own, in its pod."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -47,7 +48,8 @@ async def execute(
             code="no_pod",
         )
     pieces = await on.programs.execute(record.id, worker, asked.command, asked.stdin)
-    body = with_signs_of_life(_lines(pieces), b"\n", watching.check, on.leaving)
+    still_allowed = partial(watching.check_allowed, Action.RUN_IN, record.id)
+    body = with_signs_of_life(_lines(pieces), b"\n", still_allowed, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")
 
 

@@ -5,6 +5,7 @@ Each handler parses, authorises, calls and renders, nothing else.
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -205,12 +206,7 @@ async def logs(
         raise NotFound(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
         )
-
-    async def still_allowed() -> None:
-        await watching.check()
-        # It may be known who reads, and they may have left the project meanwhile.
-        await on.allowed(watching.actor, Action.READ_WORKLOAD, record.id)
-
+    still_allowed = partial(watching.check_allowed, Action.READ_WORKLOAD, record.id)
     chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow)
     body = with_signs_of_life(_log_lines(chunks), b"\n", still_allowed, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")

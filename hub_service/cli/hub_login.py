@@ -15,7 +15,8 @@ from runai.hub_service.errors import Forbidden, InvalidRequest, Unauthenticated,
 __all__ = ["HubLogin", "hub_root", "is_this_machine"]
 
 SCOPES: Final = ("access:services!service=runai", "custom:runai:submit")
-ADMIN_SCOPE: Final = "custom:runai:admin"
+ADMIN_SCOPES: Final = ("custom:runai:admin", "admin-ui")
+"""One of them makes the token of a hub admin an admin's; of the hub the second opens one page."""
 TOKEN_LIFETIME_S: Final = 90 * 24 * 3600
 _TIMEOUT_S: Final = 30.0  # a login may ask a slow directory
 _XSRF: Final = "_xsrf"
@@ -131,7 +132,7 @@ class HubLogin:
         # A page visited after the login renews the xsrf cookie for it.
         self._send("GET", "hub/token")
         me: dict[str, Any] = self._send("GET", "hub/api/user").json()
-        scopes = [*SCOPES, ADMIN_SCOPE] if ADMIN_SCOPE in me.get("scopes", ()) else list(SCOPES)
+        scopes = [*SCOPES, *[scope for scope in ADMIN_SCOPES if scope in me.get("scopes", ())][:1]]
         reply = self._send(
             "POST",
             f"hub/api/users/{quote(str(me.get('name')), safe='')}/tokens",

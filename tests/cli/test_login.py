@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from ports import free_port
+from runai.hub_service.cli import hub_login
 from runai.hub_service.cli.hub_login import HubLogin, hub_root
 from runai.hub_service.connection import config_path, read_config
 from waiting import eventually
@@ -103,6 +104,39 @@ def test_what_the_token_may_do_is_what_its_owner_may_do(log_in, runai):
     runai("project", "delete", "audio")
 
     assert (refused.exit_code, done.exit_code) == (1, 0)
+
+
+def test_who_became_an_admin_since_the_hub_started_administers_after_a_login(
+    log_in, runai, platform
+):
+    """The role of admins names those that there were."""
+    added = runai(
+        *("user", "--data-dir", str(platform.data_dir), "add", "dave", "--admin"),
+        *("--password-stdin",),
+        stdin="a-password-of-daves\n",
+    )
+    assert added.exit_code == 0, added.output
+    log_in("dave", password="a-password-of-daves")
+    done = runai("project", "create", "audio")
+    runai("project", "delete", "audio")
+
+    assert (done.exit_code, runai("whoami").stdout.splitlines()[0].split()[1:]) == (
+        0,
+        ["dave", "(admin)"],
+    )
+
+
+def test_an_admins_notebook_is_refused_with_the_way_out(log_in, runai, platform, monkeypatch):
+    with HubLogin(platform.url) as hub:
+        hub.log_in("admin", platform.password("admin"))
+        monkeypatch.setattr(hub_login, "ADMIN_SCOPES", ())  # as JupyterHub gives it to servers
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", hub.mint_token())
+    monkeypatch.setenv("RUNAI_API_URL", f"{platform.url}services/runai/")
+    refused = runai("project", "set", "vision", "--quota", "9")
+
+    assert refused.exit_code == 1
+    assert "it lacks custom:runai:admin" in refused.stderr
+    assert "`runai login` outside of notebooks" in refused.stderr
 
 
 def test_a_wrong_password_stores_nothing(log_in):

@@ -6,7 +6,9 @@
     ana … agent   clients of the cast (below), each with its own token
 
 The cast: ana and mia are members of vision, vic its admin, nel a member of nlp by the group
-nlp-people, root a hub admin, out in no project, ro a member of vision whose token may only read;
+nlp-people, root a hub admin, out in no project, ro a member of vision whose token may only read
+(and ana-reads, vic-reads, nel-reads, root-reads such a token of the others; root-notebook is that
+of root's notebook);
 hub and agent are the platform's own processes. Projects: vision (quota 2.5, limit 4) and nlp
 (quota 2.5, build quota 1).
 """
@@ -17,7 +19,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -58,6 +60,10 @@ CAST = {
     "out": Actor("out"),
     "ro": Actor("ro", may_write=False),
     "worker": Actor("lab/vision-exp1-0-x7x7x", "worker"),
+}
+CAST["root-notebook"] = Actor("root", admin_elsewhere=True)
+CAST |= {
+    f"{name}-reads": replace(CAST[name], may_write=False) for name in ("ana", "vic", "nel", "root")
 }
 
 PROJECTS = (

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from authz import ACTORS, ROWS, TABLE, asked, expected, judged, name_of
+from authz import ACTORS, ROWS, TABLE, asked, expected, judged, name_of, token_name
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.permissions import Action, Actor, authorise
 from runai.hub_service.api.schemas import SubmitRequest
@@ -25,7 +25,7 @@ from runai.widgets.magics import RunaiMagics
 
 
 async def outcome(url: str, row: dict[str, Any], role: str) -> str:
-    headers = {"Authorization": f"Bearer {ACTORS[role]}-token"} if role in ACTORS else {}
+    headers = {"Authorization": f"Bearer {token_name(role)}-token"} if role in ACTORS else {}
     async with (
         httpx.AsyncClient(base_url=url, headers=headers, verify=False, timeout=60) as http,
         # Streams have no end: the status says enough.

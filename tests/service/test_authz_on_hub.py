@@ -306,6 +306,16 @@ def test_nobody_learns_of_others_more_than_they_may(stage, secret_job, role):
     assert bool(names) == (role != "outsider")
 
 
+def test_a_token_that_only_reads_is_told_none_of_the_secrets_of_its_users_programs(
+    stage, secret_job
+):
+    told = told_to(stage, "owner's reader")
+
+    assert [route for route, text in told if "of-ana" in text or "SECRET" in text] == []
+    # All else it reads.
+    assert [word for word in ("secret source", "from-its-output") if word not in str(told)] == []
+
+
 def test_who_may_read_a_program_finds_all_of_these(stage, secret_job):
     """So that none of the words that are looked for above is looked for in vain."""
     found = "".join(text for _route, text in told_to(stage, "owner"))

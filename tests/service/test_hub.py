@@ -82,12 +82,6 @@ def test_a_token_says_who_asks_and_the_hub_in_which_groups(hub):
     assert (reply["kind"], reply["admin"]) == ("user", False)
 
 
-def test_a_hub_admin_is_one_here(hub):
-    reply = hub.ask(hub.token("root", OPEN, SUBMIT), "api/v1/whoami").json()
-
-    assert (reply["name"], reply["admin"]) == ("root", True)
-
-
 def test_a_token_without_the_scope_of_the_service_stays_outside(hub):
     reply = hub.ask(hub.token("ana", SUBMIT), "api/v1/workloads")
 

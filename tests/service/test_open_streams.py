@@ -11,7 +11,9 @@ import httpx
 import pytest
 
 from runai.hub_service.api import streams
+from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.clusters.base import Ended, Piece
 from waiting import eventually_async
 
 EXP = "vision/exp-of-ana"
@@ -21,6 +23,25 @@ STREAMS = {
     "page of one": f"live/workloads/{EXP}",
     "output": f"api/v1/workloads/{EXP}/logs?follow=true",
 }
+EXEC = f"api/v1/workloads/{EXP}/exec"
+
+
+class Talking:
+    """Programs beside workloads that write on and on, in place of those in pods."""
+
+    ended = 0
+    """Programs whose output nobody reads any more."""
+
+    async def execute(self, *_program: object) -> AsyncIterator[Piece | Ended]:
+        return self._written()
+
+    async def _written(self) -> AsyncIterator[Piece | Ended]:
+        try:
+            while True:
+                yield Piece(b"a secret")
+                await asyncio.sleep(0.02)
+        finally:
+            self.ended += 1
 
 
 @dataclass
@@ -49,11 +70,12 @@ async def opened(simulated, monkeypatch) -> AsyncIterator:
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         reading = []
 
-        async def open_as(who: str, path: str) -> Reader:
+        async def open_as(who: str, path: str, body: object = None) -> Reader:
             headers = {"Authorization": f"Bearer {who}-token"}
             http = httpx.AsyncClient(base_url=simulated.url, headers=headers, timeout=60)
             await stack.enter_async_context(http)
-            reply = await stack.enter_async_context(http.stream("GET", path))
+            asked = http.stream("POST" if body else "GET", path, json=body)
+            reply = await stack.enter_async_context(asked)
             reader = Reader(reply.status_code)
             reading.append(tasks.create_task(reader.read(reply.aiter_text())))
             return reader
@@ -83,6 +105,30 @@ async def test_who_leaves_a_project_reads_on_of_none_of_its_workloads(simulated,
     await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
 
     await eventually_async(lambda: reader.ended, what="the stream ends")
+
+
+NO_MORE = {
+    "the token is revoked": None,
+    "the token submits no more": Actor("ana", may_write=False),
+    "it is another's now": Actor("mia"),
+}
+
+
+@pytest.mark.parametrize("now", NO_MORE.values(), ids=NO_MORE)
+async def test_a_program_beside_ones_own_is_read_no_more_when_one_may_not_run_it(
+    simulated, opened, now
+):
+    talking = simulated.platform.programs = Talking()
+    actors = simulated.platform.authenticator._users.actors
+    reader = await opened("ana", EXEC, {"command": ["sh"]})
+    assert (reader.status, reader.ended) == (200, False)
+
+    if now is None:
+        del actors["ana"]
+    else:
+        actors["ana"] = now
+
+    await eventually_async(lambda: reader.ended and talking.ended == 1, what="the stream ends")
 
 
 async def test_whose_group_is_taken_away_reads_no_more_of_its_project(simulated, opened):

@@ -1,0 +1,168 @@
+"""Whatever a browser or a program shows of itself, it is known or refused: no answer is a 5xx.
+
+Asked of the application with the real authenticator, which asks a real JupyterHub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from tornado.web import create_signed_value
+
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.auth import xsrf_token
+from runai.hub_service.api.hub_auth import HubAuthenticator
+from runai.hub_service.config import Config
+from users_hub import OPEN, READER, ROOT, SUBMIT, Hub, users_hub
+
+pytestmark = [pytest.mark.hub]
+
+LOGIN, STATE = "service-runai", "service-runai-oauth-state"
+JOB = {"command": ["true"], "project": "vision"}
+
+ODD = {
+    "nothing": b"",
+    "a letter with an accent": "é".encode(),
+    "one byte of it": b"\xe9",
+    "many letters": "漢字".encode(),
+    "a tab": b"a\tb",
+    "half a bracket": b"http://[",
+    "the other half": b"http://]",
+    "an address that is none": b"http://[::1:x]",
+    "no number as a port": b"http://h:port",
+    "a mark of a cookie": b'"\\351\\',
+    "a percent sign": b"%",
+    "fields of a signed value": b"2|1:0|10:9999999999|3:a|4:x|",
+    "a figure that is none": b"2|1:0|1:\xb2|9:x|",
+    "long": b"x" * 20_000,
+}
+"""What a server lets through to an application."""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    with users_hub(tmp_path_factory.mktemp("hub")) as running:
+        yield running
+
+
+@dataclass
+class Asked:
+    """The application and, for a browser that is logged in, what it sends."""
+
+    http: httpx.AsyncClient
+    login: str
+    xsrf: str
+
+
+@pytest.fixture
+async def asked(hub: Hub, simulated) -> AsyncIterator[Asked]:
+    settings = Config.from_environment(
+        {
+            "RUNAI_DATA_DIR": "/unused",
+            "RUNAI_HUB_TOKEN": "unused",
+            "JUPYTERHUB_API_URL": f"{hub.url}/hub/api",
+            "JUPYTERHUB_API_TOKEN": READER,
+        }
+    ).hub
+    assert settings is not None
+    users = HubAuthenticator(settings, prefix=ROOT, secret="of the tests")
+    simulated.platform.authenticator = users
+    token = hub.token("ana", OPEN, SUBMIT)
+    signed = create_signed_value(users._secret, LOGIN, token).decode()
+    # An application's own exception comes out here, with its trace.
+    app = httpx.ASGITransport(create_app(simulated.platform, login=users))
+    async with httpx.AsyncClient(transport=app, base_url=f"http://hub.example{ROOT}") as http:
+        yield Asked(http, f"{LOGIN}={signed}", xsrf_token(users._secret, token))
+    await users.close()
+
+
+async def test_a_login_that_nothing_is_odd_of_opens_the_service(asked):
+    """So that nothing below is refused for another reason than its own."""
+    headers = {"Cookie": asked.login, "Origin": "http://hub.example", "X-XSRFToken": asked.xsrf}
+    reply = await asked.http.post("api/v1/workloads", json=JOB, headers=headers)
+
+    assert (reply.status_code, reply.json()["workloads"][0]["user"]) == (201, "ana")
+
+
+@pytest.mark.parametrize("what", ["state", "code"])
+async def test_an_odd_answer_of_the_hub_is_no_login(asked, what):
+    begun = await asked.http.get("login")
+    asked.http.cookies.clear()
+    cookie = begun.headers["Set-Cookie"].partition(";")[0]
+    state = httpx.URL(begun.headers["Location"]).params["state"]
+    told = {}
+    for name, value in ODD.items():
+        given = {"code": b"x", "state": state.encode(), what: value}
+        query = "&".join(f"{key}={_escaped(each)}" for key, each in given.items())
+        reply = await asked.http.get(f"oauth_callback?{query}", headers={"Cookie": cookie})
+        told[name] = (reply.status_code, reply.json()["code"])
+
+    assert told == dict.fromkeys(ODD, (400, "login_failed"))
+
+
+def _escaped(value: bytes) -> str:
+    return "".join(f"%{byte:02x}" for byte in value)
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("Origin", "cross_site"), ("X-Forwarded-Host", "cross_site"), ("X-XSRFToken", "xsrf")],
+)
+async def test_a_change_from_an_odd_page_is_refused(asked, name, refused):
+    told = {}
+    for which, value in ODD.items():
+        headers: dict[str, str | bytes] = {
+            "Cookie": asked.login,
+            "Origin": "http://hub.example",
+            "X-XSRFToken": asked.xsrf,
+            name: value,
+        }
+        reply = await asked.http.post("api/v1/workloads", json=JOB, headers=[*headers.items()])
+        told[which] = (reply.status_code, reply.json().get("code"))
+
+    expected: dict[str, Any] = dict.fromkeys(ODD, (403, refused))
+    if name == "X-Forwarded-Host":  # an empty one says nothing: the Host stands
+        expected["nothing"] = (201, None)
+    assert told == expected
+
+
+QUESTIONS = {"api/v1/whoami": 401, "": 302, "login": 302, "oauth_callback?code=x": 400}
+"""What is asked by nobody, and the answer."""
+
+
+@pytest.mark.parametrize(
+    ("header", "before"),
+    [
+        ("Cookie", f"{LOGIN}="),
+        ("Cookie", f"{STATE}="),
+        ("Cookie", "odd="),
+        ("Authorization", ""),
+        ("Authorization", "Bearer "),
+        ("Authorization", "token "),
+    ],
+)
+async def test_an_odd_cookie_or_token_is_nobodys(asked, header, before):
+    told = {
+        (path, name): (await asked.http.get(path, headers=[(header, before.encode() + value)]))
+        for path in QUESTIONS
+        for name, value in ODD.items()
+    }
+
+    expected = {(path, name): QUESTIONS[path] for path in QUESTIONS for name in ODD}
+    assert {key: reply.status_code for key, reply in told.items()} == expected
+
+
+@pytest.mark.parametrize("name", ["Referer", "X-Forwarded-Proto", "User-Agent", "Host"])
+async def test_what_says_nothing_of_who_asks_may_be_odd(asked, name):
+    told = {}
+    for which, value in ODD.items():
+        headers = [("Cookie", asked.login), (name, value)]
+        paths = ("api/v1/whoami", "login", f"login?next={_escaped(value)}")
+        replies = [await asked.http.get(path, headers=headers) for path in paths]
+        told[which] = [reply.status_code for reply in replies]
+
+    assert told == {which: [200, 302, 302] for which in ODD}
