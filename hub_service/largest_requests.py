@@ -6,9 +6,11 @@ Used by `api`, `clusters.kubernetes` and `simulation`.
 
 from typing import Final
 
-__all__ = ["MOST_GPUS", "MOST_WORKERS"]
+__all__ = ["MOST_GPUS", "MOST_MEMORY_MIB", "MOST_WORKERS"]
 
 MOST_GPUS: Final = 100_000
 """Of one worker."""
+MOST_MEMORY_MIB: Final = 1_000_000_000
+"""Of one worker's GPU."""
 MOST_WORKERS: Final = 10_000
 """Of one request, all workloads of an array together."""
