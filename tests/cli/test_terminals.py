@@ -142,7 +142,7 @@ def address(of: socket.socket) -> str:
 
 
 SLOW = [
-    pytest.param(["login", "{hub}", "--token", "t"], "Asking", id="login"),
+    pytest.param(["login", "{hub}", "--token"], "Asking", id="login"),
     pytest.param(["doctor"], "Examining this computer", id="doctor"),
     pytest.param(["usage"], "Adding up", id="usage"),
     pytest.param(["schedule", "--live"], "Asking the scheduler", id="schedule"),
@@ -167,7 +167,7 @@ def test_what_takes_longer_than_a_second_says_so_on_a_terminal(home, silent_hub,
 
 
 def test_the_bar_is_gone_when_the_work_is_done(home, silent_hub):
-    program = [*RUNAI, "login", address(silent_hub), "--token", "t"]
+    program = [*RUNAI, "login", address(silent_hub), "--token"]
     with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
         call, _ = silent_hub.accept()
         terminal.until(b"Asking")
@@ -204,7 +204,7 @@ def test_what_is_told_fills_the_bar(home):
 
 def test_into_a_pipe_goes_nothing_of_it(home: Path, silent_hub):
     with subprocess.Popen(
-        [*RUNAI, "login", address(silent_hub), "--token", "t"],
+        [*RUNAI, "login", address(silent_hub), "--token"],
         env={"PATH": os.environ["PATH"], "HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
