@@ -21,7 +21,7 @@ from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli import examination
 from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.gpu_examination import check_mps
-from runai.hub_service.cli.installation import check_room_for_files
+from runai.hub_service.cli.installation import check_command_lines, check_room_for_files
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.connection import Connection, config_path, write_config
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
@@ -186,6 +186,30 @@ def test_it_says_how_many_more_files_the_disk_takes(options, verdicts, tmp_path)
 
     assert [(f.verdict, f.subject) for f in found] == [(verdict, "files") for verdict in verdicts]
     assert all(f.text.endswith(f" more files fit beside {place}") for f in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [
+        ("rw,relatime", "note"),
+        ("rw,hidepid=0", "note"),
+        ("rw,hidepid=2", "ok"),
+        ("rw,relatime,hidepid=invisible,gid=4", "ok"),
+    ],
+)
+def test_whether_accounts_see_others_command_lines_is_said(options, verdict, tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nproc /proc proc {options} 0 0\n")
+
+    assert check_command_lines(mounts).verdict == verdict
+
+
+@pytest.mark.parametrize("system_users", [True, False])
+def test_command_lines_are_looked_at_where_users_have_accounts(findings, tmp_path, system_users):
+    directory = DataDirectory(tmp_path / "platform")
+    directory.prepare(system_users=system_users)
+
+    assert ("command lines" in findings("--data-dir", str(directory.root))) == system_users
 
 
 def test_another_program_of_our_name_on_the_path_is_found_out(findings, tmp_path, monkeypatch):

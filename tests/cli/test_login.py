@@ -172,9 +172,13 @@ def test_on_a_terminal_a_token_is_asked_for_and_not_shown(log_in, platform, home
     program = [sys.executable, "-m", "runai.hub_service.cli", "login", platform.url, "--token"]
 
     ours, theirs = os.openpty()
-    files = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     with subprocess.Popen(
-        program, env={**os.environ, "HOME": str(home)}, start_new_session=True, **files
+        program,
+        env={**os.environ, "HOME": str(home)},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
     ) as running:
         os.close(theirs)
         screen = read_until(ours, b"Token")
