@@ -5,6 +5,7 @@ Each command runs as a process, once on a real pseudo-terminal and once into a p
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -125,6 +126,17 @@ def test_no_color_is_heeded(bob):
     environment = {**bob.environment, "NO_COLOR": "1"}
     with on_terminal([*RUNAI, "list"], environment) as (terminal, _):
         assert not re.search(rb"\x1b\[(3|4|9|10)\d", terminal.rest())
+
+
+def test_json_of_others_does_nothing_to_a_terminal_and_means_the_same(bob):
+    acts = "\x1b]0;title\x07 \x9b2J \x85 \u202e \u2028 \U000e0001 ü"
+    bob("submit", "exp1", "-e", f"A={acts}", "--", "sleep", "600", acts)
+    with on_terminal([*RUNAI, "describe", "exp1", "-o", "json"], bob.environment) as (terminal, _):
+        seen = terminal.rest().decode().replace("\r\n", "\n")
+
+    odd = {letter for letter in seen if not letter.isprintable()}
+    assert odd == {"\n"}
+    assert json.loads(seen)["command"][-1] == acts
 
 
 # -- at work -------------------------------------------------------------------------------------
