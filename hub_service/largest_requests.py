@@ -1,7 +1,7 @@
 """The most that one request may ask for: checked at the border, and where a request is read back.
 
 Whoever may make objects of Kubernetes may write there what no border has seen. Imports nothing.
-Used by `api`, `clusters.kubernetes` and `simulation`.
+Used by `api`, `clusters.kubernetes`, `simulation` and the spawners.
 """
 
 from typing import Final
