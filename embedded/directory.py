@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,11 @@ class DataDirectory:
     def users(self) -> Path:
         """Return the folder of the users' homes (without --system-users)."""
         return self.root / "users"
+
+    @property
+    def is_of_system_users(self) -> bool:
+        """Tell whether it was prepared for users with Unix accounts, who pass through it."""
+        return bool(self.root.stat().st_mode & stat.S_IXOTH)
 
     def prepare(self, *, system_users: bool) -> None:
         """Make the directory and its secrets; what is there stays, permissions are put right.

@@ -4,9 +4,10 @@ What moves a cursor, ends a line, turns the direction of writing or cannot be en
 shown as its escape instead. Pure; used wherever text that somebody else chose leaves the platform.
 """
 
+import json
 import re
 
-__all__ = ["for_terminal", "printable"]
+__all__ = ["for_terminal", "json_for_terminal", "printable"]
 
 MOST_CHARACTERS = 1000
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,40}m)")
@@ -39,6 +40,23 @@ def for_terminal(line: str) -> str:
     """
     return "".join(
         part if _COLOUR.fullmatch(part) else _without_acts(part) for part in _COLOUR.split(line)
+    )
+
+
+def json_for_terminal(value: object, *, indent: int | None = None) -> str:
+    r"""Return it as JSON that means the same and that a terminal may have.
+
+    JSON's own escapes leave out the second half of the controls, and what turns lines around.
+
+    >>> print(json_for_terminal("ü\n\x9b2J\u202e\U000e0001\udcff"))
+    "ü\n\u009b2J\u202e\udb40\udc01\udcff"
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1]
+        for letter in text
     )
 
 

@@ -12,10 +12,12 @@ from fractions import Fraction
 from typing import Final
 
 from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.largest_requests import MOST_MEMORY_MIB
 
 __all__ = ["NO_GPU", "Amount", "parse_amount"]
 
 MOST_GPUS: Final = 1024
+LONGEST_TEXT: Final = 40
 _MIB_PER_UNIT: Final = {"m": 1, "g": 1024, "t": 1024 * 1024}
 _SIGNS: Final = {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "⅛": "1/8"}
 _NOTHING: Final = frozenset({"none", "no", "no gpu", "without", "without a gpu", "cpu"})
@@ -80,7 +82,14 @@ Amount(milli_gpus=0, memory_mib=8192))
     """
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise InvalidRequest("The amount of GPU is neither text nor a number.", hint=_HINT)
+    if isinstance(written, int) and abs(written) >= 10**LONGEST_TEXT:
+        # Python writes no more than 4300 digits.
+        raise InvalidRequest(
+            f"A number of more than {LONGEST_TEXT} digits is no amount of GPU.", hint=_HINT
+        )
     text = str(written).strip().lower()
+    if len(text) > LONGEST_TEXT:  # what follows takes no time and has room for every digit
+        raise InvalidRequest(f"{_shown(text)} is no amount of GPU.", hint=_HINT)
     for sign, spelt in _SIGNS.items():
         text = text.replace(sign, spelt)
     if text in _NOTHING:
@@ -97,6 +106,10 @@ def _memory(number: str, unit: str, text: str) -> Amount:
     if mib < 1:
         raise InvalidRequest(
             f"{_shown(text)} is no memory at all.", hint='Choose "without a GPU", or ask for some.'
+        )
+    if mib > MOST_MEMORY_MIB:
+        raise InvalidRequest(
+            f"{_shown(text)} is more memory than any GPU has.", hint="Ask for less."
         )
     return Amount(memory_mib=mib)
 
@@ -132,4 +145,4 @@ def _gpus(number: str, text: str) -> Amount:
 
 def _shown(text: str) -> str:
     """Return what was written, in quotes, not longer than a sentence can bear."""
-    return repr(text if len(text) <= 40 else text[:39] + "…")
+    return repr(text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…")

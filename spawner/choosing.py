@@ -11,6 +11,7 @@ from typing import Any
 from traitlets import Float, Unicode, default
 from traitlets.config import LoggingConfigurable
 
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import RunaiError
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
@@ -79,6 +80,17 @@ class SessionChoosing(LoggingConfigurable):
     def _last_options(self) -> Mapping[str, Any]:
         """Return what was chosen the last time; nobody has checked it."""
         return self.user_options if isinstance(self.user_options, Mapping) else {}
+
+    def _submission(self, request: SessionRequest, workdir: str = "") -> SubmitRequest:
+        """Return what the service is asked for.
+
+        Raises:
+            SessionRefused: it takes no server or user of such a name.
+        """
+        try:
+            return request.submission(owner=self.user.name, server=self.name, workdir=workdir)
+        except RunaiError as error:
+            raise SessionRefused.of(error) from error
 
     def _begins(self, what: str) -> str:
         """Log that the service is asked for this; return the id under which it is asked."""

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
 
 from runai.hub_service.api.schemas import NodeView, Overview, ProjectView, SubmitRequest
+from runai.hub_service.api.validation import checked
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
@@ -190,14 +191,15 @@ def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
 async def _asked(
     client: AsyncClient, person: Person, project: ProjectView, amount: Amount, overview: Overview
 ) -> Choice:
-    request = SubmitRequest(
-        project=project.name,
-        kind="session",
-        owner=person.name,
-        server=person.server,
-        gpus=amount.gpus,
-    )
+    fields = {
+        "project": project.name,
+        "kind": "session",
+        "owner": person.name,
+        "server": person.server,
+        "gpus": amount.gpus,
+    }
     try:
+        request = checked(SubmitRequest, fields)
         reply = await client.submit(request, dry_run=True)
     except RunaiError as error:
         return _choice(amount, overview, refused=error.message)

@@ -142,7 +142,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
 
     async def _check(self, request: SessionRequest) -> None:
         self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
-        submission = request.submission(owner=self.user.name, server=self.name)
+        submission = self._submission(request)
         async with self._client(self._begins(f"a dry run in {request.project}")) as client:
             # Without a name: the pod has one of its own.
             await Admission(client, self._progress.say).check(

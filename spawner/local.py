@@ -229,9 +229,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     async def _admit(self, admission: Admission, request: SessionRequest) -> None:
         """Hold the allocation and its environment."""
         self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
-        submission = request.submission(
-            owner=self.user.name, server=self.name, workdir=str(self._home)
-        )
+        submission = self._submission(request, workdir=str(self._home))
         detail = await admission.admit(submission, within_s=self.queue_timeout)
         self.workload = detail.id
         self._handed = await admission.environment()

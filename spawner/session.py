@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.validation import checked
 from runai.hub_service.errors import InvalidRequest
 from runai.spawner.amount import NO_GPU, Amount, parse_amount
 
@@ -68,18 +69,24 @@ class SessionRequest:
         return self.project is not None
 
     def submission(self, *, owner: str, server: str, workdir: str = "") -> SubmitRequest:
-        """Return what the service is asked for in the owner's name."""
-        gpus = self.amount.gpus if not self.amount.memory_mib else None
-        return SubmitRequest(
-            name=session_name(owner, server),
-            project=self.project,
-            kind="session",
-            owner=owner,
-            server=server,
-            workdir=workdir,
-            gpus=gpus,
-            gpu_memory_mib=self.amount.memory_mib or None,
-            grace_seconds=GRACE_SECONDS,
+        """Return what the service is asked for in the owner's name.
+
+        Raises:
+            InvalidRequest: the service takes no server or user of such a name.
+        """
+        return checked(
+            SubmitRequest,
+            {
+                "name": session_name(owner, server),
+                "project": self.project,
+                "kind": "session",
+                "owner": owner,
+                "server": server,
+                "workdir": workdir,
+                "gpus": self.amount.gpus if not self.amount.memory_mib else None,
+                "gpu_memory_mib": self.amount.memory_mib or None,
+                "grace_seconds": GRACE_SECONDS,
+            },
         )
 
 

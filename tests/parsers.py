@@ -130,12 +130,21 @@ def _form(content: bytes) -> object:
     for line in _text(content).split("\n"):
         name, _, value = line.partition("=")
         fields.setdefault(name, []).append(value)
-    return SessionRequest.parse(options_of(fields))
+    return _asked_for(SessionRequest.parse(options_of(fields)), server=fields.get("project", [""]))
 
 
 def _options(content: bytes) -> object:
     found = _json(content)
-    return SessionRequest.parse(found) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return _asked_for(SessionRequest.parse(found), server=list(found.values()))
+
+
+def _asked_for(request: SessionRequest, server: list[Any]) -> object:
+    """What the spawners make of it, beside what is kept for the next start."""
+    kept = SessionRequest.parse(request.options())
+    submission = request.submission(owner="ana", server=str(server[0]) if server else "")
+    return request.amount.in_words(), kept, submission
 
 
 def _magic(content: bytes) -> object:

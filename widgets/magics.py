@@ -94,7 +94,11 @@ class RunaiMagics(Magics):
     @argument("--min-workers", type=int, help="so many workers are enough (elastic: 1)")
     @argument("--array", type=int, help="submit so many jobs, numbered by RUNAI_ARRAY_INDEX")
     @argument(
-        "-e", "--env", action="append", default=[], help="variable, as NAME=VALUE; repeatable"
+        "-e",
+        "--env",
+        action="append",
+        default=[],
+        help="variable, as NAME=VALUE, or NAME alone for the notebook's own; repeatable",
     )
     @argument("--workdir", help="directory to run in (default: the notebook's)")
     @argument("--interactive", action="store_true", help="a session: build quota, not preemptible")

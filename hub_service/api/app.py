@@ -37,6 +37,10 @@ LOG = logging.getLogger("runai.api")
 API = "api/v1"
 
 
+FREE = ("/health", "/health/live", "/health/ready", *(f"/static/{name}" for name in page.STATIC))
+"""Whoever asks for these, however often."""
+
+
 def create_app(
     platform: Platform, *, metrics: Metrics | None = None, login: page.Login | None = None
 ) -> FastAPI:
@@ -50,7 +54,7 @@ def create_app(
         redoc_url=None,
     )
     app.add_middleware(BoundedBodies)
-    app.add_middleware(FairUse, prefix=platform.prefix, refuse=_reply)
+    app.add_middleware(FairUse, prefix=platform.prefix, free=FREE, refuse=_reply)
     app.add_middleware(SafeHeaders)
     app.state.platform = platform
     app.include_router(_api(), prefix=f"{platform.prefix}{API}")

@@ -10,7 +10,7 @@ wait, too. Knows nothing of what is asked. Made by `app`, fed by `platform`.
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -39,7 +39,6 @@ WORKED_ON = 4
 """Submissions that are read, stored or answered; others wait for that, or for a decision."""
 OF_ONE = 2
 """Of one person."""
-FREE = ("/health", "/metrics", "/static/")
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -167,17 +166,25 @@ class FairUse:
     """Refuse what is too much, before anything is read."""
 
     def __init__(
-        self, app: ASGIApp, *, prefix: str, refuse: Callable[[RunaiError], ASGIApp]
+        self,
+        app: ASGIApp,
+        *,
+        prefix: str,
+        free: Iterable[str],
+        refuse: Callable[[RunaiError], ASGIApp],
     ) -> None:
-        """Wrap an application under `prefix`; `refuse` makes the answer."""
+        """Wrap an application under `prefix`; `refuse` makes the answer.
+
+        What costs next to nothing is `free`: these paths below the prefix, and no others.
+        """
         self._app = app
-        self._free = tuple(prefix.rstrip("/") + path for path in FREE)
+        self._free = frozenset(prefix.rstrip("/") + path for path in free)
         self._submits = f"{prefix}api/v1/workloads"
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request as the application does, if its caller does not ask too much."""
-        if scope["type"] != "http" or scope["path"].startswith(self._free):
+        if scope["type"] != "http" or scope["path"] in self._free:
             await self._app(scope, receive, send)
             return
         guests: Guests = scope["app"].state.platform.guests

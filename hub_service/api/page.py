@@ -38,16 +38,17 @@ from runai.hub_service.errors import InvalidRequest, NotFound
 from runai.hub_service.ledger import UsageFilter
 from runai.hub_service.printable import printable
 
-__all__ = ["Login", "login_router", "router"]
+__all__ = ["STATIC", "Login", "login_router", "router"]
 
 router = APIRouter(include_in_schema=False)
 
-_STATIC = {
+STATIC = {
     **dict.fromkeys(
         ("call.js", "chart.js", "forms.js", "live.js", "logs.js", "uplot.js"), "text/javascript"
     ),
     "gpus.svg": "image/svg+xml",
 }
+"""The pages' own files, and what each is."""
 _KINDS: tuple[tuple[UsageKind, str], ...] = (
     ("project", "Project"),
     ("user", "User"),
@@ -253,10 +254,10 @@ async def submit(request: Request, on: On) -> Response:
 @router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
     """Send one of the pages' own files."""
-    if name not in _STATIC:
+    if name not in STATIC:
         raise NotFound(f"There is no file {name}.")
     headers = {"Cache-Control": "max-age=300"}
-    return packed(request, (PAGES / name).read_bytes(), _STATIC[name], headers)
+    return packed(request, (PAGES / name).read_bytes(), STATIC[name], headers)
 
 
 def login_router(login: Login) -> APIRouter:

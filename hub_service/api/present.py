@@ -21,6 +21,15 @@ RECENT_S = 10.0
 NOTICE_FOR_S = 600.0
 """How long people are shown what was done about their memory."""
 
+_OVER = "uses more than its share of device memory"
+_TO_OTHERS = {
+    "notice": _OVER,
+    "interrupt": f"{_OVER}: a process of it is interrupted",
+    "terminate": f"{_OVER}: a process of it is told to end",
+    "kill": f"{_OVER}: a process of it is killed",
+    "back": "is within its share of device memory again",
+}
+
 
 @dataclass
 class Present:
@@ -57,10 +66,15 @@ class Present:
         }
         return news
 
-    def notice(self, now: float, workload: WorkloadId) -> str:
-        """Return what was done lately about a workload's memory, "" if nothing."""
+    def notice(self, now: float, workload: WorkloadId, *, reads: bool = True) -> str:
+        """Return what was done lately about a workload's memory, "" if nothing.
+
+        What its agent says of it names its programs: that is for who `reads` them.
+        """
         at, notice = self._notices.get(workload, (0.0, None))
-        return "" if notice is None or now - at >= NOTICE_FOR_S else notice.text
+        if notice is None or now - at >= NOTICE_FOR_S:
+            return ""
+        return notice.text if reads else _TO_OTHERS[notice.rung]
 
     def tier(self, workload: WorkloadId) -> Tier:
         """Return what keeps a workload within its share, as its agent says."""

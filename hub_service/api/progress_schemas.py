@@ -14,7 +14,7 @@ class ProgressView(Wire):
     done: float | None = None
     """Its epochs that are done, 0..1; None: it told no epochs."""
     text: str
-    """ "3 of 10 epochs · loss 0.0123 · accuracy 0.98"."""
+    """ "3 of 10 epochs · loss 0.0123 · accuracy 0.98"; to who may not read it its epochs alone."""
 
 
 class MetricsView(Wire):

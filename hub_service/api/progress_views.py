@@ -15,8 +15,10 @@ SHOWN = 4
 """More metrics than that do not fit into a line; `describe` and the API have all."""
 
 
-def progress_view(progress: Progress | None) -> ProgressView | None:
+def progress_view(progress: Progress | None, *, reads: bool = True) -> ProgressView | None:
     """Show how far a job is, and its first metrics; None: it reported nothing.
+
+    Its metrics have names that its program chose: they are for who `reads` it.
 
     >>> progress_view(Progress({"loss": 0.01234567, "epoch": 3, "overall_epochs": 10})).text
     '3 of 10 epochs · loss 0.01235'
@@ -30,11 +32,12 @@ def progress_view(progress: Progress | None) -> ProgressView | None:
         words.append(f"{trained:g} of {of:g} epoch{'s' * (of != 1)}")
     elif "epoch" in progress.metrics:
         words.append(f"epoch {progress.metrics['epoch']:g}")
-    words += [
-        f"{name} {value:.4g}"
-        for name, value in sorted(progress.metrics.items(), key=_importance)
-        if name not in _OF_PROGRESS
-    ][:SHOWN]
+    if reads:
+        words += [
+            f"{name} {value:.4g}"
+            for name, value in sorted(progress.metrics.items(), key=_importance)
+            if name not in _OF_PROGRESS
+        ][:SHOWN]
     return ProgressView(done=done, text=" · ".join(words)) if words else None
 
 

@@ -47,7 +47,10 @@ async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> 
 
 @router.delete("/{name}", status_code=204)
 async def delete(name: ProjectName, on: On, caller: Caller) -> None:
-    """Delete a project that has no children and no unfinished workloads."""
+    """Delete a project that has no children and no unfinished workloads.
+
+    Finished ones are forgotten with it; on Kubernetes it may have none.
+    """
     authorise(caller, Action.SET_PROJECT)
     if name not in await on.project_specs():
         raise _no_such(name)

@@ -39,7 +39,7 @@ from runai.hub_service.api.wire import (
     Wire,
     WorkloadName,
 )
-from runai.hub_service.largest_requests import MOST_WORKERS
+from runai.hub_service.largest_requests import MOST_MEMORY_MIB, MOST_WORKERS
 
 __all__ = [
     "AllocationView",
@@ -103,7 +103,7 @@ class SubmitRequest(Wire):
     workdir: Path = ""
     env: Annotated[dict[EnvName, Argument], Field(max_length=1000)] = {}
     gpus: Gpus | None = None
-    gpu_memory_mib: PositiveInt | None = None
+    gpu_memory_mib: Annotated[int, Field(ge=1, le=MOST_MEMORY_MIB)] | None = None
     gpu_type: Line | None = None
     """Words of the type's name, such as A100, or all of it; None: any."""
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 1

@@ -1,15 +1,19 @@
 """Turn what the schemas refuse into one sentence that names the field and the value.
 
-Knows pydantic's kinds of errors. Called for every request by the app's error table, so that form,
-magic, command line and a script with curl are all told the same.
+Knows pydantic's kinds of errors. Called for every request by the app's error table, and by clients
+that make one, so that form, magic, command line and a script with curl are all told the same.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from runai.hub_service.errors import InvalidRequest
 
-__all__ = ["invalid_request"]
+__all__ = ["checked", "invalid_request"]
+
+M = TypeVar("M", bound=BaseModel)
 
 _NAME = (
     "Use small letters, digits and '-', beginning and ending with a letter or digit; at most {n}."
@@ -24,6 +28,18 @@ _HINTS = {
 }
 _SECRET = frozenset({"env", "source", "command"})
 """Fields whose values may hold what a log must not."""
+
+
+def checked(model: type[M], fields: Mapping[str, Any]) -> M:
+    """Make a message of what somebody chose.
+
+    Raises:
+        InvalidRequest: a field's value cannot be meant.
+    """
+    try:
+        return model(**fields)
+    except ValidationError as wrong:
+        raise invalid_request([dict(error) for error in wrong.errors()]) from None
 
 
 def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:

@@ -146,6 +146,7 @@ class Viewer:
         world, spec = self.world, record.spec
         measured = world.meter.current(record.id) if record.allocated else None
         start = world.start_of(record)
+        mine, reads = self._rights(spec)
         return {
             "id": record.id,
             "project": spec.project,
@@ -175,13 +176,13 @@ class Viewer:
             "memory_used_mib": measured[1] if measured else None,
             "gpu_hours": world.meter.totals(record.id).allocated_s / 3600,
             "limit": limit_view(record, world.devices, world.present),
-            "notice": world.present.notice(world.at, record.id),
+            "notice": world.present.notice(world.at, record.id, reads=reads),
             "idle": idle_view(world.idle(record.id), world.at),
             "elastic": elastic_view(record),
-            "progress": progress_view(world.progress.get(record.id)),
+            "progress": progress_view(world.progress.get(record.id), reads=reads),
             "released": _maybe_time(record.released),
             "simulated": world.simulated,
-            "mine": self._rights(spec)[0],
+            "mine": mine,
             "version": version_of(record),
         }
 

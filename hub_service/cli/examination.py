@@ -21,6 +21,7 @@ from runai.hub_service.cli.gpu_examination import check_driver, check_mps, check
 from runai.hub_service.cli.hub_login import hub_root, is_this_machine
 from runai.hub_service.cli.installation import (
     check_command,
+    check_command_lines,
     check_groups,
     check_hub_version,
     check_storage,
@@ -293,6 +294,8 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     except PermissionError:
         yield Finding("note", subject, f"{root} belongs to somebody else")
         return
+    if directory.is_of_system_users:
+        yield check_command_lines()
     yield from check_storage(root, DATABASES)
     yield from check_ownership(root)
     yield from check_mps_daemons(root / "mps")

@@ -1,6 +1,7 @@
 """`runai login`, `logout`, `whoami` and `config`: who one is, and what this computer remembers.
 
-A password is asked for, never taken from the command line; a token is shown to nobody.
+Passwords and tokens are asked for, or read, never taken from the command line, which everybody on
+the computer can see; a token is shown to nobody.
 """
 
 import sys
@@ -21,6 +22,18 @@ from runai.hub_service.errors import InvalidRequest
 __all__ = ["config", "login", "logout", "whoami"]
 
 _SERVICE = "services/runai/"
+_READ = "-"
+
+
+def _not_in_sight(_context: click.Context, _option: click.Parameter, given: str | None) -> bool:
+    """Refuse a token that was written where `ps` and the shell's history show it."""
+    if given not in {None, _READ}:
+        raise click.UsageError(
+            "A token on the command line is seen by others (`ps`) and kept in the shell's history."
+            " Write `runai login URL --token`: it is asked for, or read from standard input, as by"
+            " `< FILE`. One that was written there is better revoked, on the hub's page /hub/token."
+        )
+    return given is not None
 
 
 @click.command(cls=Command)
@@ -29,13 +42,15 @@ _SERVICE = "services/runai/"
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @click.option(
     "--token",
-    prompt="Token",
-    prompt_required=False,
-    hide_input=True,
+    "with_token",
+    is_flag=False,
+    flag_value=_READ,
+    metavar="[-]",
+    callback=_not_in_sight,
     help="Instead of a password: a token from the hub's page /hub/token (hubs with single "
-    "sign-on). Without a value it is asked for.",
+    "sign-on). It is asked for, or read from standard input where that is no terminal.",
 )
-def login(url: str, user: str | None, password_stdin: bool, token: str | None) -> None:
+def login(url: str, user: str | None, password_stdin: bool, with_token: bool) -> None:
     """Log in to a JupyterHub that runs the platform.
 
     Inside a session this is not needed. The password is used once; what is kept, in
@@ -47,7 +62,9 @@ def login(url: str, user: str | None, password_stdin: bool, token: str | None) -
             hub.check()
         if hub.is_overheard:
             click.echo(f"Careful: {hub.root} is not encrypted; others may read along.", err=True)
-        if token is None:
+        if with_token:
+            token = _token()
+        else:
             name = user or click.prompt("User")
             password = _password(name, password_stdin=password_stdin)
             with at_work(f"Logging in to {hub.root}"):
@@ -65,12 +82,25 @@ def login(url: str, user: str | None, password_stdin: bool, token: str | None) -
 def _password(user: str, *, password_stdin: bool) -> str:
     if not password_stdin:
         return str(click.prompt(f"Password of {user}", hide_input=True, err=True))
-    password = sys.stdin.readline().rstrip("\n")
-    if not password:
-        raise InvalidRequest(
-            "Standard input holds no password.", hint="Leave --password-stdin out."
-        )
-    return password
+    return _read("password", hint="Leave --password-stdin out.")
+
+
+def _token() -> str:
+    hint = "Make one on the hub's page /hub/token."
+    if sys.stdin.isatty():
+        token = str(click.prompt("Token", hide_input=True, err=True)).strip()
+    else:
+        token = _read("token", hint=hint).strip()
+    if not (token.isascii() and token.isprintable()):  # no header of HTTP takes it
+        raise InvalidRequest("That is no token: it has characters that no token has.", hint=hint)
+    return token
+
+
+def _read(what: str, *, hint: str) -> str:
+    line = sys.stdin.readline().rstrip("\n")
+    if not line:
+        raise InvalidRequest(f"Standard input holds no {what}.", hint=hint)
+    return line
 
 
 @click.command(cls=Command)

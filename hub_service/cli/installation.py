@@ -17,6 +17,7 @@ from runai.hub_service.cli.findings import Finding
 
 __all__ = [
     "check_command",
+    "check_command_lines",
     "check_groups",
     "check_hub_version",
     "check_room_for_files",
@@ -27,6 +28,8 @@ LEAST_FREE_BYTES: Final = 1024**3
 FEW_FREE_BYTES: Final = 5 * 1024**3
 LEAST_FREE_FILES: Final = 10_000
 FEW_FREE_FILES: Final = 100_000
+HIDDEN: Final = frozenset({"1", "2", "4", "noaccess", "invisible", "ptraceable"})
+"""Values of /proc's `hidepid` with which nobody reads others' command lines."""
 HUB_FROM: Final = (5, 4)
 HUB_BELOW: Final = (7,)
 
@@ -111,6 +114,19 @@ def check_room_for_files(root: Path) -> Iterator[Finding]:
         yield Finding("note", "files", text, "Small files of jobs are what grows.")
     else:
         yield Finding("ok", "files", text)
+
+
+def check_command_lines(mounts: Path = Path("/proc/self/mounts")) -> Finding:
+    """Do accounts see one another's command lines? Asked where users have accounts of their own."""
+    subject = "command lines"
+    mounted = mounts.read_text().splitlines() if mounts.exists() else []
+    proc = [line.split() for line in mounted if " /proc proc " in line]
+    options = proc[-1][3].split(",") if proc else []
+    if any(option.removeprefix("hidepid=") in HIDDEN for option in options):
+        return Finding("ok", subject, "of others' programs nobody sees the arguments")
+    text = "every account sees the arguments of everybody's jobs (`ps`): no place for secrets"
+    mend = "mount -o remount,hidepid=2 /proc, and in /etc/fstab: proc /proc proc hidepid=2 0 0"
+    return Finding("note", subject, text, mend)
 
 
 def check_groups(proc: Path = Path("/proc")) -> Finding:

@@ -162,7 +162,10 @@ def list_(output: str) -> None:
 @project.command()
 @click.argument("names", nargs=-1, required=True, type=PROJECT_NAME, metavar="NAME...")
 def delete(names: Sequence[str]) -> None:
-    """Delete projects that have no unfinished workloads."""
+    """Delete projects that have no unfinished workloads.
+
+    Finished ones are forgotten with them; on Kubernetes there may be none.
+    """
     with Client.discover() as client:
         for name in names:
             client.delete_project(name)

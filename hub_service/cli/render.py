@@ -4,7 +4,6 @@ Pure but for `show_table`, which prints: columns as wide as needed into a pipe, 
 on a terminal. Everything shown is text, never markup: names come from other people.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runai.hub_service.api.schemas import ReasonView, WorkloadView
-from runai.hub_service.printable import for_terminal, printable
+from runai.hub_service.printable import for_terminal, json_for_terminal, printable
 
 __all__ = [
     "SIMULATED_NOTE",
@@ -192,7 +191,7 @@ def show_lines(lines: Sequence[tuple[str, str]]) -> None:
 def show_json(value: BaseModel | Sequence[BaseModel | dict[str, Any]] | dict[str, Any]) -> None:
     """Print what the API said, as it said it."""
     plain = [_plain(v) for v in value] if isinstance(value, Sequence) else _plain(value)
-    click.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+    click.echo(json_for_terminal(plain, indent=2))
 
 
 def _plain(value: BaseModel | dict[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,13 @@ Exit 1 for what the platform or the command refuses, 2 for misuse (click's own),
 With `-o json` the error is JSON too, still on standard error. All commands are made of `Command`.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from runai.hub_service.errors import RunaiError
-from runai.hub_service.printable import for_terminal
+from runai.hub_service.printable import for_terminal, json_for_terminal
 
 __all__ = ["INTERRUPTED", "Command", "Group", "ReportedError", "output_option", "report"]
 
@@ -39,7 +38,7 @@ def report(error: RunaiError, *, as_json: bool = False, file: Any = None) -> Non
     """Print an error without ending the command."""
     if as_json:
         problem = {"code": error.code, "detail": error.message, "hint": error.hint}
-        click.echo(json.dumps({"error": problem}, ensure_ascii=False), err=True, file=file)
+        click.echo(json_for_terminal({"error": problem}), err=True, file=file)
         return
     for title, colour, text in (("Error:", "red", error.message), ("Hint:", "cyan", error.hint)):
         if text:

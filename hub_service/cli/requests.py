@@ -3,16 +3,12 @@
 Checked here once more: a mistake costs no round trip, and nothing half-made is sent.
 """
 
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.api.validation import invalid_request
+from runai.hub_service.api.validation import checked
 
 __all__ = ["project_put", "submit_request"]
-
-M = TypeVar("M", bound=BaseModel)
 
 
 def submit_request(**options: Any) -> SubmitRequest:
@@ -21,7 +17,7 @@ def submit_request(**options: Any) -> SubmitRequest:
     Raises:
         InvalidRequest: an option's value cannot be meant.
     """
-    return _checked(SubmitRequest, {k: v for k, v in options.items() if v is not None})
+    return checked(SubmitRequest, {k: v for k, v in options.items() if v is not None})
 
 
 def project_put(**options: Any) -> ProjectPut:
@@ -30,11 +26,4 @@ def project_put(**options: Any) -> ProjectPut:
     Raises:
         InvalidRequest: an option's value cannot be meant.
     """
-    return _checked(ProjectPut, options)
-
-
-def _checked(model: type[M], fields: dict[str, Any]) -> M:
-    try:
-        return model(**fields)
-    except ValidationError as wrong:
-        raise invalid_request(wrong.errors()) from None
+    return checked(ProjectPut, options)

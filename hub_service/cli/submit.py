@@ -75,7 +75,8 @@ __all__ = ["submit"]
     "--env",
     type=ENV,
     multiple=True,
-    help="A variable of the job's environment; NAME alone hands on your own. May be repeated.",
+    help="A variable of the job's environment. NAME alone hands on your own, and keeps its value"
+    " off the command line, which others may see. May be repeated.",
 )
 @click.option(
     "--workdir",

@@ -303,8 +303,9 @@ class Cluster(Driven, Protocol):
         """
 
     async def delete_project(self, name: str) -> None:
-        """Forget a project.
+        """Forget a project; the next one of its name finds no workload of it.
 
         Raises:
-            Conflict: it has children or workloads that are not finished.
+            Conflict: it has children or workloads that are not finished, or finished ones that are
+                not the platform's to forget.
         """

@@ -1,6 +1,7 @@
 """Keep the projects a tree: parents exist, nobody is their own ancestor, nothing used is deleted.
 
-Pure; called by `recorded`. What the shares in the tree mean is the core's business.
+Pure; called by `recorded_projects` and `kubernetes`. What the shares in the tree mean is the
+core's business.
 """
 
 from collections.abc import Sequence
@@ -39,12 +40,17 @@ def check_parent(spec: ProjectSpec, projects: Sequence[ProjectSpec]) -> None:
 
 
 def check_deletion(
-    name: str, projects: Sequence[ProjectSpec], unfinished: Sequence[WorkloadId]
+    name: str,
+    projects: Sequence[ProjectSpec],
+    unfinished: Sequence[WorkloadId],
+    finished: Sequence[WorkloadId] = (),
 ) -> None:
     """Check that nothing needs a project any more.
 
+    `finished` are those that do not go with it: the next project of that name would have them.
+
     Raises:
-        Conflict: it has children, or workloads that are not finished.
+        Conflict: it has children, workloads that are not finished, or such.
     """
     children = [project.name for project in projects if project.parent == name]
     if children:
@@ -57,6 +63,13 @@ def check_deletion(
         raise Conflict(
             f"Project {name} has unfinished workloads: {_named(unfinished)}.",
             hint="Delete them first, or wait for them.",
+            code="project_in_use",
+        )
+    if finished:
+        many = f"{len(finished)} finished workload{'' if len(finished) == 1 else 's'}"
+        raise Conflict(
+            f"Project {name} has {many}: {_named(finished)}.",
+            hint="Delete them first (runai delete): the next project of that name would have them.",
             code="project_in_use",
         )
 

@@ -20,7 +20,7 @@ from runai.hub_service.clusters.environment import worker_environment
 from runai.hub_service.clusters.faults import told, with_faults
 from runai.hub_service.clusters.keeping import Keeping
 from runai.hub_service.clusters.plans import PlanSteps
-from runai.hub_service.clusters.project_tree import check_deletion, check_parent
+from runai.hub_service.clusters.recorded_projects import RecordedProjects
 from runai.hub_service.clusters.records import (
     Allocation,
     HistoryEvent,
@@ -61,14 +61,19 @@ class RecordedCluster:
     ) -> None:
         """Take over what the store holds; `sharing` says what a part of a device needs."""
         self._elastic = elastic or ElasticRules()
-        self._keeping = keeping or Keeping()
         self._sharing = sharing or TimeSliced()
         self._store = store
         self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
         self._api_url = api_url
         self._clock = clock
-        self._rows = Shelf(store.rows(), self._keeping)
-        self._projects: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
+        self._rows = Shelf(store.rows(), keeping or Keeping())
+        self._projects = RecordedProjects(
+            store,
+            self._rows,
+            clock=clock,
+            keep=partial(self._keep, quietly=True),
+            announce=self._announce,
+        )
         self._allocations = Allocations()
         self._changed = asyncio.Event()
         self._changed.set()
@@ -106,7 +111,7 @@ class RecordedCluster:
         return picture.snapshot(
             self._clock(),
             self._nodes,
-            list(self._projects.values()),
+            self._projects.records(),
             self._rows.for_core(self._clock(), self._elastic),
         )
 
@@ -275,30 +280,15 @@ class RecordedCluster:
 
     async def projects(self) -> Sequence[ProjectRecord]:
         """Return all projects, oldest first."""
-        return list(self._projects.values())
+        return self._projects.records()
 
     async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
         """Create or change a project; the next cycle uses it."""
-        check_parent(spec, [p.spec for p in self._projects.values()])
-        known = self._projects.get(spec.name)
-        record = ProjectRecord(spec, known.created if known else self._clock())
-        if record != known:
-            self._store.save(projects=[record])
-            self._projects[spec.name] = record
-            self._announce()
-        return record
+        return await self._projects.put(spec)
 
     async def delete_project(self, name: str) -> None:
-        """Forget a project that has neither children nor unfinished workloads."""
-        if name not in self._projects:
-            raise NotFound(
-                f"There is no project {name}.", hint="runai list projects names those there are."
-            )
-        known = [p.spec for p in self._projects.values()]
-        check_deletion(name, known, self._rows.unfinished(name))
-        self._store.save(gone_projects=[name])
-        del self._projects[name]
-        self._announce()
+        """Forget a project with its finished workloads, as those that ended long ago."""
+        await self._projects.delete(name)
 
     # -- what subclasses report ------------------------------------------------------------------
 

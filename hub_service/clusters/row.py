@@ -77,7 +77,8 @@ class Step:
     """Whether only its place in the queue and why it waits are others: the next cycle says those
     anew, so they need not outlive the service."""
     aged: bool = False
-    """Whether it is forgotten because it ended long ago: what it has made stays."""
+    """Whether it is forgotten because it ended long ago, or with its project: what it has made
+    stays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, Workl
 from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.scheduler.model import Wait, Workload
 
-__all__ = ["Said", "Shelf"]
+__all__ = ["FORGOTTEN_AT_ONCE", "Said", "Shelf"]
 
 FORGOTTEN_AT_ONCE = 5
 """Each is a write to the disk, for which others wait."""
@@ -198,6 +198,14 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             row.id
             for row in self._rows.values()
             if row.spec.project == project and not row.record.state.finished
+        ]
+
+    def finished(self, project: str) -> list[Row]:
+        """Return a project's workloads that are finished."""
+        return [
+            row
+            for row in self._rows.values()
+            if row.spec.project == project and row.record.state.finished
         ]
 
     def timed(self) -> Iterator[Row]:

@@ -76,8 +76,11 @@ def _projects(viewer: Viewer) -> Iterator[Metric]:
     amounts: dict[str, dict[tuple[str, ...], float]] = {
         name: {} for name in ("allocated", "utilized", "quota", "limit", "fair_share")
     }
+    by_project: dict[str, list[WorkloadRecord]] = {name: [] for name in world.projects}
+    for record in world.workloads:
+        by_project.get(record.spec.project, []).append(record)
     for name, project in world.projects.items():
-        own = [r for r in world.workloads if r.spec.project == name]
+        own = by_project[name]
         tally = Tally(record.state for record in own)
         states |= {(name, state.value): tally[state] for state in WorkloadState}
         measured = [m for r in own if r.allocated and (m := world.meter.current(r.id))]

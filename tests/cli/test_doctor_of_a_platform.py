@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runai.embedded.directory import DataDirectory
-from runai.hub_service.cli.installation import check_room_for_files
+from runai.hub_service.cli.installation import check_command_lines, check_room_for_files
 from runai.hub_service.clusters.local.store import SqliteStore
 
 
@@ -112,3 +112,27 @@ def test_it_says_how_many_more_files_the_disk_takes(options, verdicts, tmp_path)
 
     assert [(f.verdict, f.subject) for f in found] == [(verdict, "files") for verdict in verdicts]
     assert all(f.text.endswith(f" more files fit beside {place}") for f in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [
+        ("rw,relatime", "note"),
+        ("rw,hidepid=0", "note"),
+        ("rw,hidepid=2", "ok"),
+        ("rw,relatime,hidepid=invisible,gid=4", "ok"),
+    ],
+)
+def test_whether_accounts_see_others_command_lines_is_said(options, verdict, tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nproc /proc proc {options} 0 0\n")
+
+    assert check_command_lines(mounts).verdict == verdict
+
+
+@pytest.mark.parametrize("system_users", [True, False])
+def test_command_lines_are_looked_at_where_users_have_accounts(findings, tmp_path, system_users):
+    directory = DataDirectory(tmp_path / "platform")
+    directory.prepare(system_users=system_users)
+
+    assert ("command lines" in findings("--data-dir", str(directory.root))) == system_users

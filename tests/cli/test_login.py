@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 import subprocess
 import sys
+import termios
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,11 +163,74 @@ def test_a_token_of_the_hub_is_taken_where_there_is_no_password(log_in, runai, p
 
 
 def test_an_unknown_token_stores_nothing(runai, platform):
-    result = runai("login", platform.url, "--token", "0" * 32)
+    result = runai("login", platform.url, "--token", stdin=f"{'0' * 32}\n")
 
     assert result.exit_code == 1
     assert "token" in result.stderr
     assert not config_path().exists()
+
+
+@pytest.mark.parametrize("given", [["--token", "s3cret"], ["--token=s3cret"]], ids=["two", "one"])
+def test_a_token_on_the_command_line_is_refused_and_not_said_again(runai, platform, given):
+    for arguments in ([platform.url, *given], [*given, platform.url]):
+        result = runai("login", *arguments)
+
+        assert result.exit_code == 2
+        assert "is seen by others (`ps`)" in result.stderr
+        assert "`runai login URL --token`" in result.stderr
+        assert "s3cret" not in result.output
+    assert not config_path().exists()
+
+
+@pytest.mark.parametrize(
+    ("stdin", "sentence"),
+    [
+        ("", "Standard input holds no token."),
+        ("é\n", "That is no token: it has characters that no token has."),
+        ("a\x1b[2J\n", "That is no token: it has characters that no token has."),
+    ],
+    ids=["nothing", "letters", "controls"],
+)
+def test_what_is_no_token_is_a_sentence(runai, platform, stdin, sentence):
+    result = runai("login", platform.url, "--token", "-", stdin=stdin)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {sentence}\nHint: ")
+
+
+def test_on_a_terminal_a_token_is_asked_for_and_not_shown(log_in, platform, home):
+    log_in("bob")
+    kept = read_config(config_path())
+    assert kept is not None
+    config_path().unlink()
+    program = [sys.executable, "-m", "runai.hub_service.cli", "login", platform.url, "--token"]
+
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        program,
+        env={**os.environ, "HOME": str(home)},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as running:
+        os.close(theirs)
+        screen = read_until(ours, b"Token")
+        eventually(lambda: not termios.tcgetattr(ours)[3] & termios.ECHO, what="it reads unseen")
+        os.write(ours, f"{kept.token}\n".encode())
+        screen += read_until(ours, b"as bob.")
+    os.close(ours)
+
+    assert running.returncode == 0
+    assert kept.token.encode() not in screen
+    assert read_config(config_path()) == kept
+
+
+def read_until(terminal: int, text: bytes) -> bytes:
+    screen = b""
+    while text not in screen:
+        screen += os.read(terminal, 1 << 16)
+    return screen
 
 
 def test_doctor_finds_nothing_wrong_after_a_login(log_in, runai, platform):

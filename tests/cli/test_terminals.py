@@ -5,6 +5,7 @@ Each command runs as a process, once on a real pseudo-terminal and once into a p
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -127,6 +128,17 @@ def test_no_color_is_heeded(bob):
         assert not re.search(rb"\x1b\[(3|4|9|10)\d", terminal.rest())
 
 
+def test_json_of_others_does_nothing_to_a_terminal_and_means_the_same(bob):
+    acts = "\x1b]0;title\x07 \x9b2J \x85 \u202e \u2028 \U000e0001 ü"
+    bob("submit", "exp1", "-e", f"A={acts}", "--", "sleep", "600", acts)
+    with on_terminal([*RUNAI, "describe", "exp1", "-o", "json"], bob.environment) as (terminal, _):
+        seen = terminal.rest().decode().replace("\r\n", "\n")
+
+    odd = {letter for letter in seen if not letter.isprintable()}
+    assert odd == {"\n"}
+    assert json.loads(seen)["command"][-1] == acts
+
+
 # -- at work -------------------------------------------------------------------------------------
 
 
@@ -142,7 +154,7 @@ def address(of: socket.socket) -> str:
 
 
 SLOW = [
-    pytest.param(["login", "{hub}", "--token", "t"], "Asking", id="login"),
+    pytest.param(["login", "{hub}", "--token"], "Asking", id="login"),
     pytest.param(["doctor"], "Examining this computer", id="doctor"),
     pytest.param(["usage"], "Adding up", id="usage"),
     pytest.param(["schedule", "--live"], "Asking the scheduler", id="schedule"),
@@ -167,7 +179,7 @@ def test_what_takes_longer_than_a_second_says_so_on_a_terminal(home, silent_hub,
 
 
 def test_the_bar_is_gone_when_the_work_is_done(home, silent_hub):
-    program = [*RUNAI, "login", address(silent_hub), "--token", "t"]
+    program = [*RUNAI, "login", address(silent_hub), "--token"]
     with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
         call, _ = silent_hub.accept()
         terminal.until(b"Asking")
@@ -204,7 +216,7 @@ def test_what_is_told_fills_the_bar(home):
 
 def test_into_a_pipe_goes_nothing_of_it(home: Path, silent_hub):
     with subprocess.Popen(
-        [*RUNAI, "login", address(silent_hub), "--token", "t"],
+        [*RUNAI, "login", address(silent_hub), "--token"],
         env={"PATH": os.environ["PATH"], "HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

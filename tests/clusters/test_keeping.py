@@ -166,6 +166,28 @@ async def test_who_waits_for_one_that_is_forgotten_is_told_that_it_is_gone():
         await waiting
 
 
+async def test_what_a_deleted_project_left_behind_once_goes_when_the_next_of_its_name_comes():
+    """Earlier versions forgot a project alone."""
+    lab = Lab(RULES)
+    await lab.ends("exp")
+    lab.store.save(gone_projects=["vision"])
+    lab.cluster = lab.opened()
+
+    assert await lab.names() == ["exp"]
+    await lab.cluster.put_project(ProjectSpec("vision"))
+    assert await lab.names() == []
+
+
+async def test_of_many_that_go_with_their_project_each_goes():
+    lab = Lab(RULES)
+    names = [await lab.ends(f"exp-{number}") for number in range(12)]
+
+    await lab.cluster.delete_project("vision")
+
+    assert len(names) == 12
+    assert await lab.names() == []
+
+
 # -- what it has left on the disk ----------------------------------------------------------------
 
 SAVES = 'echo said; echo model > "$RUNAI_CHECKPOINT_DIR/model"'
@@ -197,3 +219,18 @@ async def test_what_was_made_stays_and_the_next_of_its_name_does_not_find_it(
         assert {path.name for path in aside.glob("*")} == kept
         assert not (jobs / spec.id).exists()
         await eventually_async(lambda: not list((jobs / ".trash").iterdir()))
+
+
+async def test_what_was_made_stays_when_a_project_is_deleted_with_its_workloads(tmp_path):
+    async with local_lab(tmp_path, Clock()) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        spec = lab.job("exp", command=("sh", "-c", SAVES))
+        await lab.cluster.submit([spec])
+        await lab.cluster.apply(plan(start(spec.id, 0)))
+        submitted = int((await lab.until(spec.id, "succeeded")).submitted)
+        await lab.cluster.delete_project("vision")
+
+        jobs = tmp_path / "data" / "jobs"
+        assert list(await lab.cluster.workloads()) == []
+        assert (jobs / ".kept" / f"{spec.id}-{submitted}" / "model").exists()
+        assert not (jobs / spec.id).exists()

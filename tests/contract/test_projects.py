@@ -61,6 +61,27 @@ async def test_a_project_in_use_is_not_deleted(lab):
     assert list(await lab.cluster.projects()) == []
 
 
+async def test_the_next_project_of_a_name_has_no_workload_of_the_one_before(lab):
+    await lab.cluster.put_project(ProjectSpec("vision"))
+    await lab.cluster.put_project(ProjectSpec("nlp"))
+    specs = [lab.job(), lab.job("other", project="nlp")]
+    await lab.started(*specs)
+    for spec in specs:
+        await lab.end(spec, 0)
+        await lab.until(spec.id, "succeeded")
+
+    if lab.kind == "kubernetes":  # where Jobs are the cluster's to keep
+        with pytest.raises(Conflict, match="has 1 finished workload: vision/exp"):
+            await lab.cluster.delete_project("vision")
+        await lab.cluster.delete("vision/exp", by="root")
+        await lab.until_gone("vision/exp")
+    await lab.cluster.delete_project("vision")
+    await lab.cluster.put_project(ProjectSpec("vision", members=("zoe",)))
+
+    assert [record.id for record in await lab.cluster.workloads()] == ["nlp/other"]
+    assert "vision/exp" not in await lab.cluster.names()
+
+
 @pytest.mark.not_on_kubernetes("devices have no UUIDs there without an agent")
 async def test_the_snapshot_shows_the_nodes(lab):
     snapshot = await lab.cluster.observe()

@@ -177,7 +177,7 @@ class Hour:
         assert self.service is not None
         cluster = self.service.cluster
         records = [row.record for row in cluster._rows.values()]
-        projects = [project.spec for project in cluster._projects.values()]
+        projects = [project.spec for project in cluster._projects.records()]
         if self.disk.state:
             self.watching.begin_anew()
         elif self.well_since is not None and not self.away:

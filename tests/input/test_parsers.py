@@ -43,6 +43,9 @@ def test_every_parser_reads_what_is_meant(parser):
 
 FOUND = [
     ("form", b"gpus=.8/\x1f88"),
+    ("form", b"project=vision\ngpus=999999999999 GiB"),
+    ("options of a server", b'{"project": "a", "gpus": "999999999999g"}'),
+    ("options of a server", b'{"gpus": 1, "project": "a' + "\u202e".encode() + b'"}'),
     ("magic", b"x -e-- -e.="),
     ("magic", b"x --workdir=--"),
     ("magic that names", b"list -p--"),

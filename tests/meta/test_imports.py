@@ -32,10 +32,12 @@ PURE = {
 # What spawner and widgets may know of the service.
 CLIENT_SIDE = {
     "runai.hub_service.api.schemas",
+    "runai.hub_service.api.validation",
     "runai.hub_service.client",
     "runai.hub_service.connection",
     "runai.hub_service.elastic_messages",
     "runai.hub_service.errors",
+    "runai.hub_service.largest_requests",
     "runai.hub_service.limits.wording",
     "runai.hub_service.printable",
     "runai.hub_service.request_ids",

@@ -201,6 +201,19 @@ async def test_admins_are_told_when_the_quotas_are_more_than_there_is(simulated)
     assert (await ana.overview()).notes == []
 
 
+async def test_whoever_has_a_project_next_sees_nothing_of_who_had_it_before(simulated):
+    root, ana, out = [await simulated.client(name) for name in ("root", "ana", "out")]
+    await ana.submit(job("exp1", source="print('secret')"))
+    simulated.platform.cluster.complete("vision/exp1")
+
+    await root.delete_project("vision")
+    await root.put_project("vision", ProjectPut(admins=["out"]))
+
+    assert (await out.overview()).workloads == await out.workloads() == []
+    with pytest.raises(NotFound):
+        await out.workload("vision/exp1")
+
+
 async def test_a_project_is_created_changed_by_field_and_deleted(simulated):
     root = await simulated.client("root")
     await root.put_project("new", ProjectPut(quota=Decimal("1.5"), members=["zoe"]))

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from runai.hub_service.cli import cli, lifecycle
 from runai.hub_service.cli.reporting import ReportedError
 from runai.hub_service.errors import Forbidden, NotFound, RunaiError, Unauthenticated
 from runai.widgets import connect
-from users_hub import ROOT
+from users_hub import NODE, ROOT
 from users_stage import WITH_COOKIES, Stage, may_press, users_stage
 from waiting import eventually
 
@@ -236,12 +237,15 @@ def test_forms_are_shown_to_those_alone_who_may_send_them(stage):
 
 
 SECRET_JOB = {"project": "vision", "name": "secret-job", "gpus": "0.5"}
+REPORTS = '{"metrics": {"epoch": 1, "overall_epochs": 4, "secret-loss": 0.0123456}}'
+RUNS = f"echo '{REPORTS}' > $RUNAI_CHECKPOINT_DIR/progress.json; echo from-its-output; sleep 601"
 PROGRAM = {
-    "command": ["sh", "-c", "echo from-its-output; sleep 601", "secret-argument"],
+    "command": ["sh", "-c", RUNS, "secret-argument"],
     "env": {"SECRET": "of-ana"},
     "source": "# secret source",
 }
 OF_PROGRAMS = ("sleep", "of-ana", "SECRET", "secret source", "secret-argument", "from-its-output")
+OF_PROGRAMS += ("secret-loss 0.01235", "secret-program (77)")  # what it, and its agent, report
 OF_OTHERS = ("secret-job", '"ana"', '"mia"', ">ana<")
 
 
@@ -258,6 +262,12 @@ def secret_job(stage: Stage, tmp_path: Path) -> Iterator[str]:
         return "from-its-output" in told.text
 
     eventually(wrote, within=60, what="it has written something")
+    notice = {"workload": "vision/secret-job", "device": "GPU-0", "rung": "kill"}
+    notice |= {"at": time.time(), "text": "uses 9 GiB: secret-program (77) is killed"}
+    report = {"node": NODE, "at": time.time(), "interval": 0.1, "devices": [], "samples": []}
+    report["notices"] = [notice]
+    url = f"api/v1/nodes/{NODE}/samples"
+    stage.ask("agent", method="POST", url=url, json=report).raise_for_status()
     yield "secret-path"
     stage.ask("hub", method="DELETE", url="api/v1/workloads/vision/secret-job")
 
@@ -302,8 +312,10 @@ def test_nobody_learns_of_others_more_than_they_may(stage, secret_job, role):
         if word in text and word not in route
     ]
     assert leaked == []
-    # Where they would have been found is asked: members see that the job is there.
+    # Where they would have been found is asked: members see that the job is there, and how it is.
     assert bool(names) == (role != "outsider")
+    for shown in ("1 of 4 epochs", "a process of it is killed"):
+        assert any(shown in text for _route, text in told) == (role != "outsider")
 
 
 def test_a_token_that_only_reads_is_told_none_of_the_secrets_of_its_users_programs(

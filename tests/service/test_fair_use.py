@@ -158,6 +158,36 @@ async def test_a_flood_is_told_when_to_come_again_and_another_is_served(simulate
     assert {reply.status_code for reply in health} == {200}
 
 
+@pytest.mark.parametrize(
+    ("path", "is_free"),
+    [
+        ("health", True),
+        ("health/live", True),
+        ("health/ready", True),
+        ("static/live.js", True),
+        ("metrics", False),
+        ("metricsX", False),
+        ("healthy", False),
+        ("health/other", False),
+        ("static/other", False),
+    ],
+)
+async def test_only_what_costs_nothing_is_free(simulated, allowed, path, is_free):
+    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+        token = {"Authorization": "Bearer ana-token"}
+        replies = [await http.get(path, headers=token) for _ in range(BURST + 5)]
+
+    assert (429 in {reply.status_code for reply in replies}) != is_free
+
+
+async def test_who_scrapes_as_the_platform_is_not_counted(simulated, allowed):
+    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+        token = {"Authorization": "Bearer hub-token"}
+        replies = [await http.get("metrics", headers=token) for _ in range(2 * BURST)]
+
+    assert {reply.status_code for reply in replies} == {200}
+
+
 async def test_a_client_waits_as_it_is_told_and_stores_each_job_once(
     simulated, allowed, monkeypatch
 ):

@@ -119,6 +119,33 @@ async def test_what_was_done_is_shown_and_stands_in_the_history(simulated):
     assert [e.text for e in detail.history if e.kind == "warning"] == ["uses too much"]
 
 
+@pytest.mark.parametrize(
+    ("rung", "to_others"),
+    [
+        ("notice", "uses more than its share of device memory"),
+        ("interrupt", "uses more than its share of device memory: a process of it is interrupted"),
+        ("terminate", "uses more than its share of device memory: a process of it is told to end"),
+        ("kill", "uses more than its share of device memory: a process of it is killed"),
+        ("back", "is within its share of device memory again"),
+    ],
+)
+async def test_who_may_not_read_a_program_is_told_without_its_name(simulated, rung, to_others):
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp1", gpus="0.5"))
+    said = notice("vision/exp1", "uses 9 GiB: secret-exp (77) is killed")
+    await agent.report(report(notices=(said.model_copy(update={"rung": rung}),)))
+
+    told = {
+        name: (await (await simulated.client(name)).workloads())[0].notice
+        for name in ("ana", "vic", "root", "mia", "ro")
+    }
+
+    assert told == {
+        **dict.fromkeys(("ana", "vic", "root"), said.text),
+        **dict.fromkeys(("mia", "ro"), to_others),
+    }
+
+
 async def test_its_processes_are_shown_to_those_in_charge_by_their_notebooks(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))

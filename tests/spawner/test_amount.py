@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.largest_requests import MOST_MEMORY_MIB
 from runai.spawner.amount import NO_GPU, Amount, parse_amount
 
 
@@ -74,6 +75,12 @@ def test_a_number_with_a_unit_is_memory(written: str, mib: int):
         ("nan", "'nan' is no amount of GPU."),
         ("8 XB", "'8 xb' is no amount of GPU."),
         ("<b>" * 30, f"'{('<b>' * 30)[:39]}…' is no amount of GPU."),
+        ("999999999999 GiB", "'999999999999 gib' is more memory than any GPU has."),
+        ("1000000001m", "'1000000001m' is more memory than any GPU has."),
+        pytest.param("9" * 5000 + "g", f"'{'9' * 39}…' is no amount of GPU.", id="digits"),
+        pytest.param("9" * 2_000_000 + "g", f"'{'9' * 39}…' is no amount of GPU.", id="many"),
+        pytest.param("0." + "1" * 5000, f"'0.{'1' * 37}…' is no amount of GPU.", id="decimals"),
+        pytest.param(10**5000, "A number of more than 40 digits is no amount of GPU.", id="number"),
         (None, "The amount of GPU is neither text nor a number."),
         (True, "The amount of GPU is neither text nor a number."),
         ({"gpus": 1}, "The amount of GPU is neither text nor a number."),
@@ -87,12 +94,18 @@ def test_what_is_no_amount_is_one_sentence_with_a_way_out(written: object, sente
     assert refused.value.hint
 
 
-@given(st.text(max_size=20) | st.floats() | st.integers())
+@given(
+    st.text(max_size=20)
+    | st.floats()
+    | st.integers()
+    | st.from_regex(r"[0-9]{1,50}([.,][0-9]{1,50})? ?[mgt]?", fullmatch=True)
+)
 def test_whatever_is_written_is_an_amount_or_a_sentence(written: object):
     try:
         amount = parse_amount(written)
     except InvalidRequest:
         return
+    assert amount.memory_mib <= MOST_MEMORY_MIB
     assert amount.milli_gpus >= 0
     assert amount.milli_gpus <= 1000 or amount.milli_gpus % 1000 == 0
 
@@ -100,7 +113,7 @@ def test_whatever_is_written_is_an_amount_or_a_sentence(written: object):
 @given(
     st.integers(0, 1000).map(lambda milli: Amount(milli_gpus=milli))
     | st.integers(1, 1024).map(lambda gpus: Amount(milli_gpus=gpus * 1000))
-    | st.integers(1, 10**7).map(lambda mib: Amount(memory_mib=mib))
+    | st.integers(1, MOST_MEMORY_MIB).map(lambda mib: Amount(memory_mib=mib))
 )
 def test_an_amount_is_read_again_as_it_was_written(amount: Amount):
     assert parse_amount(amount.text()) == amount

@@ -125,6 +125,9 @@ def test_a_session_of_no_project_is_left_to_the_scheduler_of_the_configuration(
         pytest.param({"project": "nope", "gpus": 1}, "There is no project nope.", id="project"),
         pytest.param({"project": "vision", "gpus": 1.5}, "'1.5' GPUs are not possible", id="1.5"),
         pytest.param({"project": "vision", "gpus": 2}, "its build quota is 1", id="too many"),
+        pytest.param(
+            {"project": "vision", "gpus": "999999999999 GiB"}, "than any GPU has.", id="memory"
+        ),
         pytest.param({"gpus": 1}, "1 GPU cannot be had without a project.", id="no project"),
         pytest.param({"img": "x"}, "There is no option 'img'.", id="unknown option"),
         pytest.param({"profile": "none"}, "No such profile: none.", id="unknown profile"),

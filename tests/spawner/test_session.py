@@ -84,6 +84,26 @@ def test_the_submission_is_a_session_in_the_owners_name():
 
 
 @pytest.mark.parametrize(
+    ("owner", "server", "sentence"),
+    [
+        (
+            "ana",
+            "\u202eabc",
+            "server is '\\u202eabc': it has characters that are not possible there",
+        ),
+        ("ana", "a" * 256, "server is 'aaa"),
+        ("ana\u2028", "", "owner is 'ana\\u2028': it has characters that are not possible there"),
+    ],
+    ids=["turned around", "long", "user"],
+)
+def test_a_name_that_the_service_does_not_take_is_one_sentence(owner, server, sentence):
+    with pytest.raises(InvalidRequest) as refused:
+        SessionRequest("vision", Amount(350)).submission(owner=owner, server=server)
+
+    assert refused.value.message.startswith(sentence)
+
+
+@pytest.mark.parametrize(
     ("user", "server", "name"),
     [
         ("ana", "", "lab-ana"),

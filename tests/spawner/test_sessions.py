@@ -109,6 +109,12 @@ def test_a_session_without_a_gpu_sees_none_and_is_no_workload_without_a_project(
         pytest.param(
             {"project": "vision", "gpus": 2}, "its build quota is 1", id="more than the quota"
         ),
+        pytest.param(
+            {"project": "vision", "gpus": "999999999999 GiB"}, "than any GPU has.", id="memory"
+        ),
+        pytest.param(
+            {"project": "vision", "gpus": "9" * 5000 + "g"}, "no amount of GPU.", id="digits"
+        ),
         pytest.param({"gpus": 1}, "1 GPU cannot be had without a project.", id="no project"),
         pytest.param({"image": "x"}, "There is no option 'image'.", id="unknown option"),
     ],

@@ -47,18 +47,19 @@ class KeptProjects(Submitted):
         return project_objects.read_project(found)
 
     async def delete_project(self, name: str) -> None:
-        """Forget a project that has neither children nor unfinished workloads."""
+        """Forget a project that has neither children nor workloads.
+
+        Finished ones do not go with it: Jobs are the cluster's, and may be somebody else's objects.
+        """
         specs = [record.spec for record in await self.projects()]
         if name not in {spec.name for spec in specs}:
             raise NotFound(
                 f"There is no project {name}.", hint="runai list projects names those there are."
             )
-        unfinished = [
-            record.id
-            for record in await self.workloads()
-            if record.spec.project == name and not record.state.finished
-        ]
-        check_deletion(name, specs, unfinished)
+        its = [record for record in await self.workloads() if record.spec.project == name]
+        finished = [record.id for record in its if record.state.finished]
+        unfinished = [record.id for record in its if not record.state.finished]
+        check_deletion(name, specs, unfinished, finished)
         with asking():
             found = await self._api.delete(f"{project_objects.PROJECTS}/{name}")
         self._projects.drop(name, found["details"]["uid"])

@@ -44,7 +44,6 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
 )
 from runai.hub_service.clusters.row import ACTIVE, Row
-from runai.hub_service.clusters.shelf import Shelf
 from runai.hub_service.errors import NotFound, Unavailable
 from runai.hub_service.later_ports import later_port
 from runai.hub_service.limits.sharing import Sharing
@@ -90,10 +89,8 @@ class LocalCluster(RecordedCluster):
             clock=clock,
         )
         self._data_dir = data_dir
-        self._rows = Shelf(
-            [_on_this_machine(row, node_name, len(devices)) for row in self._rows.values()],
-            self._keeping,
-        )
+        for row in list(self._rows.values()):
+            self._rows[row.id] = _on_this_machine(row, node_name, len(devices))
         self._system_users = system_users
         self._job_files = job_files
         self._machine = machine

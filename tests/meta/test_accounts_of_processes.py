@@ -1,0 +1,92 @@
+"""What starts as another account is given an environment: else it has the platform's secrets."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("elastic", "embedded", "hub_service", "spawner", "widgets")
+STARTS = {"Popen", "run", "call", "check_call", "check_output", "getoutput"}
+STARTS_SOON = {"create_subprocess_exec", "create_subprocess_shell", "subprocess_exec"}
+ACCOUNT = {"user", "group", "extra_groups"}
+
+
+def starts_a_process(call: ast.Call) -> bool:
+    match call.func:
+        case ast.Attribute(attr=name) if name in STARTS_SOON | {"Popen"}:
+            return True
+        case ast.Attribute(value=ast.Name(id="subprocess"), attr=name):
+            return name in STARTS
+        case ast.Name(id=name):
+            return name in STARTS_SOON | STARTS - {"run", "call"}
+    return False
+
+
+def named_in(function: ast.AST, options: ast.expr) -> set[str]:
+    """Return the names in a mapping of options that the function makes; none is known of others."""
+    if isinstance(options, ast.Dict):
+        return {str(key.value) for key in options.keys if isinstance(key, ast.Constant)}
+    assert isinstance(options, ast.Name), "give options of a process by name"
+    found: set[str] = set()
+    for node in ast.walk(function):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            match target:
+                case ast.Name(id=options.id) if isinstance(getattr(node, "value", None), ast.Dict):
+                    found |= named_in(function, node.value)  # type: ignore[attr-defined]
+                case ast.Subscript(value=ast.Name(id=options.id), slice=ast.Constant(value=key)):
+                    found.add(str(key))
+    return found
+
+
+def without_environment(source: str) -> Iterator[int]:
+    """Yield the lines on which a process is started as an account, with our own environment."""
+    tree = ast.parse(source)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
+    lines = set()
+    for function in (node for node in ast.walk(tree) if isinstance(node, kinds)):
+        for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+            if not starts_a_process(call):
+                continue
+            given = {keyword.arg for keyword in call.keywords if keyword.arg}
+            for keyword in call.keywords:
+                if keyword.arg is None:
+                    given |= named_in(function, keyword.value)
+            if given & ACCOUNT and "env" not in given:
+                lines.add(call.lineno)
+    yield from sorted(lines)
+
+
+def test_nothing_starts_as_another_account_with_our_environment():
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in without_environment(path.read_text(encoding="utf-8"))
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("subprocess.run(['rm'], user=7)", [1]),
+        ("subprocess.run(['rm'], user=7, env={})", []),
+        ("subprocess.run(['rm'])", []),
+        ("Popen(['rm'], group=7)", [1]),
+        ("asyncio.create_subprocess_exec('rm', **{'user': 7})", [1]),
+        ("workload.run(user=7)", []),
+        ("def f():\n  o = {}\n  o = {'user': 7}\n  subprocess.run('rm', **o)", [4]),
+        ("def f():\n  o: dict = {}\n  o['user'] = 7\n  subprocess.run('rm', **o)", [4]),
+        ("def f():\n  o = {'user': 7, 'env': {}}\n  subprocess.run('rm', **o)", []),
+        ("def f():\n  o = {'user': 7}\n  subprocess.run('rm', env={}, **o)", []),
+        ("def f():\n  o = {'cwd': '/'}\n  subprocess.run('rm', **o)", []),
+    ],
+)
+def test_what_would_is_found(source, lines):
+    assert list(without_environment(source)) == lines
