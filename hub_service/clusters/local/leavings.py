@@ -6,6 +6,7 @@ by `cluster`, which says whose it is.
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -35,12 +36,12 @@ class Leavings:
         while True:
             command, account = await self._wanted.get()
             # As the user, where it is at their home: there a name may be a link to anything.
-            owner: dict[str, Any] = {}
-            if account is not None:
-                owner = {"user": account.uid, "group": account.gid, "extra_groups": []}
+            owner = {} if account is None else _owned_by(account)
             # A program of its own: to list a million files takes memory that is then the service's
             # for good, and who stops it would wait. What it leaves is removed by the next.
-            removal = await asyncio.create_subprocess_exec(*command, cwd="/", **owner)
+            removal = await asyncio.create_subprocess_exec(
+                *command, cwd="/", env=_environment(), **owner
+            )
             try:
                 await removal.wait()
             finally:
@@ -80,6 +81,18 @@ class Leavings:
 
     def _remove(self, path: Path) -> None:
         self._wanted.put_nowait((("rm", "-rf", "--", str(path)), None))
+
+
+def _environment() -> dict[str, str]:
+    """Return what a removal begins with: who it runs as may read it, and ours holds secrets."""
+    return {"PATH": os.environ.get("PATH", os.defpath)}
+
+
+def _owned_by(account: Account) -> dict[str, Any]:
+    """Return how a program becomes a user's, who may hold it up and do with it as they like."""
+    nothing = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
+    who: dict[str, Any] = {"user": account.uid, "group": account.gid, "extra_groups": []}
+    return {**who, **nothing, "start_new_session": True}  # nor our terminal is theirs
 
 
 def _move(path: Path, aside: Path) -> None:
