@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from runai.hub_service.clusters.local.account import Account
-from runai.hub_service.clusters.local.leavings import Leavings
+from runai.hub_service.clusters.local.leavings import AtHome, Leaving, Leavings
 from waiting import eventually_async
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to remove files as users")
@@ -44,13 +44,15 @@ def slow(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("what", ["remove_at_home", "clear_at_home"])
+@pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
 async def test_whose_files_are_removed_finds_no_secret_in_the_removal(
-    what, place, tmp_path, monkeypatch
+    aged, place, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RUNAI_HUB_TOKEN", SECRET)
     leavings = Leavings(tmp_path / "jobs")
-    getattr(leavings, what)(place / "exp-1", Account("eve", place, EVE, EVE))
+    at_home = AtHome(place / "exp-1", Account("eve", place, EVE, EVE))
+    with leavings.going(Leaving("vision/exp", 1.0, aged), at_home):
+        pass
     task = asyncio.create_task(leavings.run())
     try:
         await eventually_async(lambda: waiting() != [])
