@@ -22,6 +22,7 @@ from runai.hub_service.clusters.local.processes import (
     lasting,
 )
 from runai.hub_service.clusters.local.starting import NO_ROOM
+from runai.hub_service.clusters.local.supervisor import HOPELESS_AFTER_S
 from runai.hub_service.clusters.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row
 from runai.hub_service.errors import NotFound, Unavailable
@@ -34,6 +35,9 @@ LOOK_AGAIN_S = 0.05
 """While a supervisor that an earlier service started is just coming up (milliseconds)."""
 
 ROOM_AGAIN_S = 2.0
+
+OVERDUE_S = HOPELESS_AFTER_S
+"""After its worker's grace a supervisor needs no longer: it may be a stopped process itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,9 @@ class _Keeper:
     status: int = -1
     """Reads its end when a supervisor that we started is up."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    look: asyncio.TimerHandle | None = None
+    overdue: bool = False
+    """Whether it is not gone though it should be."""
 
 
 class Tending:
@@ -216,9 +223,10 @@ class Tending:
     def _follow(self, key: _Key) -> None:
         """Note that the worker runs, and pass on that it is to stop, once somebody listens."""
         keeper, attempt = self._keepers[key], self._attempt(key)
-        worker = self._worker(key)
-        if worker is None or keeper.status >= 0:
+        row, worker = self._rows.row(key.workload), self._worker(key)
+        if row is None or worker is None or keeper.status >= 0:
             return
+        loop = asyncio.get_running_loop()
         process = worker.process or attempt.process()
         if process is not None and worker.process is None:
             attempt.forget_environment()
@@ -227,9 +235,22 @@ class Tending:
         if worker.state == "stopping" and not keeper.told and attempt.begun():
             keeper.told = True
             keeper.watch.send(signal.SIGTERM)
+            overdue = row.spec.grace_seconds + OVERDUE_S
+            keeper.timers.append(loop.call_later(overdue, self._overdue, key))
         if process is None:
-            loop = asyncio.get_running_loop()
-            keeper.timers = [loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)]
+            keeper.look = loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)
+
+    def _overdue(self, key: _Key) -> None:
+        """Do what a supervisor should have done by now: it may be stopped, by its own worker.
+
+        One that waits for room on its disk, or for what SIGKILL does not end, is not disturbed.
+        """
+        keeper, loop = self._keepers[key], asyncio.get_running_loop()
+        if not keeper.overdue:
+            keeper.overdue = True
+            LOG.warning("%s should be gone by now: all of it is ended", key.workload)
+        loop.run_in_executor(None, self._attempt(key).end_what_runs)
+        keeper.timers = [loop.call_later(OVERDUE_S, self._overdue, key)]
 
     def _watch(self, key: _Key, pid: int) -> None:
         self._keepers[key] = _Keeper(
@@ -252,7 +273,7 @@ class Tending:
         if keeper is not None:
             self._close_status(keeper)
             keeper.watch.close()
-            for timer in keeper.timers:
+            for timer in [*keeper.timers, *([keeper.look] if keeper.look else [])]:
                 timer.cancel()
 
     def _close_status(self, keeper: _Keeper) -> None:
