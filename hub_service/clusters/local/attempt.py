@@ -58,6 +58,13 @@ class Instructions:
     """How long its directories and files may have to wait for room on their disk."""
     most_processes: int = 4096
     """Of the worker and all that it starts, at once: more is a fork bomb, and all are ended."""
+    most_tasks: int = 32_768
+    """Processes and threads, likewise: what a machine has of both together is bounded.
+
+    A training has as many threads in each process as there are processors, for each library of its
+    own: with eight loaders and three such on 128 processors 3,500, with eight GPUs 28,000. Of a
+    smaller machine, or control group, one job may have half.
+    """
     own_directory: str = ""
     """The one that its workload is given; nobody else writes there."""
     most_files: int = 0

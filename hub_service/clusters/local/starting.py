@@ -8,16 +8,19 @@ import ctypes
 import errno
 import os
 import signal
+import time
 from typing import Any, NamedTuple
 
 __all__ = [
     "AGAIN_EVERY_S",
     "CANNOT",
+    "NOT_NOW",
     "NO_ROOM",
     "ROOM_S",
     "Started",
     "change_account",
     "die_with",
+    "fork_patiently",
     "prctl",
     "set_signals_right",
     "start",
@@ -29,6 +32,8 @@ CANNOT = 127
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """Why a start is tried again: its folders or notes cannot be written now, no failure of the job."""
+NOT_NOW = NO_ROOM | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+"""Likewise: the machine has no process, memory or descriptor left, which somebody else may have."""
 AGAIN_EVERY_S = 1.0
 ROOM_S = 60.0
 
@@ -36,19 +41,32 @@ prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 class Started(NamedTuple):
-    """What came of a start; the process is there in any case, and not reaped."""
+    """What came of a start; the process is not reaped."""
 
     pid: int
+    """0 where there could be none."""
     why: str = ""
     """Why its program does not run; "" where it does."""
     lacks_room: bool = False
+    """Whether it may be otherwise soon."""
+
+    def reap(self) -> None:
+        """Wait for the end of a process that could not become the program."""
+        if self.pid:
+            os.waitpid(self.pid, 0)
 
 
 def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Started:
     """Fork the worker; return when its program runs, or cannot."""
     failed, failed_write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
-    worker = os.fork()
+    try:
+        worker = os.fork()
+    except OSError as wrong:
+        os.close(failed)
+        os.close(failed_write)
+        why = f"cannot start {spec['command'][0]}: {wrong.strerror}"
+        return Started(0, why, wrong.errno in NOT_NOW)
     if worker == 0:
         become_worker(spec, environment, output, failed_write, parent)
     os.close(failed_write)
@@ -57,7 +75,23 @@ def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Sta
         text += piece
     os.close(failed)
     number, _, why = text.decode(errors="replace").partition(" ")
-    return Started(worker, why, bool(number) and int(number) in NO_ROOM)
+    return Started(worker, why, bool(number) and int(number) in NOT_NOW)
+
+
+def fork_patiently() -> int:
+    """Fork, when the machine has a process for us; give up after as long as a worker would.
+
+    Raises:
+        OSError: it had none in all that time.
+    """
+    until = time.monotonic() + ROOM_S
+    while True:
+        try:
+            return os.fork()
+        except OSError as wrong:
+            if wrong.errno not in NOT_NOW or time.monotonic() > until:
+                raise
+        time.sleep(AGAIN_EVERY_S)
 
 
 def become_worker(

@@ -21,7 +21,7 @@ from runai.hub_service.clusters.local.processes import (
     kill_leftovers,
     lasting,
 )
-from runai.hub_service.clusters.local.starting import NO_ROOM
+from runai.hub_service.clusters.local.starting import NOT_NOW
 from runai.hub_service.clusters.local.supervisor import HOPELESS_AFTER_S
 from runai.hub_service.clusters.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row
@@ -203,7 +203,7 @@ class Tending:
             return
         except OSError as failed:
             text = f"cannot start a supervisor: {failed.strerror}: {failed.filename}"
-            if failed.errno in NO_ROOM:
+            if failed.errno in NOT_NOW:
                 raise Unavailable(text, retry_after=ROOM_AGAIN_S) from failed
             self._over(key, Ending(None, text=text))
             return

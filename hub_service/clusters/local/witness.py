@@ -18,12 +18,13 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runai.hub_service.clusters.local import descent, notes, supervisor
+    from runai.hub_service.clusters.local import descent, notes, starting, supervisor
 else:
     # Isolated Python does not look beside the program; last, so that we shadow no library.
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     import descent
     import notes
+    import starting
     import supervisor
 
 OURS = 1
@@ -39,7 +40,7 @@ def main(directory: str, status_fd: int) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     supervisor.adopt_orphans()
-    child = os.fork()
+    child = starting.fork_patiently()
     if child == 0:
         supervisor.Supervisor(directory, status_fd, notes.Notes(directory)).run()
         return
