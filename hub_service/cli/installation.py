@@ -13,10 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from runai.hub_service import descriptors
 from runai.hub_service.cli.findings import Finding
 
 __all__ = [
     "check_command",
+    "check_descriptors",
     "check_groups",
     "check_hub_version",
     "check_room_for_files",
@@ -106,6 +108,18 @@ def check_room_for_files(root: Path) -> Iterator[Finding]:
         yield Finding("note", "files", text, "Small files of jobs are what grows.")
     else:
         yield Finding("ok", "files", text)
+
+
+def check_descriptors(could_have: int) -> Finding:
+    """May a service have a descriptor for each who looks at a page, and for each job?"""
+    text = f"a process can have {could_have:,} files, sockets and processes open at once"
+    if could_have < descriptors.FEW:
+        mend = (
+            f"In its systemd unit: LimitNOFILE=65536 (it must be {descriptors.FEW:,} at least)."
+            " From a shell: `* hard nofile 65536` in /etc/security/limits.conf, and a new login."
+        )
+        return Finding("failure", "descriptors", text, mend)
+    return Finding("ok", "descriptors", text)
 
 
 def check_groups(proc: Path = Path("/proc")) -> Finding:

@@ -21,7 +21,7 @@ from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli import examination
 from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.gpu_examination import check_mps
-from runai.hub_service.cli.installation import check_room_for_files
+from runai.hub_service.cli.installation import check_descriptors, check_room_for_files
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.connection import Connection, config_path, write_config
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
@@ -129,6 +129,15 @@ def test_the_findings_are_readable(runai):
     lines = runai("doctor").stdout.splitlines()
 
     assert lines[0] == "ok       packages       one provider of `runai`"
+
+
+@pytest.mark.parametrize(("could_have", "verdict"), [(1024, "failure"), (4096, "ok")])
+def test_a_machine_that_gives_a_process_few_descriptors_is_a_failure(could_have, verdict):
+    found = check_descriptors(could_have)
+
+    assert found.verdict == verdict
+    assert found.text.startswith(f"a process can have {could_have:,} files")
+    assert ("LimitNOFILE=65536" in found.mend) == (verdict == "failure")
 
 
 @pytest.fixture

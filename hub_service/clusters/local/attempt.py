@@ -69,6 +69,8 @@ class Instructions:
     """The one that its workload is given; nobody else writes there."""
     most_files: int = 0
     """In its own directory: a worker that has more is ended; 0: as many as the disk takes."""
+    open_files: int = 0
+    """Of how many descriptors it may have at once, until it asks for more; 0: as we."""
 
 
 class Attempt:

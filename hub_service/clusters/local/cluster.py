@@ -82,6 +82,7 @@ class LocalCluster(RecordedCluster):
         elastic: ElasticRules | None = None,
         keeping: Keeping | None = None,
         job_files: int = 0,
+        open_files: int = 0,
         clock: Callable[[], float] = time.time,
         machine: Machine = THIS_MACHINE,
     ) -> None:
@@ -102,6 +103,7 @@ class LocalCluster(RecordedCluster):
         )
         self._system_users = system_users
         self._job_files = job_files
+        self._open_files = open_files
         self._machine = machine
         self._sqlite = store
         self._tending = Tending(data_dir / "jobs", self, clock, machine)
@@ -125,11 +127,13 @@ class LocalCluster(RecordedCluster):
         elastic: ElasticRules | None = None,
         keeping: Keeping | None = None,
         job_files: int = 0,
+        open_files: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory, waiting for another service that has it open.
 
-        A job may have `job_files` files in its own directory; 0: as many as the disk takes.
+        A job may have `job_files` files in its own directory; 0: as many as the disk takes. It
+        begins with the limit of `open_files`; 0: with ours.
         Leaving stops watching and closes the files; what runs goes on running.
         """
         data_dir = _made(Path(data_dir))
@@ -147,6 +151,7 @@ class LocalCluster(RecordedCluster):
                     elastic=elastic,
                     keeping=keeping,
                     job_files=job_files,
+                    open_files=open_files,
                     clock=clock,
                 )
                 try:
@@ -329,6 +334,7 @@ class LocalCluster(RecordedCluster):
             files={source: spec.source} if spec.source else {},
             own_directory=str(_own_dir(row)),
             most_files=self._job_files,
+            open_files=self._open_files,
         )
         return instructions, account.environment() | self.variables(row, worker)
 

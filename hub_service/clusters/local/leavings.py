@@ -9,13 +9,14 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self
 from uuid import uuid4
 
 from runai.hub_service.clusters.local.account import Account
+from runai.hub_service.clusters.local.starting import NOT_NOW
 from runai.hub_service.clusters.records import WorkloadId
 from runai.hub_service.errors import Unavailable
 
@@ -81,13 +82,7 @@ class Leavings:
             self._remove(path, _home_of(path) if leaving is not None else None, aged=aged)
         while True:
             command, account = await self._wanted.get()
-            # As the user, where it is at their home: there a name may be a link to anything.
-            owner = {} if account is None else _owned_by(account)
-            # A program of its own: to list a million files takes memory that is then the service's
-            # for good, and who stops it would wait. What it leaves is removed by the next.
-            removal = await asyncio.create_subprocess_exec(
-                *command, cwd="/", env=_environment(), **owner
-            )
+            removal = await _started(command, account)
             try:
                 await removal.wait()
             finally:
@@ -182,6 +177,25 @@ def _home_of(folder: Path) -> AtHome | None:
             account = Account(told["user"], Path("/"), told["uid"], told["gid"])
             return AtHome(Path(told["own_directory"]), account)
     return None
+
+
+async def _started(command: Sequence[str], account: Account | None) -> asyncio.subprocess.Process:
+    """Start a removal, when the machine has a process for it.
+
+    A program of its own: to list a million files takes memory that is then the service's for good,
+    and who stops it would wait. What it leaves is removed by the next.
+    """
+    # As the user, where it is at their home: there a name may be a link to anything.
+    owner = {} if account is None else _owned_by(account)
+    while True:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *command, cwd="/", env=_environment(), **owner
+            )
+        except OSError as failed:
+            if failed.errno not in NOT_NOW:
+                raise
+        await asyncio.sleep(TRY_AGAIN_S)
 
 
 def _environment() -> dict[str, str]:

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 import signal
 import time
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ __all__ = [
     "change_account",
     "die_with",
     "fork_patiently",
+    "limit_open_files",
     "prctl",
     "set_signals_right",
     "start",
@@ -105,6 +107,7 @@ def become_worker(
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.umask(spec["umask"])
+        limit_open_files(spec)
         change_account(spec)
         die_with(parent)
         for folder in spec["directories"]:
@@ -134,6 +137,14 @@ def set_signals_right() -> None:
         # Python ignores SIGPIPE.
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
+
+
+def limit_open_files(spec: dict[str, Any]) -> None:
+    """In a fork: take the limit that programs count on; ours may be higher than `select` bears."""
+    # Not told by a service that was there before its programs were replaced.
+    if open_files := spec.get("open_files", 0):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
 
 
 def change_account(spec: dict[str, Any]) -> None:

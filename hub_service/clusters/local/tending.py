@@ -6,10 +6,11 @@ Knows attempts and processes; leaves rows and rules to `cluster`, which owns it.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -35,6 +36,8 @@ LOOK_AGAIN_S = 0.05
 """While a supervisor that an earlier service started is just coming up (milliseconds)."""
 
 ROOM_AGAIN_S = 2.0
+NO_THREAD = "can't start new thread"
+"""As Python says it."""
 
 OVERDUE_S = HOPELESS_AFTER_S
 """After its worker's grace a supervisor needs no longer: it may be a stopped process itself."""
@@ -126,20 +129,37 @@ class Tending:
         """Tend to what is due, one workload after the other, until cancelled."""
         while True:
             workload = await self._due.get()
-            try:
+            with self._or_later(workload):
                 await self._tend(workload)
-            except Unavailable as away:
-                self._later(workload, away)
 
     def let_go(self) -> None:
         """Stop watching; every worker goes on."""
         for key in list(self._keepers):
             self._drop(key)
 
-    def _later(self, workload: WorkloadId, away: Unavailable) -> None:
-        """Have it tended to again: what is so cannot be stored now, and is still so then."""
-        LOG.warning("%s is not tended to: %s", workload, away.message)
-        asyncio.get_running_loop().call_later(away.retry_after, self.soon, workload)
+    @contextlib.contextmanager
+    def _or_later(self, workload: WorkloadId) -> Iterator[None]:
+        """Have it tended to again if it cannot be now: what is so is still so then.
+
+        Nothing can be stored, or there is no descriptor, process or thread left to look with.
+        """
+        again = ROOM_AGAIN_S
+        try:
+            yield
+        except Unavailable as away:
+            why, again = away.message, away.retry_after
+        except OSError as failed:
+            if failed.errno not in NOT_NOW:
+                raise
+            why = str(failed.strerror)
+        except RuntimeError as failed:
+            why = str(failed)
+            if why != NO_THREAD:
+                raise
+        else:
+            return
+        LOG.warning("%s is not tended to: %s", workload, why)
+        asyncio.get_running_loop().call_later(again, self.soon, workload)
 
     async def _tend(self, workload: WorkloadId) -> None:
         row = self._rows.row(workload)
@@ -215,10 +235,8 @@ class Tending:
     def _is_up(self, key: _Key) -> None:
         """Go on: a supervisor has closed its status pipe, its worker runs or could not start."""
         self._close_status(self._keepers[key])
-        try:
+        with self._or_later(key.workload):
             self._follow(key)
-        except Unavailable as away:
-            self._later(key.workload, away)
 
     def _follow(self, key: _Key) -> None:
         """Note that the worker runs, and pass on that it is to stop, once somebody listens."""
@@ -249,8 +267,8 @@ class Tending:
         if not keeper.overdue:
             keeper.overdue = True
             LOG.warning("%s should be gone by now: all of it is ended", key.workload)
-        loop.run_in_executor(None, self._attempt(key).end_what_runs)
         keeper.timers = [loop.call_later(OVERDUE_S, self._overdue, key)]
+        loop.run_in_executor(None, self._attempt(key).end_what_runs)
 
     def _watch(self, key: _Key, pid: int) -> None:
         self._keepers[key] = _Keeper(
@@ -305,7 +323,5 @@ class Tending:
             keeper.timers.append(loop.call_later(left, self._machine.end_tree, process))
 
     def _session_ended(self, key: _Key) -> None:
-        try:
+        with self._or_later(key.workload):
             self._over(key, Ending(None))
-        except Unavailable as away:
-            self._later(key.workload, away)
