@@ -318,7 +318,9 @@ class Tending:
             keeper.told = True
             keeper.watch.send(signal.SIGTERM)
             since = row.stopping_since if row.stopping_since is not None else self._clock()
-            left = max(0.0, since + row.spec.grace_seconds - self._clock())
+            grace = float(row.spec.grace_seconds)
+            # No longer than all of it, where the clock was set back since.
+            left = max(0.0, min(grace, since + grace - self._clock()))
             loop = asyncio.get_running_loop()
             keeper.timers.append(loop.call_later(left, self._machine.end_tree, process))
 
