@@ -26,6 +26,7 @@ from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.config import Config
 from runai.hub_service.controller import Controller
+from runai.hub_service.descriptors import take_all
 from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.hub_service.first_projects import first_projects
 from runai.hub_service.forgotten_sessions import ForgottenSessions
@@ -129,6 +130,7 @@ async def serve_here(config: Config) -> None:
     """
     collect_seldom()
     share_the_interpreter()
+    open_files = take_all()
     starting = asyncio.current_task()
     assert starting is not None
     # While another service has the cluster open there is nothing yet to end in good order.
@@ -151,6 +153,7 @@ async def serve_here(config: Config) -> None:
         elastic=config.elastic,
         keeping=config.keeping,
         job_files=config.job_files,
+        open_files=open_files,
     )
     async with opened as cluster, hub_users(config) as users:
         listening = listening or await listen(config.host, config.port)

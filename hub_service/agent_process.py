@@ -46,9 +46,14 @@ async def keep_agent_running(environment: Mapping[str, str]) -> NoReturn:
     while True:
         began = time.monotonic()
         # `-P`: a folder `runai` where the service happens to run is not the package.
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "runai.hub_service.agent", env=dict(environment)
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "runai.hub_service.agent", env=dict(environment)
+            )
+        except OSError as failed:  # a bomb has all processes, or all memory, or all descriptors
+            LOG.warning("the agent cannot be started: %s", failed.strerror)
+            await asyncio.sleep(LONGEST_BACK_OFF_S)
+            continue
         try:
             status = await process.wait()
         finally:

@@ -28,6 +28,7 @@ from runai.hub_service.clusters.kubernetes.pools import Pool
 from runai.hub_service.clusters.kubernetes.reservations import IMAGE
 from runai.hub_service.config import Config, KubernetesConfig
 from runai.hub_service.controller import Controller
+from runai.hub_service.descriptors import take_all
 from runai.hub_service.errors import InvalidRequest, Unavailable
 from runai.hub_service.garbage import Aside, collect_seldom
 from runai.hub_service.idle.watch import IdleWatch
@@ -64,6 +65,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     """
     collect_seldom()
     share_the_interpreter()
+    take_all()
     config.data_dir.mkdir(parents=True, exist_ok=True)
     stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     on_signal(stopped.set)

@@ -15,6 +15,7 @@ from typing import Final
 
 import httpx
 
+from runai.hub_service import descriptors
 from runai.hub_service.api.schemas import NodeView
 from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.gpu_examination import check_driver, check_mps, check_mps_daemons
@@ -22,6 +23,7 @@ from runai.hub_service.cli.hub_login import hub_root, is_this_machine
 from runai.hub_service.cli.installation import (
     check_command,
     check_command_lines,
+    check_descriptors,
     check_groups,
     check_hub_version,
     check_storage,
@@ -298,6 +300,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
         yield check_command_lines()
     yield from check_storage(root, DATABASES)
     yield from check_ownership(root)
+    yield check_descriptors(descriptors.most())
     yield from check_mps_daemons(root / "mps")
     if open_paths:
         names = " ".join(str(path) for path in open_paths)

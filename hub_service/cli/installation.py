@@ -13,11 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from runai.hub_service import descriptors
 from runai.hub_service.cli.findings import Finding
 
 __all__ = [
     "check_command",
     "check_command_lines",
+    "check_descriptors",
     "check_groups",
     "check_hub_version",
     "check_room_for_files",
@@ -127,6 +129,18 @@ def check_command_lines(mounts: Path = Path("/proc/self/mounts")) -> Finding:
     text = "every account sees the arguments of everybody's jobs (`ps`): no place for secrets"
     mend = "mount -o remount,hidepid=2 /proc, and in /etc/fstab: proc /proc proc hidepid=2 0 0"
     return Finding("note", subject, text, mend)
+
+
+def check_descriptors(could_have: int) -> Finding:
+    """May a service have a descriptor for each who looks at a page, and for each job?"""
+    text = f"a process can have {could_have:,} files, sockets and processes open at once"
+    if could_have < descriptors.FEW:
+        mend = (
+            f"In its systemd unit: LimitNOFILE=65536 (it must be {descriptors.FEW:,} at least)."
+            " From a shell: `* hard nofile 65536` in /etc/security/limits.conf, and a new login."
+        )
+        return Finding("failure", "descriptors", text, mend)
+    return Finding("ok", "descriptors", text)
 
 
 def check_groups(proc: Path = Path("/proc")) -> Finding:

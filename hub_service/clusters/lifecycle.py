@@ -178,6 +178,9 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
 
 def due(row: Row, *, now: float) -> Step | None:
     """Do what time alone brings: a retry that is due, a session that nobody attached to."""
+    if _waits_to_be_attached(row) and row.granted is not None and row.granted > now:
+        # The clock was set back since: who is just starting keeps its time, and nobody an hour.
+        return Step(replace(row, granted=now))
     when = next_due(row)
     retries = row.record.state is WorkloadState.RETRYING
     # No retry is ever so far ahead: the clock was set back since.
@@ -197,11 +200,15 @@ def next_due(row: Row) -> float | None:
     record = row.record
     if record.state is WorkloadState.RETRYING:
         return record.not_before
-    waits = row.spec.command is None and record.state is WorkloadState.STARTING
+    waits = _waits_to_be_attached(row)
     return row.granted + ATTACH_WITHIN_S if waits and row.granted is not None else None
 
 
 # -- parts ---------------------------------------------------------------------------------------
+
+
+def _waits_to_be_attached(row: Row) -> bool:
+    return row.spec.command is None and row.record.state is WorkloadState.STARTING
 
 
 def _then(first: Step, second: Step) -> Step:

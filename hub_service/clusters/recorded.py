@@ -3,12 +3,13 @@
 Knows when which transition applies, keeps what comes of it in a store before anybody hears of it,
 and wakes those who wait. Every change is one synchronous read-decide-write, so nothing interleaves
 and nothing is half done when a caller is cancelled. Leaves doing to its subclasses (`act`,
-`forget`): `local` runs processes, `simulated` none.
+`forgetting`): `local` runs processes, `simulated` none.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
 from runai.hub_service.agent.devices import Device
@@ -84,11 +85,13 @@ class RecordedCluster:
     def act(self, row: Row) -> None:
         """Bring the world nearer to the row; called after each change of it, must be quick."""
 
-    def forget(self, row: Row, *, aged: bool = False) -> None:
-        """Remove what else is kept for a workload, just before its row goes.
+    def forgetting(self, row: Row, *, aged: bool = False) -> AbstractContextManager[None]:
+        """Remove what else is kept for a workload if the block, in which its row goes, succeeds.
 
         What it has made stays where it is `aged`: nobody has asked for that to go.
         """
+        del row, aged
+        return nullcontext()
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return where the checkpoints and the logs of a workload are to be kept."""
@@ -343,18 +346,17 @@ class RecordedCluster:
                 self._announce(core=False)
             return
         gone = [self._rows[w] for w, s in changed.items() if s.row is None]
-        for row in gone:
-            self.forget(row, aged=changed[row.id].aged)
-        self._store.save(
-            [step.row for step in changed.values() if step.row is not None],
-            gone=[row.id for row in gone],
-            events=[
-                (workload, HistoryEvent(now, kind, text))
-                for workload, step in changed.items()
-                if step.row is not None
-                for kind, text in step.events
-            ],
-        )
+        events = [
+            (workload, HistoryEvent(now, kind, text))
+            for workload, step in changed.items()
+            if step.row is not None
+            for kind, text in step.events
+        ]
+        rows = [step.row for step in changed.values() if step.row is not None]
+        with ExitStack() as leaving:
+            for row in gone:
+                leaving.enter_context(self.forgetting(row, aged=changed[row.id].aged))
+            self._store.save(rows, gone=[row.id for row in gone], events=events)
         seen_otherwise = not quietly
         for workload, step in changed.items():
             before = self._rows.get(workload)

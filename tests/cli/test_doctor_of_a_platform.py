@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from runai.embedded.directory import DataDirectory
-from runai.hub_service.cli.installation import check_command_lines, check_room_for_files
+from runai.hub_service.cli.installation import (
+    check_command_lines,
+    check_descriptors,
+    check_room_for_files,
+)
 from runai.hub_service.clusters.local.store import SqliteStore
 
 
@@ -136,3 +140,12 @@ def test_command_lines_are_looked_at_where_users_have_accounts(findings, tmp_pat
     directory.prepare(system_users=system_users)
 
     assert ("command lines" in findings("--data-dir", str(directory.root))) == system_users
+
+
+@pytest.mark.parametrize(("could_have", "verdict"), [(1024, "failure"), (4096, "ok")])
+def test_a_machine_that_gives_a_process_few_descriptors_is_a_failure(could_have, verdict):
+    found = check_descriptors(could_have)
+
+    assert found.verdict == verdict
+    assert found.text.startswith(f"a process can have {could_have:,} files")
+    assert ("LimitNOFILE=65536" in found.mend) == (verdict == "failure")

@@ -18,9 +18,10 @@ from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
 from waiting import eventually_async
 
-__all__ = ["MOST", "Neighbour", "begin", "beside_a_neighbour", "log", "of_it", "play"]
+__all__ = ["MOST", "MOST_TASKS", "Neighbour", "begin", "beside_a_neighbour", "log", "of_it", "play"]
 
 MOST = 200
+MOST_TASKS = 600
 HELD_UP_S = 10.0
 """A busy machine holds everybody up, too; longer than that is noticed."""
 
@@ -53,7 +54,9 @@ class SmallCluster(LocalCluster):
     def start_of(self, row, worker):
         told, environment = super().start_of(row, worker)
         assert isinstance(told, Instructions)
-        return replace(told, most_processes=MOST, log_bytes=1_000_000), environment
+        return replace(
+            told, most_processes=MOST, most_tasks=MOST_TASKS, log_bytes=1_000_000
+        ), environment
 
 
 @dataclass

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import sqlalchemy as sa
 
 from crashes.small_disk import SmallDisk
-from labs import local_lab, plan, start
+from labs import Clock, local_lab, plan, start
+from runai.hub_service.clusters.keeping import Keeping
 from runai.hub_service.clusters.local import store as stores
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.clusters.records import HistoryEvent, ProjectSpec
 from runai.hub_service.errors import Unavailable
+from waiting import eventually_async
 
 
 @pytest.fixture
@@ -77,6 +81,37 @@ async def test_a_start_that_could_not_be_told_is_told_later(disk, tmp_path):
         disk("")
 
         assert (await lab.until(spec.id, "running")).workers[0].process is not None
+
+
+@pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
+async def test_a_deletion_that_cannot_be_stored_has_removed_nothing(aged, disk, tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, keeping=Keeping(for_s=60.0)) as lab:
+        spec = lab.job(command=("sh", "-c", 'echo model > "$RUNAI_CHECKPOINT_DIR/model"'))
+        await lab.cluster.submit([spec])
+        await lab.cluster.apply(plan(start(spec.id, 0)))
+        record = await lab.until(spec.id, "succeeded")
+        model, jobs = Path(record.checkpoint_dir) / "model", tmp_path / "data/jobs"
+        clock.at += 61.0 if aged else 0.0
+
+        async def forget() -> None:
+            if aged:
+                lab.cluster.report_time()
+            else:
+                await lab.cluster.delete(spec.id, by="ana")
+
+        disk("read-only")
+        with pytest.raises(Unavailable, match="Nothing can be stored now"):
+            await forget()
+        assert (await lab.cluster.workload(spec.id)) == record
+        assert model.read_text() == "model\n"
+        disk("")
+
+        await forget()
+        await lab.until_gone(spec.id)
+        await eventually_async(lambda: not any((jobs / ".trash").iterdir()))
+        left = [path.name for path in jobs.rglob("*") if path.is_file()]
+        assert left == (["model"] if aged else [])
 
 
 def test_a_transaction_that_failed_leaves_the_store_usable(disk, tmp_path):

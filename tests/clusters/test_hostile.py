@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clusters.hostile import MOST, begin, beside_a_neighbour, log, of_it, play
+from clusters.hostile import MOST, MOST_TASKS, begin, beside_a_neighbour, log, of_it, play
 from labs import Lab, SimulatedLab, plan, start
 from runai.hub_service.clusters.records import WorkloadSpec
 from waiting import eventually_async
@@ -39,6 +39,14 @@ while time.monotonic() < begun + 30:     # whatever becomes of it, that is its e
         # Behind one's own byte at least: no fork beyond the cap, however many have looked at once.
         if os.lseek(forks, 0, os.SEEK_CUR) <= {MOST_FORKS}:
             os.fork()
+"""
+THREAD_BOMB = """
+import os, threading, time
+threading.stack_size(65536)
+os.fork()     # two processes of 400 threads each: neither has too many by itself
+for _ in range(400):
+    threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
+time.sleep(300)
 """
 DAEMON = """
 import os, time
@@ -101,6 +109,17 @@ async def test_a_fork_bomb_is_ended_with_a_sentence(lab):
         f"it had more than {MOST} processes at once, so all of them were ended"
     )
     assert await log(lab) == f"runai: {record.reason.text}\n"
+    await eventually_async(lambda: of_it(lab) == [])
+
+
+async def test_a_bomb_of_threads_is_ended_with_a_sentence(lab):
+    record = await play(lab, THREAD_BOMB, "failed")
+
+    assert record.reason is not None
+    assert record.reason.code == "contained"
+    assert record.reason.text == (
+        f"it had more than {MOST_TASKS} processes and threads at once, so all of them were ended"
+    )
     await eventually_async(lambda: of_it(lab) == [])
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, start, stop
 from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.records import Process
 from runai.hub_service.errors import NotFound
 from waiting import eventually_async
 
@@ -131,6 +132,32 @@ async def test_a_session_outlives_the_service_and_is_released_with_its_process(t
         await first.end_session(spec)
         first.close()
         await lab.until(spec.id, "ended")
+
+
+async def test_after_a_restart_a_session_has_no_more_than_its_grace_whatever_the_clock_says(
+    tmp_path,
+):
+    deaf = await asyncio.create_subprocess_exec(
+        "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done",
+        stdout=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert deaf.stdout is not None
+    await deaf.stdout.readline()
+    clock = Clock()
+    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
+        lab = LocalLab(cluster, clock, tmp_path / "orders")  # nobody runs it: rows only
+        spec = lab.session(grace_seconds=1)
+        await cluster.submit([spec])
+        await cluster.apply(plan(start(spec.id, 0, share=0.5)))
+        started = psutil.Process(deaf.pid).create_time()
+        await cluster.attach(spec.id, Process(deaf.pid, started))
+        await cluster.delete(spec.id, by="ana")
+    clock.at -= 3600
+
+    async with local_lab(tmp_path, clock) as lab:
+        await lab.until_gone(spec.id)
+
+    assert await deaf.wait() == -signal.SIGKILL
 
 
 async def test_a_process_number_that_is_somebody_elses_by_now_is_not_the_session(lab):

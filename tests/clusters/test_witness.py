@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -31,6 +33,44 @@ def test_a_worker_dies_with_its_supervisor(start, eventually):
     assert None is start.attempt.holder()
     assert start.attempt.begun()
     assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
+
+
+DEAF_TO_ITS_PARENTS_DEATH = """
+import ctypes, os, time
+ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+print(os.getpid())
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(
+            ("sh", "-c", "env -i setsid sleep 1000 & echo $!; exec sleep 1000"),
+            id="without our environment",
+        ),
+        pytest.param(
+            (sys.executable, "-I", "-S", "-u", "-c", DEAF_TO_ITS_PARENTS_DEATH),
+            id="deaf to its parent's death",
+        ),
+    ],
+)
+def test_nothing_outlives_a_killed_supervisor_and_until_then_its_start_is_held(
+    start, command, eventually
+):
+    start(*command)
+    eventually(lambda: "\n" in start.output())
+    left = psutil.Process(int(start.output()))
+    try:
+        start.supervisor.kill()
+        eventually(lambda: start.attempt.holder() is None)
+
+        assert not left.is_running()
+        assert start.attempt.ending() is None
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            left.kill()
 
 
 @pytest.mark.parametrize("exit_code", [0, 3], ids=["success", "failure"])

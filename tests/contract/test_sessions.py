@@ -42,6 +42,20 @@ async def test_a_granted_session_that_nobody_attaches_to_is_released(lab):
         await lab.cluster.attach(spec.id, await lab.session_process())
 
 
+async def test_nobody_waits_for_the_hour_by_which_the_clock_was_set_back_to_be_attached_to(lab):
+    spec = lab.session()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+
+    await lab.pass_time(-3600)
+    await lab.pass_time(119)
+    assert (await lab.cluster.workload(spec.id)).state == "starting"
+    await lab.pass_time(1)
+
+    record = await lab.cluster.workload(spec.id)
+    assert (record.state, record.allocated, record.reason.code) == ("ended", 0, "not_attached")
+
+
 async def test_a_session_without_an_allocation_cannot_be_attached_to(lab):
     await lab.cluster.submit([lab.session()])
 

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import struct
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runai.hub_service.clusters.local import descent
 from runai.hub_service.clusters.local.starting import ROOM_S
 from runai.hub_service.clusters.records import Process
 from runai.hub_service.clusters.row import Ending
@@ -56,10 +58,19 @@ class Instructions:
     """How long its directories and files may have to wait for room on their disk."""
     most_processes: int = 4096
     """Of the worker and all that it starts, at once: more is a fork bomb, and all are ended."""
+    most_tasks: int = 32_768
+    """Processes and threads, likewise: what a machine has of both together is bounded.
+
+    A training has as many threads in each process as there are processors, for each library of its
+    own: with eight loaders and three such on 128 processors 3,500, with eight GPUs 28,000. Of a
+    smaller machine, or control group, one job may have half.
+    """
     own_directory: str = ""
     """The one that its workload is given; nobody else writes there."""
     most_files: int = 0
     """In its own directory: a worker that has more is ended; 0: as many as the disk takes."""
+    open_files: int = 0
+    """Of how many descriptors it may have at once, until it asks for more; 0: as we."""
 
 
 class Attempt:
@@ -115,12 +126,26 @@ class Attempt:
 
     def holder(self) -> int | None:
         """Return the PID of the supervisor or its witness, if one of them lives."""
+        return self._holder_of(0, 0)  # of any byte
+
+    def end_what_runs(self) -> None:
+        """Kill all that the worker has running, then wake who keeps it, if somebody stopped them.
+
+        They find that it has ended, and tell how.
+        """
+        keepers = [pid for byte in (0, 1) if (pid := self._holder_of(byte, 1)) is not None]
+        for supervisor_or_witness in keepers[:1]:
+            descent.end_all(supervisor_or_witness)
+        descent.kill_all(keepers, signal.SIGCONT)
+
+    def _holder_of(self, byte: int, many: int) -> int | None:
+        """Return who holds these bytes of the lock: first the supervisor's, then its witness's."""
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, many, 0)
             found = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
         finally:
             os.close(fd)

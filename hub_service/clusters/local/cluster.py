@@ -8,7 +8,15 @@ the controller; whatever runs outlives both.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,7 +33,7 @@ from runai.hub_service.clusters.keeping import Keeping
 from runai.hub_service.clusters.local.account import Account, account_of
 from runai.hub_service.clusters.local.attempt import Instructions
 from runai.hub_service.clusters.local.elastic_dir import ElasticDir
-from runai.hub_service.clusters.local.leavings import Leavings
+from runai.hub_service.clusters.local.leavings import CHECKPOINTS, AtHome, Leaving, Leavings
 from runai.hub_service.clusters.local.listening import Listening
 from runai.hub_service.clusters.local.logs import WorkerLog
 from runai.hub_service.clusters.local.processes import is_same, told_now
@@ -53,8 +61,6 @@ __all__ = ["LocalCluster"]
 OWN_DIR = ".local/share/runai"
 """Where a user with an account of their own keeps what jobs write, relative to their home."""
 
-CHECKPOINTS = "checkpoints"
-
 FOLLOW_EVERY_S = 0.2
 """How often a followed log is looked at while its workload runs."""
 
@@ -75,6 +81,7 @@ class LocalCluster(RecordedCluster):
         elastic: ElasticRules | None = None,
         keeping: Keeping | None = None,
         job_files: int = 0,
+        open_files: int = 0,
         clock: Callable[[], float] = time.time,
         machine: Machine = THIS_MACHINE,
     ) -> None:
@@ -93,12 +100,14 @@ class LocalCluster(RecordedCluster):
             self._rows[row.id] = _on_this_machine(row, node_name, len(devices))
         self._system_users = system_users
         self._job_files = job_files
+        self._open_files = open_files
         self._machine = machine
         self._sqlite = store
         self._tending = Tending(data_dir / "jobs", self, clock, machine)
         self._listening = Listening(self)
         self._progress = ProgressFiles()
         self._leavings = Leavings(data_dir / "jobs")
+        self._leavings.settle(self._is_there)
         self._timetable_changed = asyncio.Event()
 
     @classmethod
@@ -115,11 +124,13 @@ class LocalCluster(RecordedCluster):
         elastic: ElasticRules | None = None,
         keeping: Keeping | None = None,
         job_files: int = 0,
+        open_files: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory, waiting for another service that has it open.
 
-        A job may have `job_files` files in its own directory; 0: as many as the disk takes.
+        A job may have `job_files` files in its own directory; 0: as many as the disk takes. It
+        begins with the limit of `open_files`; 0: with ours.
         Leaving stops watching and closes the files; what runs goes on running.
         """
         data_dir = _made(Path(data_dir))
@@ -137,6 +148,7 @@ class LocalCluster(RecordedCluster):
                     elastic=elastic,
                     keeping=keeping,
                     job_files=job_files,
+                    open_files=open_files,
                     clock=clock,
                 )
                 try:
@@ -175,21 +187,23 @@ class LocalCluster(RecordedCluster):
             self._tending.soon(row.id)
         self._timetable_changed.set()
 
-    def forget(self, row: Row, *, aged: bool = False) -> None:
-        """Put a workload's directory aside; of one that is `aged` the checkpoints stay."""
+    @contextlib.contextmanager
+    def forgetting(self, row: Row, *, aged: bool = False) -> Iterator[None]:
+        """Have its directory removed if it goes; of one that is `aged` the checkpoints stay."""
+        leaving = Leaving(row.id, row.record.submitted, aged)
+        with self._leavings.going(leaving, self._at_home(row)):
+            yield
         self._listening.drop(row.id)
         self._timetable_changed.set()
-        if aged:
-            self._leavings.keep(
-                self._job_dir(row.spec) / CHECKPOINTS, f"{row.id}-{int(row.record.submitted)}"
-            )
-        self._leavings.remove(self._job_dir(row.spec))
+
+    def _at_home(self, row: Row) -> AtHome | None:
+        """Return what is at its user's home, where that is not ours."""
         own = _own_dir(row)
         with contextlib.suppress(NotFound):  # the account may be gone
             account = self._account(row.spec)
             if account.uid is not None and own.is_relative_to(account.home):
-                at_home = self._leavings.clear_at_home if aged else self._leavings.remove_at_home
-                at_home(own, account)
+                return AtHome(own, account)
+        return None
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
         """Return where the checkpoints and the logs of a workload are to be kept.
@@ -317,8 +331,13 @@ class LocalCluster(RecordedCluster):
             files={source: spec.source} if spec.source else {},
             own_directory=str(_own_dir(row)),
             most_files=self._job_files,
+            open_files=self._open_files,
         )
         return instructions, account.environment() | self.variables(row, worker)
+
+    def _is_there(self, workload: WorkloadId, submitted: float) -> bool:
+        row = self._rows.get(workload)
+        return row is not None and row.record.submitted == submitted
 
     def _account(self, spec: WorkloadSpec) -> Account:
         return account_of(spec.user, self._data_dir, system_users=self._system_users)

@@ -7,7 +7,15 @@ import contextlib
 import os
 import signal
 
-__all__ = ["descendants", "end_all", "group_of", "kill_all", "tasks_of_machine"]
+__all__ = [
+    "descendants",
+    "end_all",
+    "group_of",
+    "kill_all",
+    "most_tasks_of_machine",
+    "tasks_of_machine",
+    "threads_below",
+]
 
 STOP_ROUNDS = 50
 
@@ -18,21 +26,47 @@ def tasks_of_machine() -> int:
         return int(file.read().split()[3].partition(b"/")[2])
 
 
-def descendants(root: int) -> list[int]:
-    """Return all processes below one, parents before children."""
-    children: dict[int, list[int]] = {}
+def most_tasks_of_machine() -> int:
+    """Return how many processes and threads there can be at once, for all who share the bound."""
+    bounds = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
+    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:  # noqa: PTH123
+        group = next((line[3:].strip() for line in file if line.startswith("0::")), "")
+        while group := group.rstrip("/"):
+            bounds.append(f"/sys/fs/cgroup{group}/pids.max")
+            group = group.rpartition("/")[0]
+        bounds.append("/sys/fs/cgroup/pids.max")  # of a container, which sees its own as the root
+    found = []
+    for bound in bounds:
+        with (
+            contextlib.suppress(OSError, ValueError),  # "max", or there is none
+            open(bound, encoding="utf-8") as file,  # noqa: PTH123
+        ):
+            found.append(int(file.read()))
+    return min(found, default=1 << 22)  # the kernel's own bound
+
+
+def threads_below(root: int) -> dict[int, int]:
+    """Return all processes below one, parents before children, and how many threads each has."""
+    children: dict[int, list[tuple[int, int]]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
+                    told = file.read().rpartition(b")")[2].split()
             except OSError:
                 continue
-            children.setdefault(parent, []).append(int(name))
-    found = [root]
+            children.setdefault(int(told[1]), []).append((int(name), int(told[17])))
+    found, threads = [root], {}
     for pid in found:
-        found += children.get(pid, [])
-    return found[1:]
+        for child, many in children.get(pid, ()):
+            found.append(child)
+            threads[child] = many
+    return threads
+
+
+def descendants(root: int) -> list[int]:
+    """Return all processes below one, parents before children."""
+    return list(threads_below(root))
 
 
 def group_of(pid: int) -> int:

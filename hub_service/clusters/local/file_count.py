@@ -49,10 +49,16 @@ class FileCount:
 
     def _ask(self) -> None:
         self._began = time.monotonic()
-        self._answer, answer_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         parent = os.getpid()
-        if os.fork() == 0:
-            self._answer_and_end(answer_write, parent)
+        try:
+            self._answer, answer_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            self._looks_from = self._began + LOOK_EVERY_S
+            return
+        # Where the machine has no process left there is no answer, as where one was killed.
+        with contextlib.suppress(OSError):
+            if os.fork() == 0:
+                self._answer_and_end(answer_write, parent)
         os.close(answer_write)
 
     def _take(self) -> bool:

@@ -73,7 +73,7 @@ def _lives(process: Process) -> bool:
         return _close(found.create_time(), process.created)
     try:
         return process.boot == _boot() and _ticks(process.pid) == process.ticks
-    except OSError as gone:
+    except (FileNotFoundError, ProcessLookupError) as gone:
         raise psutil.NoSuchProcess(process.pid) from gone
 
 
@@ -142,6 +142,8 @@ class Watch:
             return self._named is None or _lives(self._named)
         except psutil.NoSuchProcess:
             return False
+        except OSError:
+            return True  # no descriptor is left to look with: it is looked at again
 
     def _ended(self) -> None:
         self.close()

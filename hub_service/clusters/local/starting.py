@@ -7,17 +7,22 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 import signal
+import time
 from typing import Any, NamedTuple
 
 __all__ = [
     "AGAIN_EVERY_S",
     "CANNOT",
+    "NOT_NOW",
     "NO_ROOM",
     "ROOM_S",
     "Started",
     "change_account",
     "die_with",
+    "fork_patiently",
+    "limit_open_files",
     "prctl",
     "set_signals_right",
     "start",
@@ -29,6 +34,8 @@ CANNOT = 127
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """Why a start is tried again: its folders or notes cannot be written now, no failure of the job."""
+NOT_NOW = NO_ROOM | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+"""Likewise: the machine has no process, memory or descriptor left, which somebody else may have."""
 AGAIN_EVERY_S = 1.0
 ROOM_S = 60.0
 
@@ -36,19 +43,32 @@ prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 class Started(NamedTuple):
-    """What came of a start; the process is there in any case, and not reaped."""
+    """What came of a start; the process is not reaped."""
 
     pid: int
+    """0 where there could be none."""
     why: str = ""
     """Why its program does not run; "" where it does."""
     lacks_room: bool = False
+    """Whether it may be otherwise soon."""
+
+    def reap(self) -> None:
+        """Wait for the end of a process that could not become the program."""
+        if self.pid:
+            os.waitpid(self.pid, 0)
 
 
 def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Started:
     """Fork the worker; return when its program runs, or cannot."""
     failed, failed_write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
-    worker = os.fork()
+    try:
+        worker = os.fork()
+    except OSError as wrong:
+        os.close(failed)
+        os.close(failed_write)
+        why = f"cannot start {spec['command'][0]}: {wrong.strerror}"
+        return Started(0, why, wrong.errno in NOT_NOW)
     if worker == 0:
         become_worker(spec, environment, output, failed_write, parent)
     os.close(failed_write)
@@ -57,7 +77,23 @@ def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Sta
         text += piece
     os.close(failed)
     number, _, why = text.decode(errors="replace").partition(" ")
-    return Started(worker, why, bool(number) and int(number) in NO_ROOM)
+    return Started(worker, why, bool(number) and int(number) in NOT_NOW)
+
+
+def fork_patiently() -> int:
+    """Fork, when the machine has a process for us; give up after as long as a worker would.
+
+    Raises:
+        OSError: it had none in all that time.
+    """
+    until = time.monotonic() + ROOM_S
+    while True:
+        try:
+            return os.fork()
+        except OSError as wrong:
+            if wrong.errno not in NOT_NOW or time.monotonic() > until:
+                raise
+        time.sleep(AGAIN_EVERY_S)
 
 
 def become_worker(
@@ -71,6 +107,7 @@ def become_worker(
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.umask(spec["umask"])
+        limit_open_files(spec)
         change_account(spec)
         die_with(parent)
         for folder in spec["directories"]:
@@ -100,6 +137,14 @@ def set_signals_right() -> None:
         # Python ignores SIGPIPE.
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
+
+
+def limit_open_files(spec: dict[str, Any]) -> None:
+    """In a fork: take the limit that programs count on; ours may be higher than `select` bears."""
+    # Not told by a service that was there before its programs were replaced.
+    if open_files := spec.get("open_files", 0):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
 
 
 def change_account(spec: dict[str, Any]) -> None:

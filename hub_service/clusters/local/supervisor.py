@@ -141,6 +141,7 @@ class Supervisor:
         self.deadline: float | None = None
         self.alone = False
         self.most_processes = 0
+        self.most_tasks = 0
         self.tasks_seen = 0
         self.verdict = ""
         """Why we have ended it ourselves."""
@@ -193,12 +194,12 @@ class Supervisor:
         # Not told by a service that was there before its programs were replaced.
         until = time.monotonic() + spec.get("room_seconds", starting.ROOM_S)
         while started.lacks_room and time.monotonic() < until:
-            os.waitpid(started.pid, 0)
+            started.reap()
             if self._told_within(starting.AGAIN_EVERY_S):
                 return ""
             started = starting.start(spec, environment, output_write)
         os.close(output_write)
-        self.worker = started.pid
+        self.worker, self.alone = started.pid, not started.pid
         if started.why:
             log.write(f"{started.why}\n".encode())
         else:
@@ -207,6 +208,7 @@ class Supervisor:
         if self.status_fd >= 0:
             os.close(self.status_fd)  # tells the service to look
         self.most_processes, self.tasks_seen = spec["most_processes"], descent.tasks_of_machine()
+        self.most_tasks = min(spec.get("most_tasks", 1 << 22), descent.most_tasks_of_machine() // 2)
         self._watch(output, log, spec["grace_seconds"], file_count.FileCount(spec))
         if self.verdict:
             log.write(f"runai: it {self.verdict}\n".encode())
@@ -255,9 +257,8 @@ class Supervisor:
             return
         if self.exit_code is None:
             files.look()
-        if self._has_too_many_processes():
-            most = self.most_processes
-            self.verdict = f"had more than {most} processes at once, so all of them were ended"
+        if too_many := self._has_too_many():
+            self.verdict = f"had more than {too_many} at once, so all of them were ended"
         elif files.more:
             self.verdict = (
                 f"had more than {files.most:,} files in its own directory "
@@ -268,14 +269,20 @@ class Supervisor:
         descent.end_all(os.getpid())
         self.deadline = time.monotonic()  # and again until nobody is left
 
-    def _has_too_many_processes(self) -> bool:
+    def _has_too_many(self) -> str:
+        """Say of what it has more than it may have, and how many that is; "" where of nothing."""
         # Cheap first: those of the whole machine, of which ours cannot be more.
         tasks = descent.tasks_of_machine()
-        if tasks - self.tasks_seen < self.most_processes // 2:
+        if tasks - self.tasks_seen < min(self.most_processes, self.most_tasks) // 2:
             self.tasks_seen = min(self.tasks_seen, tasks)
-            return False
+            return ""
         self.tasks_seen = tasks
-        return len(descent.descendants(os.getpid())) > self.most_processes
+        threads = descent.threads_below(os.getpid())
+        if len(threads) > self.most_processes:
+            return f"{self.most_processes} processes"
+        if sum(threads.values()) > self.most_tasks:
+            return f"{self.most_tasks} processes and threads"
+        return ""
 
     def _on_signals(self, numbers: bytes, grace_s: float) -> None:
         if signal.SIGTERM in numbers and not self.told and self.exit_code is None:
@@ -324,8 +331,9 @@ class Supervisor:
         descent.kill_all(others, signal.SIGTERM)
 
     def _kill_group(self, number: int) -> None:
-        with contextlib.suppress(OSError):
-            os.killpg(self.worker, number)
+        if self.worker:  # else it is our own group
+            with contextlib.suppress(OSError):
+                os.killpg(self.worker, number)
 
 
 def carry(output: int, log: Log) -> bool:

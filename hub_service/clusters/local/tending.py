@@ -6,10 +6,11 @@ Knows attempts and processes; leaves rows and rules to `cluster`, which owns it.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +22,8 @@ from runai.hub_service.clusters.local.processes import (
     kill_leftovers,
     lasting,
 )
-from runai.hub_service.clusters.local.starting import NO_ROOM
+from runai.hub_service.clusters.local.starting import NOT_NOW
+from runai.hub_service.clusters.local.supervisor import HOPELESS_AFTER_S
 from runai.hub_service.clusters.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row
 from runai.hub_service.errors import NotFound, Unavailable
@@ -34,6 +36,11 @@ LOOK_AGAIN_S = 0.05
 """While a supervisor that an earlier service started is just coming up (milliseconds)."""
 
 ROOM_AGAIN_S = 2.0
+NO_THREAD = "can't start new thread"
+"""As Python says it."""
+
+OVERDUE_S = HOPELESS_AFTER_S
+"""After its worker's grace a supervisor needs no longer: it may be a stopped process itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,9 @@ class _Keeper:
     status: int = -1
     """Reads its end when a supervisor that we started is up."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    look: asyncio.TimerHandle | None = None
+    overdue: bool = False
+    """Whether it is not gone though it should be."""
 
 
 class Tending:
@@ -119,20 +129,37 @@ class Tending:
         """Tend to what is due, one workload after the other, until cancelled."""
         while True:
             workload = await self._due.get()
-            try:
+            with self._or_later(workload):
                 await self._tend(workload)
-            except Unavailable as away:
-                self._later(workload, away)
 
     def let_go(self) -> None:
         """Stop watching; every worker goes on."""
         for key in list(self._keepers):
             self._drop(key)
 
-    def _later(self, workload: WorkloadId, away: Unavailable) -> None:
-        """Have it tended to again: what is so cannot be stored now, and is still so then."""
-        LOG.warning("%s is not tended to: %s", workload, away.message)
-        asyncio.get_running_loop().call_later(away.retry_after, self.soon, workload)
+    @contextlib.contextmanager
+    def _or_later(self, workload: WorkloadId) -> Iterator[None]:
+        """Have it tended to again if it cannot be now: what is so is still so then.
+
+        Nothing can be stored, or there is no descriptor, process or thread left to look with.
+        """
+        again = ROOM_AGAIN_S
+        try:
+            yield
+        except Unavailable as away:
+            why, again = away.message, away.retry_after
+        except OSError as failed:
+            if failed.errno not in NOT_NOW:
+                raise
+            why = str(failed.strerror)
+        except RuntimeError as failed:
+            why = str(failed)
+            if why != NO_THREAD:
+                raise
+        else:
+            return
+        LOG.warning("%s is not tended to: %s", workload, why)
+        asyncio.get_running_loop().call_later(again, self.soon, workload)
 
     async def _tend(self, workload: WorkloadId) -> None:
         row = self._rows.row(workload)
@@ -196,7 +223,7 @@ class Tending:
             return
         except OSError as failed:
             text = f"cannot start a supervisor: {failed.strerror}: {failed.filename}"
-            if failed.errno in NO_ROOM:
+            if failed.errno in NOT_NOW:
                 raise Unavailable(text, retry_after=ROOM_AGAIN_S) from failed
             self._over(key, Ending(None, text=text))
             return
@@ -208,17 +235,16 @@ class Tending:
     def _is_up(self, key: _Key) -> None:
         """Go on: a supervisor has closed its status pipe, its worker runs or could not start."""
         self._close_status(self._keepers[key])
-        try:
+        with self._or_later(key.workload):
             self._follow(key)
-        except Unavailable as away:
-            self._later(key.workload, away)
 
     def _follow(self, key: _Key) -> None:
         """Note that the worker runs, and pass on that it is to stop, once somebody listens."""
         keeper, attempt = self._keepers[key], self._attempt(key)
-        worker = self._worker(key)
-        if worker is None or keeper.status >= 0:
+        row, worker = self._rows.row(key.workload), self._worker(key)
+        if row is None or worker is None or keeper.status >= 0:
             return
+        loop = asyncio.get_running_loop()
         process = worker.process or attempt.process()
         if process is not None and worker.process is None:
             attempt.forget_environment()
@@ -227,9 +253,22 @@ class Tending:
         if worker.state == "stopping" and not keeper.told and attempt.begun():
             keeper.told = True
             keeper.watch.send(signal.SIGTERM)
+            overdue = row.spec.grace_seconds + OVERDUE_S
+            keeper.timers.append(loop.call_later(overdue, self._overdue, key))
         if process is None:
-            loop = asyncio.get_running_loop()
-            keeper.timers = [loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)]
+            keeper.look = loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)
+
+    def _overdue(self, key: _Key) -> None:
+        """Do what a supervisor should have done by now: it may be stopped, by its own worker.
+
+        One that waits for room on its disk, or for what SIGKILL does not end, is not disturbed.
+        """
+        keeper, loop = self._keepers[key], asyncio.get_running_loop()
+        if not keeper.overdue:
+            keeper.overdue = True
+            LOG.warning("%s should be gone by now: all of it is ended", key.workload)
+        keeper.timers = [loop.call_later(OVERDUE_S, self._overdue, key)]
+        loop.run_in_executor(None, self._attempt(key).end_what_runs)
 
     def _watch(self, key: _Key, pid: int) -> None:
         self._keepers[key] = _Keeper(
@@ -252,7 +291,7 @@ class Tending:
         if keeper is not None:
             self._close_status(keeper)
             keeper.watch.close()
-            for timer in keeper.timers:
+            for timer in [*keeper.timers, *([keeper.look] if keeper.look else [])]:
                 timer.cancel()
 
     def _close_status(self, keeper: _Keeper) -> None:
@@ -279,12 +318,12 @@ class Tending:
             keeper.told = True
             keeper.watch.send(signal.SIGTERM)
             since = row.stopping_since if row.stopping_since is not None else self._clock()
-            left = max(0.0, since + row.spec.grace_seconds - self._clock())
+            grace = float(row.spec.grace_seconds)
+            # No longer than all of it, where the clock was set back since.
+            left = max(0.0, min(grace, since + grace - self._clock()))
             loop = asyncio.get_running_loop()
             keeper.timers.append(loop.call_later(left, self._machine.end_tree, process))
 
     def _session_ended(self, key: _Key) -> None:
-        try:
+        with self._or_later(key.workload):
             self._over(key, Ending(None))
-        except Unavailable as away:
-            self._later(key.workload, away)

@@ -3,8 +3,9 @@
 The program that `attempt` starts (`python -I -S witness.py DIRECTORY STATUS_FD`), standard library
 only. It becomes two processes: the supervisor, which does the work, and this one, which waits for
 it and passes SIGTERM on. What a killed supervisor leaves comes to this one, an ended worker with
-its exit code; so an end stays unseen only where both are killed. If this one alone is killed, the
-supervisor goes on.
+its exit code, and all that still runs, which it ends: until then the start is held. So an end stays
+unseen, and anything left, only where both are killed. If this one alone is killed, the supervisor
+goes on.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runai.hub_service.clusters.local import notes, supervisor
+    from runai.hub_service.clusters.local import descent, notes, starting, supervisor
 else:
     # Isolated Python does not look beside the program; last, so that we shadow no library.
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    import descent
     import notes
+    import starting
     import supervisor
 
 OURS = 1
 """Our byte of the lock file, beside the supervisor's: whoever of the two lives holds the start."""
 LOOK_EVERY_S = 0.01
+END_EVERY_S = 0.1
 
 
 def main(directory: str, status_fd: int) -> None:
@@ -36,7 +40,7 @@ def main(directory: str, status_fd: int) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     supervisor.adopt_orphans()
-    child = os.fork()
+    child = starting.fork_patiently()
     if child == 0:
         supervisor.Supervisor(directory, status_fd, notes.Notes(directory)).run()
         return
@@ -52,7 +56,12 @@ def main(directory: str, status_fd: int) -> None:
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.waitpid(child, 0)
+    if os.path.exists(f"{directory}/exit.json"):  # noqa: PTH110
+        return  # it has seen to everything
+    # First: whoever comes to their device waits until they are gone, a note perhaps for room.
+    descent.end_all(os.getpid())
     bear_witness(directory, told=told)
+    end_the_rest()
 
 
 def bear_witness(directory: str, *, told: bool) -> None:
@@ -74,6 +83,19 @@ def bear_witness(directory: str, *, told: bool) -> None:
         note = notes.Notes(directory)
         note.tell("ended.json", {"exit_code": exit_code, "told": told, "text": ""})
         note.until_written()
+
+
+def end_the_rest() -> None:
+    """Return when nothing is left below us, or only what is for the kernel to end."""
+    until = time.monotonic() + supervisor.HOPELESS_AFTER_S
+    while time.monotonic() < until:
+        descent.end_all(os.getpid())
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(END_EVERY_S)
 
 
 if __name__ == "__main__":

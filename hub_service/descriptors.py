@@ -1,0 +1,31 @@
+"""How many files, sockets and processes a process may have open at once.
+
+The service has one for each user who looks at the page and for each job that runs; whoever it
+starts for a user is to have the limit that programs count on. Called by the composition root;
+`runai doctor` asks what there could be.
+"""
+
+import contextlib
+import resource
+
+__all__ = ["FEW", "most", "take_all"]
+
+ENOUGH = 524_288
+"""systemd's own bound: of more, programs that close all there could be would take their time."""
+FEW = 4096
+"""A hundred users with a few pages each, and a thousand jobs, take half of it."""
+
+
+def most() -> int:
+    """Return how many this process could have open: its hard limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+
+
+def take_all() -> int:
+    """Let this process have as many as it could; return how many it might until now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < most():
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most(), hard))
+    return soft

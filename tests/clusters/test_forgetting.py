@@ -1,0 +1,138 @@
+"""Nothing is gone of a workload that is still listed, and nothing stays of one that is not.
+
+What cannot be stored is refused before any file is removed (`test_disk`); a service that is killed
+in between leaves it to the next one, which knows what was meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from labs import LocalLab, local_lab, plan, start
+from runai.hub_service.clusters.local.account import Account
+from runai.hub_service.clusters.local.attempt import Instructions
+from runai.hub_service.clusters.local.leavings import AtHome, Leaving, Leavings
+from waiting import eventually_async
+
+SAVES = 'echo model > "$RUNAI_CHECKPOINT_DIR/model"'
+EVE = 54_324
+KILLED_WHILE_FORGETTING = """
+import asyncio, os, signal, sys
+from runai.hub_service.clusters.keeping import Keeping
+from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.local.store import SqliteStore
+
+place, how, when = sys.argv[1:]
+save = SqliteStore.save
+
+def killed(*words, **fields):
+    if when == "after":
+        save(*words, **fields)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with LocalCluster.open(place, [], "box", keeping=Keeping(for_s=60.0)) as cluster:
+        SqliteStore.save = killed
+        if how == "deleted":
+            await cluster.delete("vision/exp", by="ana")
+        cluster.report_time()
+
+asyncio.run(main())
+"""
+
+
+async def ended(lab: LocalLab) -> None:
+    """Run a job that has saved something."""
+    await lab.cluster.submit([lab.job("exp", command=("sh", "-c", SAVES))])
+    await lab.cluster.apply(plan(start("vision/exp", 0)))
+    await lab.until("vision/exp", "succeeded")
+
+
+def kill_while_forgetting(place: Path, how: str, when: str) -> None:
+    words = [sys.executable, "-c", KILLED_WHILE_FORGETTING, str(place / "data"), how, when]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("how", ["deleted", "aged"])
+async def test_a_deletion_that_was_not_stored_when_the_service_was_killed_has_removed_nothing(
+    how, tmp_path
+):
+    async with local_lab(tmp_path, forget=False) as lab:
+        await ended(lab)
+    kill_while_forgetting(tmp_path, how, "before")
+
+    async with local_lab(tmp_path) as lab:
+        record = await lab.cluster.workload("vision/exp")
+        assert (Path(record.checkpoint_dir) / "model").read_text() == "model\n"
+
+
+@pytest.mark.parametrize("how", ["deleted", "aged"])
+async def test_a_deletion_that_was_stored_when_the_service_was_killed_is_finished_by_the_next(
+    how, tmp_path
+):
+    jobs = tmp_path / "data/jobs"
+    async with local_lab(tmp_path, forget=False) as lab:
+        await ended(lab)
+    kill_while_forgetting(tmp_path, how, "after")
+
+    async with local_lab(tmp_path) as lab:
+        assert await lab.cluster.workloads() == []
+        await eventually_async(lambda: not any((jobs / ".trash").iterdir()))
+        left = [path.name for path in jobs.rglob("*") if path.is_file()]
+        assert left == (["model"] if how == "aged" else [])
+        assert not (jobs / "vision/exp").exists()
+        await ended(lab)  # nothing that the next of its name would find
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Make a home where Eve can come: pytest's own folders are root's alone."""
+    folder = Path(tempfile.mkdtemp())
+    os.chown(folder, EVE, EVE)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to remove files as users")
+@pytest.mark.parametrize(("aged", "stays"), [(False, []), (True, ["model"])])
+async def test_what_is_at_its_users_home_is_removed_by_the_next_service(
+    aged, stays, home, tmp_path
+):
+    own, worker = home / "exp-1", tmp_path / "vision/exp/attempt-1/worker-0"
+    for folder in (own, own / "checkpoints", worker):
+        folder.mkdir(parents=True)
+        os.chown(folder, EVE, EVE)
+    (own / "source.py").write_text("")
+    (own / "checkpoints/model").write_text("")
+    told = Instructions(
+        ("true",), str(home), 1.0, uid=EVE, gid=EVE, user="eve", own_directory=str(own)
+    )
+    (worker / "spec.json").write_text(json.dumps(asdict(told)))
+    killed, following = Leavings(tmp_path), Leavings(tmp_path)
+    with killed.going(
+        Leaving("vision/exp", 1.0, aged), AtHome(own, Account("eve", home, EVE, EVE))
+    ):
+        pass  # what it wants removed it never comes to
+
+    following.settle(lambda _name, _submitted: False)
+    task = asyncio.create_task(following.run())
+    try:
+        await eventually_async(lambda: not any((tmp_path / ".trash").iterdir()))
+        assert [path.name for path in home.rglob("*") if path.is_file()] == stays
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,80 @@
+"""Who stops the processes that keep a job does not keep its GPU: they are woken when it is over."""
+
+from __future__ import annotations
+
+import sys
+
+import psutil
+import pytest
+
+from labs import LocalLab, local_lab, plan, start, stop
+from runai.hub_service.clusters.local import tending
+from waiting import eventually_async
+
+FREEZING = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+keepers = {"supervisor": [os.getppid()]}
+with open(f"/proc/{os.getppid()}/stat") as file:
+    keepers["witness"] = [int(file.read().rpartition(")")[2].split()[1])]
+keepers["both"] = keepers["supervisor"] + keepers["witness"]
+for pid in keepers[sys.argv[1]]:
+    os.kill(pid, signal.SIGSTOP)
+if os.fork() == 0:
+    os.setsid()
+    os.execve("/bin/sleep", ["sleep", "1000"], {})
+print("frozen", flush=True)
+if "ends" not in sys.argv:
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+async def lab(tmp_path, monkeypatch):
+    monkeypatch.setattr(tending, "OVERDUE_S", 0.5)
+    async with local_lab(tmp_path) as made:
+        yield made
+
+
+async def freezes(lab: LocalLab, *words: str) -> list[psutil.Process]:
+    """Run a job that stops who keeps it; return what belongs to it."""
+    command = (sys.executable, "-I", "-S", "-c", FREEZING, *words)
+    spec = lab.job("hostile", command=command, grace_seconds=1)
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0)))
+    worker = (await lab.until(spec.id, "running")).workers[0]
+    assert worker.process is not None
+    process = psutil.Process(worker.process.pid)
+    supervisor = process.parent()
+    assert supervisor is not None
+    witness = supervisor.parent()
+    assert witness is not None
+
+    def are_frozen() -> bool:
+        stopped = {p.status() == psutil.STATUS_STOPPED for p in (supervisor, witness)}
+        below = supervisor.children(recursive=True)
+        return True in stopped and any(child.name() == "sleep" for child in below)
+
+    await eventually_async(are_frozen)
+    return [witness, *witness.children(recursive=True)]
+
+
+@pytest.mark.parametrize("who", ["supervisor", "witness", "both"])
+async def test_a_job_that_stops_who_keeps_it_is_reclaimed_all_the_same(who, lab):
+    all_of_it = await freezes(lab, who)
+
+    await lab.cluster.apply(plan(stop("vision/hostile")))
+
+    record = await lab.until("vision/hostile", "paused")
+    assert record.allocated == 0
+    assert not any(process.is_running() for process in all_of_it)
+
+
+async def test_who_ends_behind_a_stopped_supervisor_is_reclaimed_too(lab):
+    all_of_it = await freezes(lab, "both", "ends")
+
+    await lab.cluster.suspend("vision/hostile", by="ana")
+
+    record = await lab.until("vision/hostile", "succeeded", "suspended")
+    assert (record.allocated, record.exit_code) == (0, 0)
+    assert not any(process.is_running() for process in all_of_it)

@@ -1,0 +1,106 @@
+"""A service that has as many descriptors open as it may: it goes on, and does the rest later."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from labs import local_lab, plan, sleeping, start
+from runai.hub_service.clusters.local import tending
+from runai.hub_service.clusters.local.processes import Watch, lasting
+from runai.hub_service.clusters.records import Process
+from waiting import eventually_async
+
+TAKES_ALL = """
+import resource, subprocess
+from runai.hub_service.descriptors import most, take_all
+print(take_all(), resource.getrlimit(resource.RLIMIT_NOFILE), most())
+"""
+
+
+@contextmanager
+def none_left() -> Iterator[None]:
+    """Let this process open nothing more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(first_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(tending, "ROOM_AGAIN_S", 0.1)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_start_without_a_descriptor_for_it_is_made_when_there_is(tmp_path, caplog):
+    async with local_lab(tmp_path) as lab:
+        spec = lab.job()
+        await lab.cluster.submit([spec])
+        with none_left():
+            assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+            await eventually_async(lambda: "Too many open files" in caplog.text)
+            assert (await lab.cluster.workload(spec.id)).state == "starting"
+
+        assert (await lab.until(spec.id, "running")).attempts == 1
+
+
+@pytest.mark.usefixtures("soon")
+async def test_an_end_without_a_descriptor_to_read_it_by_is_known_when_there_is(tmp_path, caplog):
+    async with local_lab(tmp_path) as lab:
+        spec = lab.job()
+        await lab.started(spec)
+        process = (await lab.cluster.workload(spec.id)).workers[0].process
+        assert process is not None
+        with none_left():
+            os.kill(process.pid, signal.SIGKILL)
+            await eventually_async(lambda: "Too many open files" in caplog.text)
+            assert (await lab.cluster.workload(spec.id)).state == "running"
+
+        assert (await lab.until(spec.id, "failed")).exit_code == -signal.SIGKILL
+
+
+async def test_a_process_that_cannot_be_looked_at_has_not_ended():
+    sleeper = sleeping()
+    ended: list[bool] = []
+    try:
+        named = lasting(Process(sleeper.pid, psutil.Process(sleeper.pid).create_time()))
+        with none_left():
+            Watch(sleeper.pid, named, lambda: ended.append(True))
+            await asyncio.sleep(0)
+        assert ended == []
+        sleeper.kill()
+        await eventually_async(lambda: ended == [True])
+    finally:
+        sleeper.kill()
+
+
+async def test_a_job_begins_with_the_limit_that_the_service_began_with(tmp_path):
+    async with local_lab(tmp_path, open_files=321) as lab:
+        spec = lab.job()
+        await lab.started(spec)
+        process = (await lab.cluster.workload(spec.id)).workers[0].process
+        assert process is not None
+
+        limits = psutil.Process(process.pid).rlimit(psutil.RLIMIT_NOFILE)
+        assert limits == (321, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def test_a_service_takes_all_that_it_could_have_and_remembers_what_it_had():
+    command = ["prlimit", "--nofile=256:5000", sys.executable, "-c", TAKES_ALL]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert told == "256 (5000, 5000) 5000\n"

@@ -1,0 +1,112 @@
+"""A machine that has no process left for a start: somebody else may have them, so it is made later.
+
+The limits are the kernel's own, of an account that nobody else uses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.clusters.local import starting
+from runai.hub_service.clusters.local.attempt import Attempt, Instructions
+from runai.hub_service.clusters.row import Ending
+from starts import one_start
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root alone is given no limit")
+
+EVE = 54_325
+MOST = 5
+FORKS = """
+import os, pathlib, resource, sys
+sys.path.append(str(pathlib.Path(sys.argv[2]).parent))
+import starting
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+os.setuid(int(sys.argv[1]))
+print(starting.start({"command": ["train"]}, {}, 1))
+"""
+
+
+@contextmanager
+def bomb() -> Iterator[None]:
+    """Have more processes of an account than it may have, as supervisors are told."""
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+    sleeping = [
+        subprocess.Popen(["sleep", "1000"], user=EVE, group=EVE, extra_groups=[])
+        for _ in range(MOST + 2)
+    ]
+    resource.setrlimit(resource.RLIMIT_NPROC, (MOST, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, before)
+        for process in sleeping:
+            process.kill()
+            process.wait()
+
+
+def test_a_worker_for_whom_there_is_no_process_starts_when_there_is(tmp_path, eventually):
+    with one_start(tmp_path / "attempt") as start:
+        with bomb():
+            start("true", uid=EVE, gid=EVE, user="eve")
+            text = "cannot start true: Resource temporarily unavailable; it is tried again\n"
+            eventually(lambda: start.output() == text)
+            assert (start.attempt.process(), start.attempt.ending()) == (None, None)
+
+        assert Ending(0) == start.ending()
+
+
+def test_a_machine_that_has_no_process_for_a_minute_is_said(tmp_path):
+    text = "cannot start true: Resource temporarily unavailable"
+    with one_start(tmp_path / "attempt") as start, bomb():
+        start("true", uid=EVE, gid=EVE, user="eve", room_seconds=1)
+
+        assert Ending(127, text=text) == start.ending()
+
+
+def test_a_fork_that_fails_is_no_end_of_the_supervisor():
+    # Who is to fork has the limit; a process of its own, whose account it changes.
+    command = [sys.executable, "-I", "-S", "-c", FORKS, str(EVE), starting.__file__]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    why = "cannot start train: Resource temporarily unavailable"
+    assert told == f"{starting.Started(0, why, lacks_room=True)!r}\n"
+
+
+SUPERVISES = """
+import os, pathlib, resource, sys
+sys.path.append(str(pathlib.Path(sys.argv[2]).parent))
+import notes, supervisor
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+os.setuid(int(sys.argv[1]))
+supervisor.Supervisor(sys.argv[3], os.open("/dev/null", 1), notes.Notes(sys.argv[3])).run()
+"""
+
+
+def test_a_supervisor_that_never_could_fork_says_so_and_ends():
+    folder = Path(tempfile.mkdtemp())  # pytest's own are root's alone
+    attempt = Attempt(folder)
+    told = Instructions(("train",), "/", 1.0, room_seconds=0)
+    (folder / "spec.json").write_text(json.dumps(asdict(told)))
+    (folder / "environment.json").write_text("{}")
+    try:
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, EVE, EVE)
+        command = [sys.executable, "-I", "-S", "-c", SUPERVISES]
+        subprocess.run([*command, str(EVE), starting.__file__, str(folder)], check=True)
+
+        text = "cannot start train: Resource temporarily unavailable"
+        assert Ending(127, text=text) == attempt.ending()
+    finally:
+        shutil.rmtree(folder)

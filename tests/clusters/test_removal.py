@@ -1,0 +1,89 @@
+"""What removes a user's files runs as that user, who may read all that it was started with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runai.hub_service.clusters.local.account import Account
+from runai.hub_service.clusters.local.leavings import AtHome, Leaving, Leavings
+from waiting import eventually_async
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to remove files as users")
+
+EVE = 54_323
+SECRET = "of-the-service"
+WAITING = "#!/bin/sh\nexec sleep 1000\n"
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Make a folder where everybody may come: pytest's own are root's alone."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def slow(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let removals last as long as the test does."""
+    for name in ("rm", "find"):
+        (place / name).write_text(WAITING)
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
+async def test_whose_files_are_removed_finds_no_secret_in_the_removal(
+    aged, place, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RUNAI_HUB_TOKEN", SECRET)
+    leavings = Leavings(tmp_path / "jobs")
+    at_home = AtHome(place / "exp-1", Account("eve", place, EVE, EVE))
+    with leavings.going(Leaving("vision/exp", 1.0, aged), at_home):
+        pass
+    task = asyncio.create_task(leavings.run())
+    try:
+        await eventually_async(lambda: waiting() != [])
+        (removal,) = waiting()
+        seen = as_eve(f"cat /proc/{removal.pid}/environ")
+        files = {as_eve(f"readlink /proc/{removal.pid}/fd/{n}") for n in range(3)}
+
+        names = {line.partition("=")[0] for line in seen.split("\0") if line}
+        assert names - {"PWD", "SHLVL", "_"} == {"PATH"}  # the others are the shell's
+        assert SECRET not in seen
+        assert files == {"/dev/null\n"}
+        assert os.getsid(removal.pid) == removal.pid
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def waiting() -> list[psutil.Process]:
+    """Return what runs as Eve, once it is the program that waits."""
+    return [
+        process
+        for process in psutil.Process().children()
+        if process.uids().real == EVE and process.name() == "sleep"
+    ]
+
+
+def as_eve(script: str) -> str:
+    account = str(EVE)
+    who = ["setpriv", "--clear-groups", "--reuid", account, "--regid", account]
+    done = subprocess.run(
+        [*who, "sh", "-c", script], cwd="/", capture_output=True, text=True, check=True
+    )
+    return done.stdout
