@@ -6,6 +6,7 @@ they may come from any thread.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from runai.hub_service.ledger import schema
+from runai.hub_service.ledger import owner, schema
 from runai.hub_service.ledger.integration import Span
 from runai.hub_service.ledger.opening import ledger_url, opened
 from runai.hub_service.ledger.past import Asked, Past, past_of
@@ -86,14 +87,25 @@ class Store:
                 version wrote it.
         """
         self._engine = opened(database)
+        self._epoch = 0
+        """Nobody's: who only reads does not take it, and writes nothing."""
+
+    def take(self) -> None:
+        """Make the database ours alone to write, until another takes it."""
+        with self._engine.begin() as connection:
+            self._epoch = owner.take(connection)
 
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
 
     def write(self, batch: Batch) -> None:
-        """Write a batch, all of it or nothing; a repeat changes nothing but the events."""
-        with self._engine.begin() as connection:
+        """Write a batch, all of it or nothing; a repeat changes nothing but the events.
+
+        Raises:
+            Taken: the database is not ours, or no longer.
+        """
+        with self._writing() as connection:
             _upsert(connection, schema.series, [_series_row(one) for one in batch.series])
             _upsert(
                 connection,
@@ -301,8 +313,12 @@ class Store:
             }
 
     def drop_old(self, now: float) -> None:
-        """Delete rows and events past their time; coarser rows keep the totals."""
-        with self._engine.begin() as connection:
+        """Delete rows and events past their time; coarser rows keep the totals.
+
+        Raises:
+            Taken: the database is not ours, or no longer.
+        """
+        with self._writing() as connection:
             for level, age in RETENTION_S.items():
                 connection.execute(
                     sa.delete(schema.totals).where(
@@ -312,6 +328,12 @@ class Store:
             connection.execute(sa.delete(schema.events).where(schema.events.c.at < now - EVENTS_S))
             long_ago = schema.requests.c.submitted < now - EVENTS_S
             connection.execute(sa.delete(schema.requests).where(long_ago))
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._engine.begin() as connection:
+            owner.claim(connection, self._epoch)
+            yield connection
 
 
 def _upsert(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
