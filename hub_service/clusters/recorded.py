@@ -14,7 +14,7 @@ from functools import partial
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
 from runai.hub_service.clusters.allocations import Allocations
-from runai.hub_service.clusters.base import Refused, Seen
+from runai.hub_service.clusters.base import ProjectChange, Refused, Seen
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import worker_environment
 from runai.hub_service.clusters.faults import told, with_faults
@@ -279,8 +279,13 @@ class RecordedCluster:
 
     async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
         """Create or change a project; the next cycle uses it."""
+        return await self.change_project(spec.name, lambda _known: spec)
+
+    async def change_project(self, name: str, change: ProjectChange) -> ProjectRecord:
+        """Make of a project what `change` makes of it; nothing waits from the look to the write."""
+        known = self._projects.get(name)
+        spec = change(known.spec if known else None)
         check_parent(spec, [p.spec for p in self._projects.values()])
-        known = self._projects.get(spec.name)
         record = ProjectRecord(spec, known.created if known else self._clock())
         if record != known:
             self._store.save(projects=[record])
@@ -294,8 +299,7 @@ class RecordedCluster:
             raise NotFound(
                 f"There is no project {name}.", hint="runai list projects names those there are."
             )
-        known = [p.spec for p in self._projects.values()]
-        check_deletion(name, known, self._rows.unfinished(name))
+        check_deletion(name, [p.spec for p in self._projects.values()], self._rows.unfinished(name))
         self._store.save(gone_projects=[name])
         del self._projects[name]
         self._announce()
@@ -314,8 +318,7 @@ class RecordedCluster:
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
         """Note what the workers of an elastic job tell, by their names."""
-        step = membership.heard(self._row(workload), statuses)
-        self._keep({workload: step}, quietly=True)
+        self._keep({workload: membership.heard(self._row(workload), statuses)}, quietly=True)
 
     def report_time(self) -> float | None:
         """Do what is due by now; return when the next thing is."""
