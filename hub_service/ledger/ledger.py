@@ -19,7 +19,7 @@ from runai.hub_service.ledger.integration import IDLE_BELOW, Held, Integration, 
 from runai.hub_service.ledger.past import Asked, Past, merged
 from runai.hub_service.ledger.query import Range, Usage, UsageFilter
 from runai.hub_service.ledger.reading import Reader
-from runai.hub_service.ledger.store import Event, Row, Store
+from runai.hub_service.ledger.store import Event, Row, Store, Stored
 from runai.hub_service.ledger.totals import LEVELS_S, MEMORY_S, Scope, Series, Totals
 from runai.hub_service.ledger.writing import Writer
 
@@ -43,28 +43,50 @@ class Ledger:
     """Usage and history, in memory and in one database."""
 
     def __init__(self, database: str | Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Open a SQLite file (a Path) or any database by its SQLAlchemy address."""
+        """Open a SQLite file (a Path) or any database by its SQLAlchemy address.
+
+        Where it is away the ledger begins without it, and takes it when it answers (`flush`).
+
+        Raises:
+            Unavailable: it is broken, of a newer version, or refuses us.
+        """
         self._clock = clock
-        self._store = Store(database)
-        self._store.take()
-        self._last_id, last_span, last_at = self._store.last_ids()
-        self._first_span = last_span + 1
-        self._by_scope = {series.scope: series for series in self._store.open_series()}
+        self._store = Store(database, later=True)
+        self._reader = Reader()
+        self._writer = Writer(self._store, self._reader)
+        self._latest: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
+        self._devices: dict[str, tuple[float, float | None, int | None]] = {}
+        self._active: dict[str, float] = {}
+        self._retained_at = 0.0
+        self._forgotten: set[str] = set()
+        """Workloads that were forgotten before the database was there."""
+        self._go_on(self._writer.take())
+
+    def _go_on(self, stored: Stored) -> None:
+        """Begin to count, from what is stored."""
+        self._last_id, self._first_span = stored.last_series, stored.last_span + 1
+        self._by_scope = {series.scope: series for series in stored.series}
         self._by_workload = {
             s.scope.workload: s for s in self._by_scope.values() if s.scope.kind == "workload"
         }
         self._sums = Integration(self._series)
-        self._opened = clock()
+        self._opened = self._clock()
         # The last stretch is written anew if it is not over yet; never one before it.
-        self._sums.closed_until = max(last_at - WRITE_S, int(self._opened) // WRITE_S * WRITE_S)
-        self._latest: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
-        self._devices: dict[str, tuple[float, float | None, int | None]] = {}
-        self._active: dict[str, float] = {}
+        now = int(self._opened) // WRITE_S * WRITE_S
+        self._sums.closed_until = max(stored.last_at - WRITE_S, now)
         self._before = {scope: series.now(self._opened) for scope, series in self._by_scope.items()}
-        self._reader = Reader()
-        self._writer = Writer(self._store, self._reader)
         self._span_written_until = self._sums.closed_until
-        self._retained_at = 0.0
+
+    def _begin_anew(self, stored: Stored) -> None:
+        """Go on from what is stored with what is held; what was counted until now is a gap."""
+        before = self._sums
+        self._go_on(stored)
+        self._sums.measured_until = before.measured_until
+        for workload in self._forgotten:
+            self.forget(workload)
+        self._forgotten.clear()
+        if before.given is not None:
+            self._sums.hold(self._clock(), before.given)
 
     # -- what comes in ---------------------------------------------------------------------------
 
@@ -131,6 +153,8 @@ class Ledger:
 
     def forget(self, workload: str) -> None:
         """Note that a workload was deleted: a later one of its name starts from zero."""
+        if not self._reader.is_open:
+            self._forgotten.add(workload)
         series = self._by_workload.pop(workload, None)
         if series is not None:
             del self._by_scope[series.scope]
@@ -295,6 +319,10 @@ class Ledger:
     async def flush(self) -> None:
         """Write what is complete; what cannot be written is kept for the next time."""
         self._collect(int(self._clock() - LATE_S) // WRITE_S * WRITE_S)
+        if not self._reader.is_open:
+            if (stored := await self._writer.take_later()) is None:
+                return
+            self._begin_anew(stored)
         await self._writer.write()
 
     def close(self) -> None:

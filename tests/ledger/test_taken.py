@@ -7,11 +7,14 @@ rows that wait to be written and numbers that are the other's by now.
 from __future__ import annotations
 
 import logging
+import sqlite3
+from contextlib import closing
 
 import pytest
 import sqlalchemy as sa
 
-from runai.hub_service.ledger import Held, UsageFilter
+from runai.hub_service.errors import InvalidRequest, Unavailable
+from runai.hub_service.ledger import Held, Ledger, UsageFilter
 from runai.hub_service.ledger.owner import Taken
 from runai.hub_service.ledger.store import Batch, Event, Store, ledger_url
 
@@ -123,3 +126,43 @@ def test_who_froze_in_a_transaction_is_put_out_by_the_server(postgres, database)
     engine.dispose()
     for store in (frozen, next_):
         store.close()
+
+
+async def test_a_file_that_somebody_writes_for_long_is_taken_when_they_have_done(tmp_path, clock):
+    file = tmp_path / "ledger.sqlite"
+    Store(file).close()
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ledger = Ledger(file, clock=clock)
+        ledger.event("vision/exp", "running", "")
+        assert ledger.trouble() == "OperationalError"
+        other.execute("ROLLBACK")
+
+    await ledger.flush()
+
+    assert not ledger.trouble()
+    assert [event.kind for event in await ledger.events("vision/exp")] == ["running"]
+    ledger.close()
+
+
+@pytest.mark.parametrize("wrong", ["newer", "broken"])
+def test_what_no_waiting_mends_is_refused_at_once(tmp_path, wrong):
+    file = tmp_path / "ledger.sqlite"
+    Store(file).close()
+    if wrong == "newer":
+        with closing(sqlite3.connect(file)) as other, other:
+            other.execute("UPDATE alembic_version SET version_num = '9999'")
+    else:
+        file.write_bytes(b"no database" * 1000)
+
+    with pytest.raises(Unavailable) as refused:
+        Ledger(file)
+
+    assert refused.value.code == f"database_{wrong}"
+
+
+def test_what_is_no_address_is_refused_without_its_password():
+    with pytest.raises(InvalidRequest, match="RUNAI_LEDGER is no address") as refused:
+        Ledger("postgresql+psycopg://ledger:secret@here:there/ledger")
+
+    assert "secret" not in f"{refused.value} {refused.value.hint}"
