@@ -25,7 +25,7 @@ from runai.hub_service.clusters.local.ownership import claim
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.clusters.row import Row
 from runai.hub_service.errors import Conflict, RunaiError, Unavailable
-from runai.hub_service.ledger.opening import opened
+from runai.hub_service.ledger.store import Store
 
 __all__ = ["Restored", "restore"]
 
@@ -164,7 +164,7 @@ def _stage(
             rows = {row.id: row for row in store.rows()}
             list(store.projects())
     if "ledger.sqlite" in names:
-        opened(staged / "ledger.sqlite").dispose()
+        Store(staged / "ledger.sqlite").close()  # of today from now on, and nobody's
     if (backup / "secrets").is_dir():
         (staged / "secrets").mkdir(mode=0o700)
         for path in sorted((backup / "secrets").rglob("*")):  # folders before what is in them

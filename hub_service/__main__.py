@@ -200,7 +200,7 @@ async def serve_here(config: Config) -> None:
             agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
             work.append(keep_agent_running(agent))
         if policy is not None and policy.history_weight:
-            await past.read()  # before anything is decided
+            await past.begin()  # before anything is decided
             work.append(past.run())
         if users is not None:
             work += [users.warm(), ForgottenSessions(cluster, users.servers).run()]

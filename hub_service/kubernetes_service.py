@@ -180,7 +180,7 @@ async def lead(
         ledger.run(),
     ]
     if policy is not None and policy.history_weight:
-        await past.read()  # before anything is decided
+        await past.begin()  # before anything is decided
         work.append(past.run())
     if users is not None:
         work.append(users.warm())

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from runai.hub_service.clusters.base import Cluster
+from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger import Ledger, Usage, UsageFilter
 from runai.hub_service.scheduler.model import Snapshot
 from runai.hub_service.scheduler.quantity import MilliGpu
@@ -28,6 +27,7 @@ REACHES_BACK_S = 4 * HALF_LIFE_S
 """What is older would count for less than a sixteenth."""
 
 EVERY_S = 600.0
+AGAIN_S = 10.0
 
 
 class UsageHistory:
@@ -40,15 +40,22 @@ class UsageHistory:
         self._ledger = ledger
         self._clock = clock
         self._usage: dict[str, MilliGpu] = {}
+        self._is_read = False
 
     async def run(self) -> NoReturn:
-        """Read it again every ten minutes, for ever."""
+        """Read it again every ten minutes, for ever; sooner where it could not be read."""
         while True:
-            await asyncio.sleep(EVERY_S)
-            try:
-                await self.read()
-            except SQLAlchemyError as error:
-                LOG.warning("usage could not be read, the last one holds: %s", type(error).__name__)
+            await asyncio.sleep(EVERY_S if self._is_read else AGAIN_S)
+            await self.begin()
+
+    async def begin(self) -> None:
+        """Read it if that can be; nothing is decided otherwise than without it until then."""
+        try:
+            await self.read()
+            self._is_read = True
+        except Unavailable as away:
+            self._is_read = False
+            LOG.warning("usage could not be read, the last one holds: %s", away.code)
 
     async def read(self) -> None:
         """Read what every project used."""

@@ -55,6 +55,7 @@ def read_cluster(path: Path) -> tuple[list[int], bool]:
 def write_ledger(path: Path, say: int, first: int) -> None:
     """Store one batch after the other: a series, three rows of it, a span and an event."""
     store = Store(path)
+    store.take()
     for number in count(first):
         workload = f"vision/exp-{number}"
         series = Series(number + 1, Scope("workload", "vision", "ana", workload), float(number))

@@ -36,12 +36,15 @@ async def show(name: ProjectName, on: On, caller: Caller) -> ProjectView:
 @router.put("/{name}")
 async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> ProjectView:
     """Create a project, or change the fields that are given."""
-    known = (await on.project_specs()).get(name)
-    own = known is not None and change.model_fields_set <= _BY_PROJECT_ADMINS
-    authorise(caller, Action.SET_MEMBERS if own else Action.SET_PROJECT, known)
     given = {field: getattr(change, field) for field in change.model_fields_set}
-    spec = changed_project(known or ProjectSpec(name), given)
-    record = await on.cluster.put_project(spec)
+
+    def changed(known: ProjectSpec | None) -> ProjectSpec:
+        own = known is not None and given.keys() <= _BY_PROJECT_ADMINS
+        authorise(caller, Action.SET_MEMBERS if own else Action.SET_PROJECT, known)
+        return changed_project(known or ProjectSpec(name), given)
+
+    changed((await on.project_specs()).get(name))  # who may not is told so at once
+    record = await on.cluster.change_project(name, changed)
     return (await on.viewer(caller, progress_of=())).project(record.spec)
 
 

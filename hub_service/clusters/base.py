@@ -6,7 +6,7 @@ worker and remembers everything, so the service may die at any instant. One cont
 (`tests/contract`) runs over all of them; it says what Kubernetes does not keep.
 """
 
-from collections.abc import AsyncIterator, Collection, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,10 +33,14 @@ __all__ = [
     "LogChunk",
     "Piece",
     "Programs",
+    "ProjectChange",
     "Refused",
     "Seen",
     "WorkerMessages",
 ]
+
+ProjectChange = Callable[[ProjectSpec | None], ProjectSpec]
+"""From what a project is, None where there is none, to what it is to be; it may refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +303,17 @@ class Cluster(Driven, Protocol):
         """Create or change a project; the next cycle uses it.
 
         Raises:
+            InvalidRequest: the parent is unknown or the tree would have a cycle.
+        """
+
+    async def change_project(self, name: str, change: ProjectChange) -> ProjectRecord:
+        """Make of a project, as it is when that is written, what `change` makes of it.
+
+        Nobody else's change comes in between: `change`, which may refuse by raising, is asked again
+        if one does.
+
+        Raises:
+            Conflict: others change it all the time.
             InvalidRequest: the parent is unknown or the tree would have a cycle.
         """
 

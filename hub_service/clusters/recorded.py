@@ -15,7 +15,7 @@ from functools import partial
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
 from runai.hub_service.clusters.allocations import Allocations
-from runai.hub_service.clusters.base import Refused, Seen
+from runai.hub_service.clusters.base import ProjectChange, Refused, Seen
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import worker_environment
 from runai.hub_service.clusters.faults import told, with_faults
@@ -287,7 +287,11 @@ class RecordedCluster:
 
     async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
         """Create or change a project; the next cycle uses it."""
-        return await self._projects.put(spec)
+        return await self.change_project(spec.name, lambda _known: spec)
+
+    async def change_project(self, name: str, change: ProjectChange) -> ProjectRecord:
+        """Make of a project what `change` makes of it; nothing waits from the look to the write."""
+        return await self._projects.change(name, change)
 
     async def delete_project(self, name: str) -> None:
         """Forget a project with its finished workloads, as those that ended long ago."""
@@ -307,8 +311,7 @@ class RecordedCluster:
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
         """Note what the workers of an elastic job tell, by their names."""
-        step = membership.heard(self._row(workload), statuses)
-        self._keep({workload: step}, quietly=True)
+        self._keep({workload: membership.heard(self._row(workload), statuses)}, quietly=True)
 
     def report_time(self) -> float | None:
         """Do what is due by now; return when the next thing is."""

@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from runai.hub_service.clusters.base import ProjectChange
 from runai.hub_service.clusters.project_tree import check_deletion, check_parent
-from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec, WorkloadId
+from runai.hub_service.clusters.records import ProjectRecord, WorkloadId
 from runai.hub_service.clusters.row import Step
 from runai.hub_service.clusters.row_store import Store
 from runai.hub_service.clusters.shelf import FORGOTTEN_AT_ONCE, Shelf
@@ -42,12 +43,13 @@ class RecordedProjects:
         """Return all, oldest first."""
         return list(self._known.values())
 
-    async def put(self, spec: ProjectSpec) -> ProjectRecord:
-        """Create or change one."""
-        if spec.name not in self._known:
-            await self._forget_finished(spec.name)  # what an earlier version of ours has left
+    async def change(self, name: str, change: ProjectChange) -> ProjectRecord:
+        """Make of one what `change` makes of it; nothing waits from the look to the write."""
+        if name not in self._known:
+            await self._forget_finished(name)  # what an earlier version of ours has left
+        known = self._known.get(name)
+        spec = change(known.spec if known else None)
         check_parent(spec, [p.spec for p in self._known.values()])
-        known = self._known.get(spec.name)
         record = ProjectRecord(spec, known.created if known else self._clock())
         if record != known:
             self._store.save(projects=[record])

@@ -91,7 +91,7 @@ class Integration:
         self.measured_until: dict[str, float] = {}
         """By node."""
         self._ask_again = False
-        self._given: Sequence[Held] | None = None
+        self.given: Sequence[Held] | None = None
         """What was held when somebody said so last; the same list says the same."""
         self.at: float | None = None
         """Until when it was watched."""
@@ -160,7 +160,7 @@ class Integration:
     def hold(self, at: float, held: Sequence[Held]) -> None:
         """Note that from `at` on exactly this is held."""
         self.advance(at)
-        if held is self._given and not self._ask_again:
+        if held is self.given and not self._ask_again:
             return
         last = self._segments[-1]
         if self._ask_again or _by_workload_and_device(held) != last.held:
@@ -174,7 +174,7 @@ class Integration:
                 series.hold(self.at, next_.milli[series.id] / 1000)
             self._segments.append(next_)
             self._ask_again = False
-        self._given = held  # not before: what could not be noted is noted the next time
+        self.given = held  # not before: what could not be noted is noted the next time
 
     def ask_again(self) -> None:
         """Note that scopes have other series from now on, though the same may be held."""

@@ -2,18 +2,16 @@
 
 Fed by the controller at each change of allocation and by the API with each agent's report. Sums in
 memory, writes one batch every ten seconds; after a restart it goes on from the last one, and the
-time between is a gap. One ledger writes to a database at a time. Not thread-safe: one event loop.
+time between is a gap. Of several on one database only the last to be opened writes, the others
+never again (`owner`). Not thread-safe: one event loop.
 """
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger import query
@@ -21,12 +19,11 @@ from runai.hub_service.ledger.integration import IDLE_BELOW, Held, Integration, 
 from runai.hub_service.ledger.past import Asked, Past, merged
 from runai.hub_service.ledger.query import Range, Usage, UsageFilter
 from runai.hub_service.ledger.reading import Reader
-from runai.hub_service.ledger.store import Batch, Event, Row, Store
+from runai.hub_service.ledger.store import Event, Row, Store, Stored
 from runai.hub_service.ledger.totals import LEVELS_S, MEMORY_S, Scope, Series, Totals
+from runai.hub_service.ledger.writing import Writer
 
 __all__ = ["Ledger"]
-
-log = logging.getLogger(__name__)
 
 WRITE_S = LEVELS_S[0]
 LATE_S = 3
@@ -40,34 +37,56 @@ RECENT_S = 10.0
 """A measurement older than this does not say what is now."""
 
 MAX_WAITING_EVENTS = 10_000
-MAX_WAITING_ROWS = 100_000
 
 
 class Ledger:
     """Usage and history, in memory and in one database."""
 
     def __init__(self, database: str | Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Open a SQLite file (a Path) or any database by its SQLAlchemy address."""
+        """Open a SQLite file (a Path) or any database by its SQLAlchemy address.
+
+        Where it is away the ledger begins without it, and takes it when it answers (`flush`).
+
+        Raises:
+            Unavailable: it is broken, of a newer version, or refuses us.
+        """
         self._clock = clock
-        self._store = Store(database)
-        self._last_id, last_span, last_at = self._store.last_ids()
-        self._first_span = last_span + 1
-        self._by_scope = {series.scope: series for series in self._store.open_series()}
+        self._store = Store(database, later=True)
+        self._reader = Reader()
+        self._writer = Writer(self._store, self._reader)
+        self._latest: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
+        self._devices: dict[str, tuple[float, float | None, int | None]] = {}
+        self._active: dict[str, float] = {}
+        self._retained_at = 0.0
+        self._forgotten: set[str] = set()
+        """Workloads that were forgotten before the database was there."""
+        self._go_on(self._writer.take())
+
+    def _go_on(self, stored: Stored) -> None:
+        """Begin to count, from what is stored."""
+        self._last_id, self._first_span = stored.last_series, stored.last_span + 1
+        self._by_scope = {series.scope: series for series in stored.series}
         self._by_workload = {
             s.scope.workload: s for s in self._by_scope.values() if s.scope.kind == "workload"
         }
         self._sums = Integration(self._series)
-        self._opened = clock()
+        self._opened = self._clock()
         # The last stretch is written anew if it is not over yet; never one before it.
-        self._sums.closed_until = max(last_at - WRITE_S, int(self._opened) // WRITE_S * WRITE_S)
-        self._latest: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
-        self._devices: dict[str, tuple[float, float | None, int | None]] = {}
-        self._active: dict[str, float] = {}
+        now = int(self._opened) // WRITE_S * WRITE_S
+        self._sums.closed_until = max(stored.last_at - WRITE_S, now)
         self._before = {scope: series.now(self._opened) for scope, series in self._by_scope.items()}
-        self._batch = Batch()
-        self._reader = Reader()
         self._span_written_until = self._sums.closed_until
-        self._retained_at = 0.0
+
+    def _begin_anew(self, stored: Stored) -> None:
+        """Go on from what is stored with what is held; what was counted until now is a gap."""
+        before = self._sums
+        self._go_on(stored)
+        self._sums.measured_until = before.measured_until
+        for workload in self._forgotten:
+            self.forget(workload)
+        self._forgotten.clear()
+        if before.given is not None:
+            self._sums.hold(self._clock(), before.given)
 
     # -- what comes in ---------------------------------------------------------------------------
 
@@ -113,14 +132,14 @@ class Ledger:
         user: str = "",
     ) -> None:
         """Keep something that happened to a workload; it survives the workload's deletion."""
-        if len(self._batch.events) < MAX_WAITING_EVENTS:
+        if len(self._writer.batch.events) < MAX_WAITING_EVENTS:
             happened = self._clock() if at is None else at
-            self._batch.events.append(Event(happened, workload, kind, text, project, user))
+            self._writer.batch.events.append(Event(happened, workload, kind, text, project, user))
 
     def asked(self, workload: str, asked: Asked) -> None:
         """Keep what a workload asked for, over what was kept of it before."""
-        if len(self._batch.requests) < MAX_WAITING_EVENTS:
-            self._batch.requests[workload, asked.submitted] = asked
+        if len(self._writer.batch.requests) < MAX_WAITING_EVENTS:
+            self._writer.batch.requests[workload, asked.submitted] = asked
 
     def reclaim(self, at: float, project: str, gpu_seconds: float) -> None:
         """Count what would have been idle for a project, had it not been given to others."""
@@ -134,12 +153,14 @@ class Ledger:
 
     def forget(self, workload: str) -> None:
         """Note that a workload was deleted: a later one of its name starts from zero."""
+        if not self._reader.is_open:
+            self._forgotten.add(workload)
         series = self._by_workload.pop(workload, None)
         if series is not None:
             del self._by_scope[series.scope]
             self._before.pop(series.scope, None)
             series.closed = True
-            self._batch.closed[series.id] = self._clock()
+            self._writer.batch.closed[series.id] = self._clock()
             self._sums.touch(series)
             self._sums.ask_again()
 
@@ -208,7 +229,7 @@ class Ledger:
 
     def trouble(self) -> str:
         """Say why the database could not be asked, or written to, last; "" where it could."""
-        return self._reader.trouble
+        return "Taken" if self._writer.is_lost else self._reader.trouble
 
     async def usage(
         self, who: UsageFilter, since: float, until: float, step_s: int | None = None
@@ -235,7 +256,7 @@ class Ledger:
 
     async def events(self, workload: str, *, since: float = 0.0, limit: int = 1000) -> list[Event]:
         """Return the newest events of a workload and of earlier ones of its name, oldest first."""
-        waiting = [e for e in self._batch.events if e.workload == workload and e.at >= since]
+        waiting = [e for e in self._writer.batch.events if e.workload == workload and e.at >= since]
         stored = await self._reader.asked(self._store.events_of, workload, since, limit)
         return (stored + waiting)[-limit:]
 
@@ -243,10 +264,10 @@ class Ledger:
         """Return the workloads that held anything after a time, oldest first."""
         self._sums.advance(self._clock())
         happened: dict[str, list[float]] = {}
-        for event in self._batch.events:
+        for event in self._writer.batch.events:
             happened.setdefault(event.workload, []).append(event.at)
         asked: dict[str, list[Asked]] = {}
-        for (workload, _), one in self._batch.requests.items():
+        for (workload, _), one in self._writer.batch.requests.items():
             asked.setdefault(workload, []).append(one)
         changed = self._sums.changed
         lives = [s for s in {*self._by_scope.values(), *changed} if s.scope.kind == "workload"]
@@ -291,27 +312,18 @@ class Ledger:
                 await self.flush()
                 if self._clock() - self._retained_at >= RETENTION_S:
                     self._retained_at = self._clock()
-                    await asyncio.to_thread(self._drop_old)
+                    await asyncio.to_thread(self._writer.drop_old, self._retained_at)
         finally:
             self._write_rest()
 
     async def flush(self) -> None:
         """Write what is complete; what cannot be written is kept for the next time."""
         self._collect(int(self._clock() - LATE_S) // WRITE_S * WRITE_S)
-        batch, self._batch = self._batch, Batch()
-        try:
-            if batch:
-                await asyncio.to_thread(self._store.write, batch)
-                self._reader.trouble = ""
-        except SQLAlchemyError as error:
-            self._reader.trouble = type(error).__name__
-            log.warning("usage could not be written, trying again: %s", type(error).__name__)
-            self._keep(batch)
-        except asyncio.CancelledError:
-            # The thread goes on; writing the same once more changes nothing but its events.
-            batch.events = []
-            self._keep(batch)
-            raise
+        if not self._reader.is_open:
+            if (stored := await self._writer.take_later()) is None:
+                return
+            self._begin_anew(stored)
+        await self._writer.write()
 
     def close(self) -> None:
         """Write what there is and close the database; a repeat does nothing."""
@@ -322,17 +334,7 @@ class Ledger:
         # The running stretch of ten seconds is written as if complete: it will not be continued.
         end = math.ceil(self._clock() / WRITE_S) * WRITE_S
         self._collect(max(end, self._sums.closed_until + WRITE_S))
-        batch, self._batch = self._batch, Batch()
-        try:
-            if batch:
-                self._store.write(batch)
-        except SQLAlchemyError as error:
-            log.warning("the last usage could not be written: %s", type(error).__name__)
-
-    def _keep(self, batch: Batch) -> None:
-        batch.absorb(self._batch)
-        batch.rows = batch.rows[-MAX_WAITING_ROWS:]
-        self._batch = batch
+        self._writer.write_rest()
 
     def _collect(self, until: int) -> None:
         """Put into the batch the rows on the grid up to `until`."""
@@ -348,13 +350,13 @@ class Ledger:
             for series in sorted(changed, key=lambda one: one.id):
                 self._collect_row(series, at, level)
         self._sums.closed_until = max(self._sums.closed_until, until)
-        if self._batch or until - self._span_written_until >= IDLE_WRITE_S or until >= now:
+        if self._writer.batch or until - self._span_written_until >= IDLE_WRITE_S or until >= now:
             self._span_written_until = until
             for id_, span in self._spans().items():
                 # Not beyond the rows: after a crash what they lack must be a gap, not a zero.
                 if span.started < until:
                     span.ended = min(span.ended, until)
-                    self._batch.spans[id_] = span
+                    self._writer.batch.spans[id_] = span
         self._latest = {k: v for k, v in self._latest.items() if v[0] > now - RECENT_S}
         for series in self._by_workload.values():
             series.rest(now)  # 29 KiB each, of thousands that have finished
@@ -365,7 +367,7 @@ class Ledger:
         if series.closed:
             due = list(LEVELS_S)
         if due:
-            self._batch.rows.append(Row(series.id, at, due[-1], totals))
+            self._writer.batch.rows.append(Row(series.id, at, due[-1], totals))
             for grid in LEVELS_S:
                 if grid <= due[-1]:
                     series.written[grid] = totals
@@ -379,19 +381,13 @@ class Ledger:
     def _at(self, series: Series, instants: Sequence[int]) -> list[Totals]:
         return series.at(instants, self._sums.at or 0.0)
 
-    def _drop_old(self) -> None:
-        try:
-            self._store.drop_old(self._clock())
-        except SQLAlchemyError as error:
-            log.warning("old usage could not be dropped: %s", type(error).__name__)
-
     def _series(self, scope: Scope) -> Series:
         series = self._by_scope.get(scope)
         if series is None:
             self._last_id += 1
             series = Series(self._last_id, scope, self._clock())
             self._by_scope[scope] = series
-            self._batch.series.append(series)
+            self._writer.batch.series.append(series)
             if scope.kind == "workload":
                 self._by_workload[scope.workload] = series
         return series

@@ -3,6 +3,9 @@
 Knows addresses, drivers and migrations; what is in the tables is `store`'s.
 """
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +14,18 @@ from sqlalchemy.engine import URL, make_url
 
 from runai.hub_service.database_files import check
 from runai.hub_service.database_upgrade import revision, upgrade, upgrade_file
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.errors import InvalidRequest, Unavailable
 from runai.hub_service.ledger import schema
 
-__all__ = ["MIGRATIONS", "ledger_url", "opened"]
+__all__ = ["MIGRATIONS", "engine_of", "ledger_url", "prepare", "said_why"]
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 ANSWERS_WITHIN_S = 5
 """A server that says nothing to who connects is taken for away."""
+PINGED_WITHIN_S = 2
+
+_PASSES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED}
+"""Of a file: another writes it, or its disk is full or does not answer."""
 
 
 def ledger_url(database: str | Path) -> URL:
@@ -28,42 +35,92 @@ def ledger_url(database: str | Path) -> URL:
     return make_url(database)
 
 
-def opened(database: str | Path) -> sa.Engine:
-    """Open it, making or migrating its tables if need be.
+def engine_of(database: str | Path) -> sa.Engine:
+    """Return what connects to it; a file is looked at, a server is not asked for anything yet.
 
     Raises:
-        Unavailable: it is a file that is broken, or a server that does not answer, or a newer
-            version wrote it.
+        InvalidRequest: it is no address.
+        Unavailable: it is a file that is broken.
     """
     if isinstance(database, Path):
         check(database)
-    url = ledger_url(database)
+    try:
+        url = ledger_url(database)
+    except (sa.exc.ArgumentError, ValueError):
+        # Not what is wrong with it: that shows the password.
+        raise InvalidRequest(
+            "RUNAI_LEDGER is no address of a PostgreSQL database.",
+            hint="It looks like postgresql://USER:PASSWORD@HOST/DATABASE; unset, a file is used.",
+        ) from None
     is_server = url.get_backend_name() == "postgresql"
     patience = {"connect_timeout": ANSWERS_WITHIN_S} if is_server else {}
     engine = sa.create_engine(url, hide_parameters=True, connect_args=patience)
     if not is_server:
         sa.event.listen(engine, "connect", _prepare_sqlite)
+    return engine
+
+
+def prepare(engine: sa.Engine) -> None:
+    """Make or migrate its tables if need be.
+
+    Raises:
+        Unavailable: a newer version wrote it.
+    """
+    with engine.connect() as connection:
+        is_of_today = revision(connection) == schema.HEAD
+    if is_of_today:
+        return
+    if engine.dialect.name == "postgresql":
+        upgrade(engine, MIGRATIONS)
+    else:
+        upgrade_file(Path(engine.url.database or ""), MIGRATIONS)
+
+
+@contextmanager
+def said_why(engine: sa.Engine) -> Iterator[None]:
+    """Say of a database that cannot be opened whether it is away, or will not have us.
+
+    Raises:
+        Unavailable: `history_away` of one that may well be there in a moment, `history_refused` of
+            a server that answers and lets nobody in who comes so.
+    """
     try:
-        with engine.connect() as connection:
-            is_of_today = revision(connection) == schema.HEAD
-        if not is_of_today and is_server:
-            upgrade(engine, MIGRATIONS)
-        elif not is_of_today:
-            upgrade_file(Path(url.database or ""), MIGRATIONS)
-    except Unavailable:
+        yield
+    except sa.exc.OperationalError as failed:
         engine.dispose()
-        raise
-    except sa.exc.OperationalError as away:
-        engine.dispose()
-        if not is_server:
+        is_server = engine.dialect.name == "postgresql"
+        if not is_server and getattr(failed.orig, "sqlite_errorcode", 0) & 0xFF not in _PASSES:
             raise
         # Not what the driver says: it shows the address.
+        if is_server and _refuses(engine):
+            raise Unavailable(
+                "The database of the history (RUNAI_LEDGER) answers and refuses the connection.",
+                hint="Are the user, the password and the name of the database right?",
+                code="history_refused",
+            ) from failed
         raise Unavailable(
             "The database of the history (RUNAI_LEDGER) does not answer.",
             hint="Does it run, and may this machine connect? Jobs go on meanwhile.",
             code="history_away",
-        ) from away
-    return engine
+        ) from failed
+
+
+def _refuses(engine: sa.Engine) -> bool:
+    """Tell whether a server is up and does not let us in, also when it is asked once more."""
+    import psycopg  # noqa: PLC0415  only where it is the database
+
+    _, told = engine.dialect.create_connect_args(engine.url)
+    options = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    told = {name: value for name, value in told.items() if name in options}  # SQLAlchemy's are not
+    asked = psycopg.conninfo.make_conninfo("", **{**told, "connect_timeout": PINGED_WITHIN_S})
+    # Whoever may not come in is answered so, too; one that starts or ends says that it does.
+    if psycopg.pq.PGconn.ping(asked.encode()) != psycopg.pq.Ping.OK:
+        return False
+    try:
+        engine.connect().close()
+    except sa.exc.OperationalError:
+        return True
+    return False
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401  the driver's own type

@@ -24,7 +24,9 @@ class Reader:
     """Who asks the database, and knows whether it answered last."""
 
     def __init__(self) -> None:
-        """Begin without trouble."""
+        """Begin without trouble, and without the database."""
+        self.is_open = False
+        """Whether it was opened: before that nobody knows whether its tables are today's."""
         self.trouble = ""
         """Why the database could not be asked, or written to, last; "" where it could."""
 
@@ -35,7 +37,8 @@ class Reader:
             Unavailable: the database is away.
         """
         away: SQLAlchemyError | None = None
-        for _ in range(2):  # the pool has thrown its old connections away by the second time
+        # The pool has thrown its old connections away by the second time.
+        for _ in range(2 if self.is_open else 0):
             try:
                 found = await asyncio.to_thread(read, *args, **kwargs)
             except SQLAlchemyError as failed:
@@ -43,7 +46,8 @@ class Reader:
             else:
                 self.trouble = ""
                 return found
-        self.trouble = type(away).__name__
+        if away is not None:
+            self.trouble = type(away).__name__
         raise Unavailable(
             f"The history cannot be read now ({self.trouble}).",
             hint="Jobs go on, and what is measured is written when its database is back.",

@@ -21,9 +21,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-__all__ = ["HEAD", "events", "metadata", "requests", "series", "spans", "totals", "upsert_into"]
+__all__ = [
+    "HEAD",
+    "events",
+    "insert_into",
+    "metadata",
+    "owner",
+    "requests",
+    "series",
+    "spans",
+    "totals",
+    "upsert_into",
+]
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest revision in `migrations`; a database that is there already needs no migration."""
 
 metadata = MetaData()
@@ -96,11 +107,24 @@ requests = Table(
     Index("requests_by_age", "submitted"),
 )
 
+# One row, of who may write (`owner`).
+owner = Table(
+    "owner",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+)
+
+
+def insert_into(table: Table, dialect: str) -> postgresql.Insert | sqlite.Insert:
+    """Return what writes new rows, of a kind that can say what of those that are there."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
 
 @cache
 def upsert_into(table: Table, dialect: str) -> Insert:
     """Return what writes rows anew, or over those of their keys; to make it takes long."""
-    insert = (postgresql if dialect == "postgresql" else sqlite).insert(table)
+    insert = insert_into(table, dialect)
     keys = [column.name for column in table.primary_key]
     changes = {c.name: insert.excluded[c.name] for c in table.columns if c.name not in keys}
     statement: Insert = insert.on_conflict_do_update(index_elements=keys, set_=changes)

@@ -6,6 +6,7 @@ they may come from any thread.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +14,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from runai.hub_service.ledger import schema
+from runai.hub_service.ledger import owner, schema
 from runai.hub_service.ledger.integration import Span
-from runai.hub_service.ledger.opening import ledger_url, opened
+from runai.hub_service.ledger.opening import engine_of, ledger_url, prepare, said_why
 from runai.hub_service.ledger.past import Asked, Past, past_of
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 
-__all__ = ["Batch", "Event", "Row", "Store", "ledger_url"]
+__all__ = ["Batch", "Event", "Row", "Store", "Stored", "ledger_url"]
 
 DAY_S = 86400
 RETENTION_S = {10: 2 * DAY_S, 60: 90 * DAY_S}
@@ -75,25 +76,59 @@ class Batch:
         return any((self.series, self.rows, self.closed, self.spans, self.events, self.requests))
 
 
+class Stored(NamedTuple):
+    """What a ledger goes on from."""
+
+    last_series: int = 0
+    last_span: int = 0
+    last_at: int = 0
+    series: Sequence[Series] = ()
+
+
 class Store:
     """One database, migrated to what this program knows."""
 
-    def __init__(self, database: str | Path) -> None:
-        """Open it, making or migrating its tables if need be.
+    def __init__(self, database: str | Path, *, later: bool = False) -> None:
+        """Open it, making or migrating its tables if need be; `later`: not before it is taken.
 
         Raises:
             Unavailable: it is a file that is broken, or a server that does not answer, or a newer
                 version wrote it.
         """
-        self._engine = opened(database)
+        self._engine = engine_of(database)
+        self._epoch = 0
+        """Nobody's: who only reads does not take it, and writes nothing."""
+        self._is_closed = False
+        if not later:
+            with said_why(self._engine):
+                prepare(self._engine)
+
+    def take(self) -> Stored:
+        """Make the database ours alone to write, until another takes it; return what it has.
+
+        Raises:
+            Unavailable: as when it is opened; `history_away` where it may be there in a moment.
+        """
+        with said_why(self._engine):
+            prepare(self._engine)
+            with self._engine.begin() as connection:
+                if self._is_closed:  # while we waited: somebody else may need it by now
+                    return Stored()
+                self._epoch = owner.take(connection)
+            return Stored(*self.last_ids(), list(self.open_series()))
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; it is never taken from now on."""
+        self._is_closed = True
         self._engine.dispose()
 
     def write(self, batch: Batch) -> None:
-        """Write a batch, all of it or nothing; a repeat changes nothing but the events."""
-        with self._engine.begin() as connection:
+        """Write a batch, all of it or nothing; a repeat changes nothing but the events.
+
+        Raises:
+            Taken: the database is not ours, or no longer.
+        """
+        with self._writing() as connection:
             _upsert(connection, schema.series, [_series_row(one) for one in batch.series])
             _upsert(
                 connection,
@@ -301,8 +336,12 @@ class Store:
             }
 
     def drop_old(self, now: float) -> None:
-        """Delete rows and events past their time; coarser rows keep the totals."""
-        with self._engine.begin() as connection:
+        """Delete rows and events past their time; coarser rows keep the totals.
+
+        Raises:
+            Taken: the database is not ours, or no longer.
+        """
+        with self._writing() as connection:
             for level, age in RETENTION_S.items():
                 connection.execute(
                     sa.delete(schema.totals).where(
@@ -312,6 +351,12 @@ class Store:
             connection.execute(sa.delete(schema.events).where(schema.events.c.at < now - EVENTS_S))
             long_ago = schema.requests.c.submitted < now - EVENTS_S
             connection.execute(sa.delete(schema.requests).where(long_ago))
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._engine.begin() as connection:
+            owner.claim(connection, self._epoch)
+            yield connection
 
 
 def _upsert(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:

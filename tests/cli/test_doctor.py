@@ -272,10 +272,16 @@ def test_a_token_that_the_service_no_longer_knows_is_a_failure(findings, service
 
 
 @pytest.mark.parametrize(
-    ("utilized", "verdict"), [(None, "failure"), (0.0, "ok")], ids=["silent", "reports"]
+    ("measured", "verdict"),
+    [
+        pytest.param({}, "failure", id="silent"),
+        pytest.param({"utilized": 0.0, "memory_used_mib": 0}, "ok", id="reports"),
+        pytest.param({"memory_used_mib": 0}, "ok", id="MIG before Hopper: memory alone"),
+        pytest.param({"utilized": 0.0}, "ok", id="memory that is the machine's: utilization alone"),
+    ],
 )
-def test_an_agent_that_does_not_report_is_a_failure(utilized, verdict):
-    node = NodeView.model_validate({"name": "box", "devices": [{**DEVICE, "utilized": utilized}]})
+def test_an_agent_that_does_not_report_is_a_failure(measured, verdict):
+    node = NodeView.model_validate({"name": "box", "devices": [{**DEVICE, **measured}]})
 
     (found,) = examination.check_agents([node])
 

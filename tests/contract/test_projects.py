@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from labs import NODE
 from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.errors import Conflict, InvalidRequest
+from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.scheduler.model import (
     LeftOut,
 )
@@ -95,3 +97,22 @@ async def test_the_snapshot_shows_the_nodes(lab):
         "SIM-2",
         "SIM-3",
     ]
+
+
+async def test_a_change_is_of_the_project_as_it_is_and_may_refuse(lab):
+    await lab.cluster.put_project(ProjectSpec("lab", limit=MilliGpu(4000), members=("ana",)))
+    asked = []
+
+    def change(known):
+        asked.append(known)
+        if known is None:
+            raise Forbidden("There is none to be changed.")
+        return replace(known, members=("ben",))
+
+    changed = await lab.cluster.change_project("lab", change)
+    with pytest.raises(Forbidden):
+        await lab.cluster.change_project("vision", change)
+
+    assert changed.spec == ProjectSpec("lab", limit=MilliGpu(4000), members=("ben",))
+    assert [p.spec for p in await lab.cluster.projects()] == [changed.spec]
+    assert [known and known.members for known in asked] == [("ana",), None]

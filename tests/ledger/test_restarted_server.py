@@ -12,6 +12,10 @@ from runai.hub_service.ledger import Ledger, UsageFilter
 from runai.hub_service.ledger.integration import Held
 
 START = 1_700_000_000.0
+EXP, NEW, GONE = (
+    Held("vision", "ana", f"vision/{name}", f"GPU-{place}", 1000, "box")
+    for place, name in enumerate(("exp", "new", "gone"))
+)
 MINE = UsageFilter(project="vision")
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(300)]
@@ -55,3 +59,56 @@ async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
         p.allocated or 0 for p in before.points
     )
     again.close()
+
+
+async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_there(
+    server: RestartedServer,
+):
+    now = [START]
+    first = Ledger(server.address, clock=lambda: now[0])
+    first.record(now[0], 0.0, [EXP, GONE])
+    now[0] += 60
+    first.close()
+    before = first.totals("vision/exp").allocated_s
+    server.stop()
+
+    ledger = Ledger(server.address, clock=lambda: now[0])
+    ledger.record(now[0], 0.0, [EXP, NEW])
+    ledger.event("vision/new", "running", "while the server was away")
+    ledger.forget("vision/gone")
+    now[0] += 60
+    await ledger.flush()
+    assert ledger.trouble() == "OperationalError"
+    with pytest.raises(Unavailable) as refused:
+        await ledger.usage(MINE, START, now[0])
+    assert (refused.value.code, refused.value.retry_after) == ("history_away", 2.0)
+
+    server.start()
+    with pytest.raises(Unavailable):  # not before its tables have been looked at
+        await ledger.usage(MINE, START, now[0])
+    await ledger.flush()
+    at = now[0]
+    now[0] += 50
+    ledger.record(now[0], 0.0, [EXP, NEW])
+    ledger.close()
+
+    assert not ledger.trouble()
+    again = Ledger(server.address, clock=lambda: now[0])
+    assert again.totals("vision/exp").allocated_s == pytest.approx(before + 50)
+    assert again.totals("vision/new").allocated_s == pytest.approx(50)
+    assert again.workloads() == ["vision/exp", "vision/new"]
+    assert [event.kind for event in await again.events("vision/new")] == ["running"]
+    found = await again.usage(MINE, START, at, 10)
+    assert [p.allocated for p in found.points][-6:] == [None] * 6  # nobody watched: a gap
+    again.close()
+
+
+async def test_what_was_not_written_before_the_end_keeps_no_service_from_ending(
+    server: RestartedServer,
+):
+    server.stop()
+    ledger = Ledger(server.address)
+    ledger.event("vision/exp", "running", "")
+
+    ledger.close()
+    ledger.close()

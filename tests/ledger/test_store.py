@@ -109,7 +109,7 @@ async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, ro
     for age, kept_level in [(3 * DAY, 60), (100 * DAY, 3600)]:
         clock.now = start + age
         book = ledger()
-        book._drop_old()
+        book._writer.drop_old(clock.now)
         after = [await book.usage(who, start, start + 5 * HOUR, HOUR) for who in FILTERS]
 
         assert rows(f"SELECT count(*) FROM totals WHERE level < {kept_level}") == [(0,)]
@@ -131,7 +131,7 @@ async def test_a_workloads_last_totals_survive_retention(ledger, clock, report):
     book.close()
     clock.now += 100 * DAY
     book = ledger()
-    book._drop_old()
+    book._writer.drop_old(clock.now)
     series = await book.usage(FILTERS[1], clock.now - 101 * DAY, clock.now, HOUR)
 
     assert series.used_gpu_hours == pytest.approx(10 / HOUR)
@@ -143,7 +143,7 @@ async def test_old_events_are_dropped(ledger, clock, report):
     book.event("vision/a", "queued", "")
     await book.flush()
     clock.now += 401 * DAY
-    book._drop_old()
+    book._writer.drop_old(clock.now)
 
     assert await book.events("vision/a") == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from decimal import Decimal
 
 import httpx
@@ -13,6 +14,7 @@ from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.api.schemas import ProcessReport, ProjectPut, SubmitRequest
 from runai.hub_service.errors import Conflict, Forbidden, NotFound, Unavailable
+from runai.hub_service.scheduler.quantity import MilliGpu
 
 
 def job(name: str | None = None, gpus: str | None = None, **more: object) -> SubmitRequest:
@@ -224,6 +226,26 @@ async def test_a_project_is_created_changed_by_field_and_deleted(simulated):
     assert (changed.quota, changed.limit, changed.members) == (1.5, 2, ["zoe"])
     assert (unlimited.quota, unlimited.limit) == (None, 2)
     assert [p.name for p in await root.projects()] == ["vision", "nlp"]
+
+
+async def test_who_is_admin_no_more_when_members_are_written_may_not_set_them(
+    simulated, monkeypatch
+):
+    root, vic = await simulated.client("root"), await simulated.client("vic")
+    cluster = simulated.platform.cluster
+    change = cluster.change_project
+
+    async def late(name, asked):  # the hub's admin was quicker
+        await change(name, lambda known: replace(known, admins=(), quota=MilliGpu(0)))
+        return await change(name, asked)
+
+    monkeypatch.setattr(cluster, "change_project", late)
+    with pytest.raises(Forbidden):
+        await vic.put_project("vision", ProjectPut(members=["vic", "zoe"]))
+
+    vision = next(project for project in await root.projects() if project.name == "vision")
+    assert (vision.quota, vision.admins) == (0, [])
+    assert "zoe" not in vision.members
 
 
 async def test_a_changed_quota_takes_effect_in_the_next_cycle(simulated):

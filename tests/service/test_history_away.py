@@ -1,7 +1,8 @@
 """The service's PostgreSQL is killed and started again while people submit and ask.
 
 The database is of the history alone, so nobody's submission is refused; who asks about the past is
-told when to come again, `health/ready` says what is missing, and nothing that happened is lost.
+told when to come again, `health/ready` says what is missing, and nothing that happened is lost. So
+it is where it is away when the service starts; one that refuses the service is a wrong setting.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ import psycopg
 import pytest
 
 from postgres_restarts import RestartedServer, restarted_server
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.cli.examination import check_ready
 from runai.hub_service.connection import Connection
-from runai.hub_service.errors import Unavailable
-from runai.hub_service.ledger import Ledger
 from service_process import TOKEN, Service
 from waiting import eventually
 
@@ -115,17 +115,49 @@ def test_a_killed_database_costs_nobody_a_submission_and_the_past_is_whole_again
     eventually(lambda: queued_ever(server) == sorted(told.acknowledged), within=60)
 
 
-def test_a_service_does_not_start_on_a_database_that_is_away_and_shows_no_address(
-    server: RestartedServer,
+def test_a_service_that_starts_while_its_database_is_away_has_its_history_later(
+    service: Service, server: RestartedServer
 ):
     server.kill()
+    service.environment["RUNAI_LEDGER"] = server.address
+    service.start()
 
-    with pytest.raises(Unavailable, match=r"RUNAI_LEDGER\) does not answer") as refused:
-        Ledger(server.address)
+    job = SubmitRequest(owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1)
+    (made,) = service.client.submit(job).workloads
+    eventually(lambda: service.client.workload(made.id).state == "running", within=60)
+    assert readiness(service) == (200, {"status": "ready", "without": "history"})
+    refused = usage_of_vision(service)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+    assert refused.json()["code"] == "history_away"
 
-    assert str(server.folder) not in f"{refused.value} {refused.value.hint}"
     server.start()
-    Ledger(server.address).close()
+    eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
+    assert usage_of_vision(service).status_code == 200
+    # What happened before it was there is written down, and usage is from then on.
+    eventually(lambda: queued_ever(server) == [made.id], within=60)
+    eventually(lambda: allocated_ever(server, "vision") > 0, within=60)
+
+
+@pytest.mark.parametrize("wrong", ["nobody@/postgres", "ledger@/nothing"], ids=["user", "database"])
+def test_a_service_does_not_start_on_a_database_that_refuses_it_and_shows_no_address(
+    service: Service, server: RestartedServer, wrong: str
+):
+    right = "ledger@/postgres"
+    assert right in server.address
+
+    process = service.popen(RUNAI_LEDGER=server.address.replace(right, wrong))
+
+    assert process.wait(60) == 2
+    said = service.log.read_text()
+    assert "The database of the history (RUNAI_LEDGER) answers and refuses the connection." in said
+    assert str(server.folder) not in said
+
+
+def usage_of_vision(service: Service) -> httpx.Response:
+    # So long ago that memory cannot answer.
+    past = {"project": "vision", "since": "2020-01-01T00:00:00Z"}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    return httpx.get(f"{service.client.url}api/v1/usage", params=past, headers=headers, timeout=60)
 
 
 def readiness(service: Service) -> tuple[int, dict[str, str]]:
@@ -137,3 +169,13 @@ def queued_ever(server: RestartedServer) -> list[str]:
     with psycopg.connect(host=os.fspath(server.folder), user="ledger", dbname="postgres") as opened:
         rows = opened.execute("SELECT DISTINCT workload FROM events").fetchall()
     return sorted(row[0] for row in rows)
+
+
+def allocated_ever(server: RestartedServer, project: str) -> float:
+    asked = (
+        "SELECT coalesce(max(allocated_s), 0) FROM totals JOIN series ON id = series_id"
+        " WHERE kind = 'project' AND project = %s"
+    )
+    with psycopg.connect(host=os.fspath(server.folder), user="ledger", dbname="postgres") as opened:
+        (found,) = opened.execute(asked, [project]).fetchone() or (0.0,)
+    return float(found)

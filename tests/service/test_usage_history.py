@@ -10,6 +10,7 @@ from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller import Controller
+from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger import Held, Ledger
 from runai.hub_service.scheduler import Policy, decide
 from runai.hub_service.scheduler.quantity import MilliGpu
@@ -110,3 +111,21 @@ async def test_a_parents_usage_is_its_childrens(cluster, ledger, clock):
     told = {p.name: p.usage for p in history.told(await cluster.observe()).projects}
 
     assert told == {"vision": None, "nlp": 0, "students": 0}
+
+
+async def test_a_history_that_is_away_ends_nothing_and_what_was_read_last_holds(
+    cluster, ledger, clock, monkeypatch
+):
+    await hold(ledger, clock, "vision", 4, hours=2)
+    history = UsageHistory(cluster, ledger, clock)
+    await history.begin()
+    before = history.told(await cluster.observe()).projects
+
+    async def away(*_args):
+        raise Unavailable("The history cannot be read now.", hint="", code="history_away")
+
+    monkeypatch.setattr(ledger, "usage", away)
+    await history.begin()
+
+    assert history.told(await cluster.observe()).projects == before
+    assert any(project.usage for project in before)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping, Sequence
+from functools import partial
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import LogChunk, Seen
@@ -18,6 +19,7 @@ from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.asking import asking, taken
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.inventory import inventory, named
+from runai.hub_service.clusters.kubernetes.job_names import made_under_a_free_name
 from runai.hub_service.clusters.kubernetes.jobs import (
     Job,
     read_job,
@@ -104,11 +106,13 @@ class KubernetesCluster(PodSessions, KeptProjects):
                 raise taken(spec, f" ({known[spec.id].state})" if spec.id in known else "")
             seen.add(spec.id)
         around = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
-        bodies = [self._body(spec, around[spec.user]) for spec in specs]
+        for spec in specs:  # what cannot be had is said before anything is made
+            self._body(spec, around[spec.user])
         made: list[Job] = []
         try:
-            for spec, body in zip(specs, bodies, strict=True):
-                made.append(await self._make(spec, body))
+            for spec in specs:
+                job = await self._make(spec, around[spec.user])
+                made.append(job)
         except BaseException:
             # Shielded by nobody: if we die here, the first few of an array are left, held.
             for job in made:
@@ -328,18 +332,19 @@ class KubernetesCluster(PodSessions, KeptProjects):
             if pod.owner is not None and pod.owner.uid == subject.uid
         ]
 
-    def _body(self, spec: WorkloadSpec, around: Surroundings) -> Object:
+    def _body(self, spec: WorkloadSpec, around: Surroundings, name: str = "") -> Object:
         check_room(spec, around, self._machines.objects.get(around.node))
-        made = manifest(spec, around, api_url=self._api_url, ttl_s=self._ttl_s)
+        made = manifest(spec, around, name=name, api_url=self._api_url, ttl_s=self._ttl_s)
         return self._pool.put_in(made)
 
-    async def _make(self, spec: WorkloadSpec, body: Object) -> Job:
-        path = f"/apis/batch/v1/namespaces/{self._namespace}/jobs"
-        try:
-            with asking():
-                found = await self._api.create(path, body)
-        except Conflict:
-            raise taken(spec, "") from None
+    async def _make(self, spec: WorkloadSpec, around: Surroundings) -> Job:
+        found = await made_under_a_free_name(
+            self._api,
+            f"/apis/batch/v1/namespaces/{self._namespace}/jobs",
+            spec,
+            partial(self._body, spec, around),
+            lambda there: self._id(read_job(there)),
+        )
         self._jobs.take(found)
         return read_job(found)
 

@@ -5,8 +5,9 @@ Of a pool's projects, where there are pools: names are the whole cluster's. Part
 
 from collections.abc import Sequence
 
+from runai.hub_service.clusters.base import ProjectChange
 from runai.hub_service.clusters.kubernetes import projects as project_objects
-from runai.hub_service.clusters.kubernetes.api import ApiError
+from runai.hub_service.clusters.kubernetes.api import ApiError, Object
 from runai.hub_service.clusters.kubernetes.asking import asking
 from runai.hub_service.clusters.kubernetes.submitted import Submitted
 from runai.hub_service.clusters.project_tree import check_deletion, check_parent
@@ -14,6 +15,8 @@ from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
 from runai.hub_service.errors import Conflict, NotFound
 
 __all__ = ["KeptProjects"]
+
+TRIES = 10
 
 
 class KeptProjects(Submitted):
@@ -27,24 +30,59 @@ class KeptProjects(Submitted):
 
     async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
         """Create or change a project; the next cycle uses it."""
-        check_parent(spec, [record.spec for record in await self.projects()])
+        return await self.change_project(spec.name, lambda _known: spec)
+
+    async def change_project(self, name: str, change: ProjectChange) -> ProjectRecord:
+        """Make of a project what `change` makes of it, as the API server has it and not we.
+
+        It is written only over what `change` was asked about. Its status makes another version of
+        it too, with each cycle in which that is another one: then it is asked once more.
+        """
+        others = [record.spec for record in await self.projects()]
+        for _ in range(TRIES):
+            with asking():
+                found = await self._read(name)
+                spec = change(None if found is None else project_objects.read_project(found).spec)
+                check_parent(spec, others)
+                try:
+                    written = await self._write(spec, found)
+                except ApiError as error:
+                    if error.status not in (404, 409):
+                        raise
+                    continue  # made, changed or deleted meanwhile
+            self._projects.take(written)
+            return project_objects.read_project(written)
+        raise Conflict(
+            f"Project {name} is changed by others at the same time.",
+            hint="Look at it, and try again.",
+            code="changed_meanwhile",
+        )
+
+    async def _read(self, name: str) -> Object | None:
+        """Return a project as it is now; asked for as a list, which we may read.
+
+        Raises:
+            Conflict: it is not ours to change.
+        """
+        listed = await self._api.get(
+            project_objects.PROJECTS, fieldSelector=f"metadata.name={name}"
+        )
+        found: Object | None = next(iter(listed["items"]), None)
+        if found is not None and not self._pool.has(found):
+            raise Conflict(
+                f"There is a project {name} already, of another pool of nodes.",
+                hint="Choose another name: names of projects are the whole cluster's.",
+                code="name_taken",
+            )
+        return found
+
+    async def _write(self, spec: ProjectSpec, over: Object | None) -> Object:
+        if over is None:
+            body = self._pool.put_in(project_objects.manifest(spec))
+            return await self._api.create(project_objects.PROJECTS, body)
         path = f"{project_objects.PROJECTS}/{spec.name}"
-        with asking():
-            try:
-                body = self._pool.put_in(project_objects.manifest(spec))
-                found = await self._api.create(project_objects.PROJECTS, body)
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-                if await self._is_of_another_pool(spec.name):
-                    raise Conflict(
-                        f"There is a project {spec.name} already, of another pool of nodes.",
-                        hint="Choose another name: names of projects are the whole cluster's.",
-                        code="name_taken",
-                    ) from error
-                found = await self._api.patch(path, project_objects.change(spec))
-        self._projects.take(found)
-        return project_objects.read_project(found)
+        version = over["metadata"]["resourceVersion"]
+        return await self._api.patch(path, project_objects.change(spec, version))
 
     async def delete_project(self, name: str) -> None:
         """Forget a project that has neither children nor workloads.
@@ -63,9 +101,3 @@ class KeptProjects(Submitted):
         with asking():
             found = await self._api.delete(f"{project_objects.PROJECTS}/{name}")
         self._projects.drop(name, found["details"]["uid"])
-
-    async def _is_of_another_pool(self, name: str) -> bool:
-        """Tell whether a project is not ours to change; asked for as a list, which we may read."""
-        named = f"metadata.name={name}"
-        found = await self._api.get(project_objects.PROJECTS, fieldSelector=named)
-        return not all(map(self._pool.has, found["items"]))

@@ -24,6 +24,7 @@ from runai.hub_service.clusters.kubernetes.fractions import (
     sees_its_share,
     shown,
 )
+from runai.hub_service.clusters.kubernetes.job_names import job_name
 from runai.hub_service.clusters.kubernetes.objects import (
     ELASTIC_LABEL,
     GANG_LABEL,
@@ -44,7 +45,6 @@ from runai.hub_service.scheduler.quantity import WHOLE_GPU
 __all__ = [
     "CHECKPOINTS",
     "Surroundings",
-    "job_name",
     "manifest",
     "read_spec",
     "surroundings",
@@ -104,19 +104,22 @@ def surroundings(notebook: Object) -> Surroundings:
     return Surroundings(main["image"], of_pod, of_container)
 
 
-def job_name(spec: WorkloadSpec) -> str:
-    """Return what its Job is called."""
-    return f"{spec.project}-{spec.name}"
-
-
 def manifest(
-    spec: WorkloadSpec, around: Surroundings, *, api_url: str = "", ttl_s: int | None = None
+    spec: WorkloadSpec,
+    around: Surroundings,
+    *,
+    name: str = "",
+    api_url: str = "",
+    ttl_s: int | None = None,
 ) -> dict[str, Any]:
     """Return the Job that runs a workload; `ttl_s` seconds after its end Kubernetes forgets it.
+
+    `name` is the Job's, where it is not the usual one.
 
     Raises:
         InvalidRequest: it cannot be had on Kubernetes.
     """
+    name = name or job_name(spec)
     _check(spec, around, api_url)
     kept = json.dumps(asdict(spec), separators=(",", ":"))
     if len(kept.encode()) > MOST_SPEC_BYTES:
@@ -142,14 +145,14 @@ def manifest(
                 **({"runai/source": spec.source} if spec.source else {}),
             },
         },
-        "spec": _pod(spec, around, api_url, checkpoints),
+        "spec": _pod(spec, around, name, api_url, checkpoints),
     }
     disrupted = {"type": "DisruptionTarget", "status": "True"}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": job_name(spec),
+            "name": name,
             "labels": labels,
             "annotations": {
                 SPEC: kept,
@@ -238,7 +241,7 @@ def _checkpoints(spec: WorkloadSpec, around: Surroundings) -> str:
 
 
 def _pod(
-    spec: WorkloadSpec, around: Surroundings, api_url: str, checkpoints: str
+    spec: WorkloadSpec, around: Surroundings, job: str, api_url: str, checkpoints: str
 ) -> dict[str, Any]:
     gpus = 0 if _part(spec) is not None else spec.gpus // WHOLE_GPU
     is_elastic = spec.elastic and spec.workers > 1
@@ -250,7 +253,7 @@ def _pod(
         **(around.container or {}),
         "image": spec.image or around.image,
         "command": under_relay(command) if is_elastic else command,
-        "env": _environment(spec, api_url, told),
+        "env": _environment(spec, job, api_url, told),
         "resources": {"limits": {GPU_RESOURCE: str(gpus)}} if gpus else {},
     }
     if spec.workdir:
@@ -300,7 +303,7 @@ def _literal(text: str) -> str:
 
 
 def _environment(
-    spec: WorkloadSpec, api_url: str, told: Mapping[str, str]
+    spec: WorkloadSpec, job: str, api_url: str, told: Mapping[str, str]
 ) -> Sequence[Mapping[str, Any]]:
     """Tell a worker who it is; what its user adds wins over conveniences, never over identity."""
     index = {"fieldPath": f"metadata.annotations['{INDEX}']"}
@@ -321,7 +324,7 @@ def _environment(
     if is_gang:
         # The Job controller names each pod's host by its index.
         fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
-        fixed |= {"MASTER_ADDR": f"{job_name(spec)}-0.{GANG_SERVICE}"}
+        fixed |= {"MASTER_ADDR": f"{job}-0.{GANG_SERVICE}"}
     own = {"PYTHONUNBUFFERED": "1", **({} if part is None else SHARING), **spec.env}
     place = ["RUNAI_INDEX", *(["RANK"] if is_gang else [])]
     told_later = {"RUNAI_WORKER", "RUNAI_RESUMED", "NVIDIA_VISIBLE_DEVICES", *OF_MEMORY}

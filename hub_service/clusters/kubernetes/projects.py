@@ -57,9 +57,9 @@ def manifest(spec: ProjectSpec) -> dict[str, Any]:
     }
 
 
-def change(spec: ProjectSpec) -> dict[str, Any]:
-    """Write the change that makes a project what is said; what is not said goes."""
-    return {"spec": _fields(spec)}
+def change(spec: ProjectSpec, version: str) -> dict[str, Any]:
+    """Write the change that makes that version of a project what is said; what is not said goes."""
+    return {"metadata": {"resourceVersion": version}, "spec": _fields(spec)}
 
 
 def _fields(spec: ProjectSpec) -> dict[str, Any]:

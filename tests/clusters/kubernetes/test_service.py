@@ -131,6 +131,17 @@ def test_the_next_service_goes_on_where_the_first_was(begin, eventually, number)
     assert second.client.workload("vision/one").state == "running"
 
 
+@pytest.mark.postgresql
+def test_a_leader_whose_history_is_away_leads_without_it(begin, eventually, tmp_path):
+    service = begin(RUNAI_LEDGER=f"postgresql://ledger@/ledger?host={tmp_path}")
+    service.client.submit(job("one"))
+
+    eventually(lambda: service.client.workload("vision/one").state == "running")
+    ready = httpx.get(f"http://{service.address}/services/runai/health/ready")
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "without": "history"})
+    assert service.stop(signal.SIGTERM) == 0
+
+
 @pytest.mark.timeout(900)  # five starts of a service
 def test_a_rolling_restart_of_two_under_load_loses_and_doubles_nothing_that_was_acknowledged(
     begin, eventually, free_port

@@ -1,0 +1,122 @@
+"""Two projects whose workloads would have Jobs of one name: neither sees or hinders the other's."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubernetes_lab import kubernetes_lab
+from runai.hub_service.clusters.kubernetes.job_names import job_name, other_name
+from runai.hub_service.clusters.kubernetes.making import GANG_SERVICE, Surroundings
+from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.errors import Conflict
+
+pytestmark = pytest.mark.kubernetes
+
+LAB, SECRET = "lab/secret-job-1", "lab-secret/job-1"
+NAMES = {LAB: ("lab", "secret-job-1"), SECRET: ("lab-secret", "job-1")}
+ORDERS = [
+    pytest.param(LAB, SECRET, id="the shorter project first"),
+    pytest.param(SECRET, LAB, id="the longer project first"),
+]
+
+
+@pytest.fixture
+async def lab(plane):
+    async with kubernetes_lab(plane) as made:
+        yield made
+
+
+def asked(lab, workload, **fields):
+    project, name = NAMES[workload]
+    return lab.job(name, project=project, **fields)
+
+
+def jobs(lab):
+    namespace = lab.around.namespace
+    found = namespace.plane.request("GET", f"/apis/batch/v1/namespaces/{namespace.name}/jobs")
+    return {job["metadata"]["name"]: job["metadata"]["labels"] for job in found["items"]}
+
+
+@pytest.mark.parametrize(("first", "second"), ORDERS)
+async def test_both_are_there_and_one_that_is_deleted_leaves_the_other(lab, first, second):
+    one, other = asked(lab, first), asked(lab, second)
+    assert job_name(one) == job_name(other)
+
+    await lab.cluster.submit([one])
+    (record,) = await lab.cluster.submit([other])
+
+    assert record.id == second
+    assert {name: labels["runai/project"] for name, labels in jobs(lab).items()} == {
+        "lab-secret-job-1": one.project,
+        other_name(other): other.project,
+    }
+    assert {record.id for record in await lab.cluster.workloads()} == {first, second}
+
+    await lab.cluster.delete(first, by="ana")
+    await lab.until_gone(first)
+    assert list(jobs(lab)) == [other_name(other)]
+
+    await lab.cluster.submit([one])
+    await lab.cluster.delete(second, by="ana")
+    await lab.until_gone(second)
+    assert list(jobs(lab)) == ["lab-secret-job-1"]
+
+
+@pytest.mark.parametrize("workload", [LAB, SECRET])
+async def test_the_same_workload_twice_is_refused_whichever_name_its_job_has(lab, workload):
+    await lab.cluster.submit([asked(lab, SECRET)])
+    await lab.cluster.submit([asked(lab, LAB)])
+
+    with pytest.raises(Conflict) as refused:  # by the API server: we may not have seen it yet
+        await lab.cluster._make(asked(lab, workload), Surroundings("example/train"))
+
+    project, name = NAMES[workload]
+    assert str(refused.value).startswith(f"{project} already has a workload named {name}.")
+    assert len(jobs(lab)) == 2
+
+
+async def test_a_job_that_is_no_workload_of_ours_keeps_nobody_from_its_name(lab):
+    lab.around.namespace.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "lab-secret-job-1"},
+            "spec": {
+                "suspend": True,
+                "template": {
+                    "spec": {
+                        "restartPolicy": "Never",
+                        "containers": [{"name": "main", "image": "example"}],
+                    }
+                },
+            },
+        }
+    )
+
+    (record,) = await lab.cluster.submit([asked(lab, LAB)])
+
+    assert record.id == LAB
+
+
+async def test_a_gang_whose_name_was_taken_finds_its_first_worker(lab):
+    await lab.cluster.submit([asked(lab, SECRET)])
+
+    gang = asked(lab, LAB, workers=2)
+    await lab.cluster.submit([gang])
+
+    found = lab.around.namespace.job(other_name(gang))
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    # The Job controller names the first pod's host by its Job.
+    assert told["MASTER_ADDR"] == f"{found['metadata']['name']}-0.{GANG_SERVICE}"
+    assert told["RUNAI_WORKLOAD"] == LAB
+
+
+def test_no_name_that_can_be_submitted_is_another_ones_second_name():
+    longest = ("p" * 24, "n" * 38)
+    specs = [WorkloadSpec(*names, "ana", "job", ("train",)) for names in (longest, *NAMES.values())]
+    names = {other_name(spec) for spec in specs}
+
+    assert len(names) == len(specs)
+    assert all(name.isalnum() for name in names)  # every usual name has a hyphen
+    assert all(len(f"{name}-99999") <= 63 for name in names)  # a pod's host
