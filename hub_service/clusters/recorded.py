@@ -2,8 +2,8 @@
 
 Knows when which transition applies, keeps what comes of it in a store before anybody hears of it,
 and wakes those who wait. Every change is one synchronous read-decide-write, so nothing interleaves
-and nothing is half done when a caller is cancelled. Leaves doing to its subclasses (`act`,
-`forget`): `local` runs processes, `simulated` none.
+and nothing is half done when a caller is cancelled; of an array its last part is (`arrivals`).
+Leaves doing to its subclasses (`act`, `forget`): `local` runs processes, `simulated` none.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from functools import partial
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
 from runai.hub_service.clusters.allocations import Allocations
+from runai.hub_service.clusters.arrivals import AT_A_TIME, Arrivals, refuse_taken
 from runai.hub_service.clusters.base import Refused, Seen
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import worker_environment
@@ -68,6 +69,7 @@ class RecordedCluster:
         self._api_url = api_url
         self._clock = clock
         self._rows = Shelf(store.rows(), self._keeping)
+        self._arrivals = Arrivals(store)
         self._projects: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
         self._allocations = Allocations()
         self._changed = asyncio.Event()
@@ -102,6 +104,8 @@ class RecordedCluster:
 
     async def observe(self) -> Snapshot:
         """Return everything the core needs."""
+        for _ in self._rows.draw_ahead(self._clock(), self._elastic):
+            await asyncio.sleep(0)
         self._changed.clear()
         return picture.snapshot(
             self._clock(),
@@ -127,27 +131,24 @@ class RecordedCluster:
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none."""
-        if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
-            return again
-        now = self._clock()
-        names: set[WorkloadId] = set()
-        for spec in specs:
-            taken = self._rows.get(spec.id)
-            if taken is not None or spec.id in names:
-                state = f" ({taken.record.state})" if taken is not None else ""
-                raise Conflict(
-                    f"{spec.project} already has a workload named {spec.name}{state}.",
-                    hint=f"Choose another name, or delete it: runai delete {spec.name}"
-                    f" -p {spec.project}",
-                    code="name_taken",
-                )
-            names.add(spec.id)
-        steps: dict[WorkloadId, Step] = {}
-        for spec in specs:
-            own, log_dir = self.directories(spec, now)
-            steps[spec.id] = wishes.submitted(spec, now=now, checkpoint_dir=own, log_dir=log_dir)
-        self._keep(steps)
-        return [self._rows[spec.id].record for spec in specs]
+        async with self._arrivals.turn(specs):
+            if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
+                return again
+            refuse_taken(specs, self._rows)
+            make = partial(self._new, now=self._clock())
+            if len(specs) > AT_A_TIME:
+                rows = await self._arrivals.bring(specs, make)
+                self._rows.add(rows)
+                self._announce()
+                for row in rows:
+                    self.act(row)
+            else:
+                self._keep({spec.id: make(spec) for spec in specs})
+            return [self._rows[spec.id].record for spec in specs]
+
+    def _new(self, spec: WorkloadSpec, now: float) -> Step:
+        own, logs = self.directories(spec, now)
+        return wishes.submitted(spec, now=now, checkpoint_dir=own, log_dir=logs)
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return what a user has submitted under a key."""
@@ -295,7 +296,7 @@ class RecordedCluster:
                 f"There is no project {name}.", hint="runai list projects names those there are."
             )
         known = [p.spec for p in self._projects.values()]
-        check_deletion(name, known, self._rows.unfinished(name))
+        check_deletion(name, known, self._rows.unfinished(name) + self._arrivals.of(name))
         self._store.save(gone_projects=[name])
         del self._projects[name]
         self._announce()

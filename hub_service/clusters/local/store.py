@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -32,6 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 
+from runai.hub_service.clusters.local.halves import Halves
 from runai.hub_service.clusters.records import (
     HistoryEvent,
     ProjectRecord,
@@ -82,10 +83,12 @@ projects = Table(
     Column("spec", Text, nullable=False),
 )
 
-_SAVE_ROW = insert(workloads)  # put together once: it takes longer than to carry it out
-_SAVE_ROW = _SAVE_ROW.on_conflict_do_update(
-    index_elements=["id"], set_={"row": _SAVE_ROW.excluded.row}
+# As the driver takes them: to put thousands of parameters together takes longer than to store them.
+_SAVE_ROW = (
+    "INSERT INTO workloads (id, spec, row) VALUES (?, ?, ?)"
+    " ON CONFLICT (id) DO UPDATE SET row = excluded.row"
 )
+_SAVE_LINE = "INSERT INTO history (workload, at, kind, text) VALUES (?, ?, ?, ?)"
 
 _ROW = TypeAdapter(Row)
 _SPEC = TypeAdapter(WorkloadSpec)
@@ -127,6 +130,8 @@ class SqliteStore:
         self._connection = self._engine.connect()
         if _revision(self._connection) != LATEST:
             self._migrate()
+        self._halves = Halves(self._connection)
+        self._connection.rollback()
 
     def close(self) -> None:
         """Close the file."""
@@ -136,11 +141,13 @@ class SqliteStore:
     def rows(self) -> Iterator[Row]:
         """Return all workloads, oldest first."""
         found = self._connection.execute(
-            select(workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
+            select(workloads.c.id, workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
         ).all()
         self._connection.rollback()
-        for spec, row in found:
-            yield _read_row(spec, row)
+        left = self._halves.left
+        for name, spec, row in found:
+            if name not in left:
+                yield _read_row(spec, row)
 
     def projects(self) -> Iterator[ProjectRecord]:
         """Return all projects, oldest first."""
@@ -173,17 +180,52 @@ class SqliteStore:
         Raises:
             Unavailable: nothing was written; the disk is full, or may not be written.
         """
+        with self._written():
+            self._save_rows(rows)
+            self._save_projects(projects)
+            self._save_history(events)
+            for workload in gone:
+                self._connection.execute(workloads.delete().where(workloads.c.id == workload))
+                self._connection.execute(history.delete().where(history.c.workload == workload))
+            for name in gone_projects:
+                table = metadata.tables["projects"]
+                self._connection.execute(table.delete().where(table.c.name == name))
+
+    def arrive(
+        self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
+    ) -> None:
+        """Write new rows that do not count before `arrived`: after a restart they are not there.
+
+        Raises:
+            Unavailable: they were not written.
+        """
+        with self._written():
+            self._halves.come([row.id for row in rows], time.time())
+            self._save_rows(rows)
+            self._save_history(events)
+
+    def arrived(self) -> None:
+        """Let what came by `arrive` count; durable on return.
+
+        Raises:
+            Unavailable: it does not count.
+        """
+        with self._written():
+            self._halves.count()
+        self._halves.counted()
+
+    def turned_away(self) -> None:
+        """Forget what came by `arrive`; its rows go with the next write."""
+        self._halves.give_up()
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Write what is written within this block in one transaction; durable on leaving it."""
         try:
             with self._connection.begin():
-                self._save_rows(rows)
-                self._save_projects(projects)
-                self._save_history(events)
-                for workload in gone:
-                    self._connection.execute(workloads.delete().where(workloads.c.id == workload))
-                    self._connection.execute(history.delete().where(history.c.workload == workload))
-                for name in gone_projects:
-                    table = metadata.tables["projects"]
-                    self._connection.execute(table.delete().where(table.c.name == name))
+                self._halves.remove()
+                yield
+            self._halves.removed()
             self._succeeded()
         except OperationalError as failed:
             self._trouble = str(failed.orig)
@@ -222,24 +264,20 @@ class SqliteStore:
 
     def _save_history(self, events: Sequence[tuple[WorkloadId, HistoryEvent]]) -> None:
         if events:
-            self._connection.execute(
-                history.insert(),
-                [
-                    {"workload": w, "at": line.at, "kind": line.kind, "text": line.text}
-                    for w, line in events
-                ],
+            self._connection.exec_driver_sql(
+                _SAVE_LINE, [(w, line.at, line.kind, line.text) for w, line in events]
             )
 
     def _save_rows(self, rows: Sequence[Row]) -> None:
         if rows:
-            self._connection.execute(
+            self._connection.exec_driver_sql(
                 _SAVE_ROW,
                 [
-                    {
-                        "id": row.id,
-                        "spec": _SPEC.dump_json(row.spec).decode(),
-                        "row": _ROW.dump_json(row, exclude={"record": {"spec"}}).decode(),
-                    }
+                    (
+                        row.id,
+                        _SPEC.dump_json(row.spec).decode(),
+                        _ROW.dump_json(row, exclude={"record": {"spec"}}).decode(),
+                    )
                     for row in rows
                 ],
             )
