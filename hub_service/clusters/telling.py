@@ -23,7 +23,7 @@ Keep = Callable[[Mapping[WorkloadId, Step]], None]
 
 LOOKED_AT, AT_A_TIME = 2000, 200
 """Waits between which others have their turn, while looking and while drawing: a millisecond."""
-WRITTEN_DOWN = 200
+WRITTEN_DOWN = 400
 """At once: each time waits for the disk."""
 
 
