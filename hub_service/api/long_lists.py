@@ -28,10 +28,10 @@ class Around(NamedTuple):
     after: bytes = b""
 
 
-def in_pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def in_pieces(items: Sequence[T], of: int = AT_A_TIME) -> Iterator[Sequence[T]]:
     """Yield so many as may be drawn in one step."""
-    for start in range(0, len(items), AT_A_TIME):
-        yield items[start : start + AT_A_TIME]
+    for start in range(0, len(items), of):
+        yield items[start : start + of]
 
 
 def sent_in_pieces(

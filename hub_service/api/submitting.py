@@ -31,6 +31,8 @@ DECIDED_WITHIN_S = 2.0
 """A submission answers with the scheduler's word on it; a slow cycle is not waited for longer."""
 _FORESEEN = 10
 """Of an array that would be submitted: more starts nobody reads."""
+DRAWN_AT_ONCE = 50
+"""Of an array's answer: two milliseconds' work."""
 TRIES = 5
 """For a name that the service picks itself while others submit too."""
 
@@ -199,17 +201,16 @@ async def _reply(
     viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool
 ) -> SubmitReply:
     views: list[WorkloadView] = []
-    for piece in in_pieces(records):
+    # An array waits for one reason: say it once.
+    waits: dict[str, WorkloadRecord] = {}
+    for piece in in_pieces(records, DRAWN_AT_ONCE):
         if views:
             await asyncio.sleep(0)
         views += map(viewer.workload, piece)
-    # An array waits for one reason: say it once.
-    waits = {
-        record.reason.text: record
-        for record in reversed(records)
-        if record.reason is not None and not record.allocated
-    }
-    notes = [f"{waits[text].spec.name} waits: {text}" for text in reversed(waits)]
+        for record in piece:
+            if record.reason is not None and not record.allocated:
+                waits.setdefault(record.reason.text, record)
+    notes = [f"{record.spec.name} waits: {text}" for text, record in waits.items()]
     asked = records[0].spec
     if asked.command is not None and not asked.gpus and not asked.gpu_memory_mib:
         notes.append(f"{asked.name} asks for no GPU; --gpus 1 asks for one")

@@ -122,7 +122,7 @@ class RecordedCluster:
         nobody = await tell(
             carried.waits,
             self._rows,
-            keep=partial(self._keep, quietly=True),
+            keep=partial(self._keep, quietly=True, soon=True),
             announce=partial(self._announce, core=False),
         )
         return [*carried.refused, *nobody]
@@ -140,10 +140,8 @@ class RecordedCluster:
                 rows = await self._arrivals.bring(specs, make)
                 self._rows.add(rows)
                 self._announce()
-                for row in rows:
-                    self.act(row)
-            else:
-                self._keep({spec.id: make(spec) for spec in specs})
+                return [row.record for row in rows]  # nothing of them runs: nothing to act upon
+            self._keep({spec.id: make(spec) for spec in specs})
             return [self._rows[spec.id].record for spec in specs]
 
     def _new(self, spec: WorkloadSpec, now: float) -> Step:
@@ -337,8 +335,10 @@ class RecordedCluster:
             )
         return row
 
-    def _keep(self, steps: Mapping[WorkloadId, Step], *, quietly: bool = False) -> None:
-        """Make steps durable, then visible, then real.
+    def _keep(
+        self, steps: Mapping[WorkloadId, Step], *, quietly: bool = False, soon: bool = False
+    ) -> None:
+        """Make steps durable, or `soon` so, then visible, then real.
 
         Changes of a plan's own making (`quietly`) wake the controller only if they alter what the
         core sees; others always do, because people watch.
@@ -365,6 +365,7 @@ class RecordedCluster:
                 if step.row is not None
                 for kind, text in step.events
             ],
+            soon=soon,
         )
         seen_otherwise = not quietly
         for workload, step in changed.items():

@@ -26,8 +26,12 @@ class Store(Protocol):
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
+        soon: bool = False,
     ) -> None:
-        """Write these rows, forget those, add to the history; Unavailable where nothing can be."""
+        """Write these rows, forget those, add to the history; Unavailable where nothing can be.
+
+        `soon`: durable with the next write that is not so.
+        """
 
     def arrive(
         self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()

@@ -51,8 +51,10 @@ class MemoryStore:
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
+        soon: bool = False,
     ) -> None:
         """Keep these rows, forget those, and append to the history."""
+        del soon
         self._rows.update({row.id: row for row in rows})
         self._projects.update({project.spec.name: project for project in projects})
         for workload in gone:

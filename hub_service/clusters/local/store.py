@@ -2,7 +2,8 @@
 
 Knows SQLite, the tables and how rows become JSON. One process at a time writes it: the service
 holds `cluster.lock`, a second one waits. What `save` has returned from survives a power cut (WAL,
-synchronous=FULL). Schema changes are alembic's (`migrations`), run only when there are any.
+synchronous=FULL), but for what is told anew if it is lost (`soon`). Schema changes are alembic's
+(`migrations`), run only when there are any.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -174,13 +175,14 @@ class SqliteStore:
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
+        soon: bool = False,
     ) -> None:
-        """Write it all in one transaction; durable on return.
+        """Write it all in one transaction; durable on return, or `soon`, with the next one.
 
         Raises:
             Unavailable: nothing was written; the disk is full, or may not be written.
         """
-        with self._written():
+        with self._unhurried() if soon else nullcontext(), self._written():
             self._save_rows(rows)
             self._save_projects(projects)
             self._save_history(events)
