@@ -8,6 +8,8 @@ and callers in processes of theirs, whose own processor time is told. In this or
     quiet     everything is there, users look at what is theirs
     submits   200 submits a second for a minute, and everybody looks on
     fair      one user alone, and while another floods, in turns: what does the quiet one notice?
+              of 50 calls under way all the time, of 100 that come each second (three times what is
+              allowed), and of arrays of 10,000 jobs, which are deleted one by one
 
 Nothing that was acknowledged may be missing or doubled afterwards, and nothing may fail: what is
 refused for now (429 with Retry-After) is counted and asked again. `--keep` writes
@@ -23,12 +25,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 from crowd.hub import name_of
-from crowd.people import Plan, Told
+from crowd.people import Flood, Plan, Told
 from crowd.stand import HERE, Stand, Watch, project_of, standing
 from machine import ROOT, measured
 
@@ -36,6 +39,8 @@ RESULTS = ROOT / "benchmarks/results/load.json"
 LOOKS = {"overview": 2.0, "mine": 5.0, "describe": 10.0, "whoami": 10.0, "projects": 2.0,
          "nodes": 2.0, "page": 1.0}  # fmt: skip
 """Calls a second of all users together, beside their streams."""
+ROUNDS: dict[Flood, int] = {"loops": 4, "open": 4, "arrays": 2}
+"""Of each flood at most: what is left of an array is there in the next round, too."""
 QUIET_ONE = {"submit": 1.0, "overview": 2.0, "mine": 2.0, "describe": 5.0, "whoami": 5.0}
 
 
@@ -47,7 +52,7 @@ def played(stand: Stand, users: list[int], **how: Any) -> subprocess.Popen[str]:
         "projects": {name_of(n): project_of(n) for n in users},
         "rates": {},
         "seconds": 30.0,
-        "flood": 0,
+        "flood": "",
     }
     plan.update(how)  # type: ignore[typeddict-item]
     return _python("people.py", json.dumps(plan))
@@ -86,7 +91,6 @@ def spread(seconds: list[float]) -> dict[str, float]:
 
 def summary(told: Told) -> dict[str, Any]:
     """Return what is worth keeping of it."""
-    refused = sum(n for key, n in told["statuses"].items() if key.endswith(("429", "503")))
     failed = sum(
         n for key, n in told["statuses"].items() if key[-3:] not in {"200", "201", "429", "503"}
     )
@@ -95,10 +99,14 @@ def summary(told: Told) -> dict[str, Any]:
         "tries": {kind: spread(found) for kind, found in sorted(told["tries"].items())},
         "failed": failed,
         "failures": told["failures"],
-        "refused_for_now": refused,
+        "refused_for_now": _refused(told["statuses"]),
         "given_up": told["lost"],
         "generator": {"cores": round(told["cpu"], 2), "late_s": round(told["late_s"], 2)},
     }
+
+
+def _refused(statuses: Mapping[str, int]) -> int:
+    return sum(n for key, n in statuses.items() if key.endswith(("429", "503")))
 
 
 def in_a_phase(stand: Stand, *crowds: subprocess.Popen[str]) -> tuple[dict[str, Any], list[Told]]:
@@ -150,8 +158,11 @@ def measure(asked: argparse.Namespace, data: Path) -> dict[str, Any]:
             **summary(busy), **about,
         }  # fmt: skip
         _say({"submits": result["submits"]})
-        result["fair"], more = fairness(stand, asked.rounds, asked.seconds / 2)
-        _say({"fair": result["fair"]})
+        result["fair"], more = {}, list[str]()
+        for flood, rounds in ROUNDS.items():
+            part, stored = fairness(stand, flood, min(rounds, asked.rounds), asked.seconds / 2)
+            result["fair"][flood], more = part, [*more, *stored]
+            _say({flood: part})
         heard, _ = streams.communicate("\n", timeout=60)
         found = json.loads(heard)
         result["streams"] = {
@@ -168,7 +179,9 @@ def measure(asked: argparse.Namespace, data: Path) -> dict[str, Any]:
     return result
 
 
-def fairness(stand: Stand, rounds: int, seconds: float) -> tuple[dict[str, Any], list[str]]:
+def fairness(
+    stand: Stand, kind: Flood, rounds: int, seconds: float
+) -> tuple[dict[str, Any], list[str]]:
     """Return what a quiet user notices of another's flood, and what was acknowledged.
 
     Alone and beside it in turns: a full look for what nobody uses any more, and whatever else comes
@@ -179,7 +192,7 @@ def fairness(stand: Stand, rounds: int, seconds: float) -> tuple[dict[str, Any],
         lasts: dict[str, Any] = {"rates": QUIET_ONE, "seconds": seconds}
         about_alone, told = in_a_phase(stand, played(stand, [1], **lasts))
         alone += told
-        flooding = played(stand, [0], flood=50, seconds=seconds + 2)
+        flooding = played(stand, [0], flood=kind, seconds=seconds + 2)
         about_beside, told = in_a_phase(stand, played(stand, [1], **lasts), flooding)
         beside, flood = [*beside, told[0]], [*flood, told[1]]
     calls = [{kind: _answers(told, kind) for kind in QUIET_ONE} for told in (alone, beside)]
@@ -189,7 +202,12 @@ def fairness(stand: Stand, rounds: int, seconds: float) -> tuple[dict[str, Any],
         "alone": {"calls": _spreads(calls[0]), **about_alone},
         "beside_a_flood": {"calls": _spreads(calls[1]), **about_beside},
         "failures": [line for told in (*alone, *beside, *flood) for line in told["failures"]],
-        "flood": {"statuses": dict(statuses), "cores": round(flood[-1]["cpu"], 2)},
+        "flood": {
+            "statuses": dict(statuses),
+            "cores": round(flood[-1]["cpu"], 2),
+            "calls": sum(statuses.values()),
+            "refused_for_now": _refused(statuses),
+        },
         "ratio": {
             quantile: {
                 kind: round(spread(calls[1][kind])[quantile] / spread(found)[quantile], 2)
@@ -220,7 +238,9 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=5, help="streams of each user")
     parser.add_argument("--submits", type=float, default=200.0, help="a second")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the loaded part")
-    parser.add_argument("--rounds", type=int, default=4, help="of the part about two users")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="of each part about two users, at most"
+    )
     parser.add_argument("--remark", default="", help="what else the machine did")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()

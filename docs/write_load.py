@@ -15,6 +15,11 @@ PAGE = Path(__file__).with_name("promises.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks/results/load.json"
 
 PHASES = {"quiet": "nobody submits", "submits": "submits beside"}
+FLOODS = {
+    "loops": "50 calls under way all the time",
+    "open": "100 calls a second, three times what is allowed",
+    "arrays": "arrays of 10,000 jobs, deleted one by one",
+}
 BEGIN, END = "<!-- load -->\n", "<!-- end load -->"
 
 
@@ -54,12 +59,27 @@ def _figures(found: dict[str, Any]) -> Iterator[str]:
         f" {submits['service']['cores']} then, and {submits['service']['MiB_most']} MiB at most;"
         f" the callers {submits['generator']['cores']} cores.\n"
     )
-    yield "\nBeside another's flood a quiet user waited, as a multiple of alone: "
-    yield "; ".join(
-        f"{kind} {ratio:.1f} (p50), {found['fair']['ratio']['p99_ms'][kind]:.1f} (p99)"
-        for kind, ratio in found["fair"]["ratio"]["p50_ms"].items()
-    )
-    yield ".\n"
+    yield "\n"
+    yield from _fairness(found["fair"])
+
+
+def _fairness(fair: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each flood; results from before there were several are of the first."""
+    parts: dict[str, Any] = {"loops": fair} if "ratio" in fair else fair
+    kinds = list(next(iter(parts.values()))["ratio"]["p50_ms"])
+    yield f"| beside another's flood, as a multiple of alone | {' | '.join(kinds)} | refused |\n"
+    yield "|---|" + "--:|" * (len(kinds) + 1) + "\n"
+    for flood, part in parts.items():
+        cells = [
+            f"{part['ratio']['p50_ms'][kind]:.1f}, {part['ratio']['p99_ms'][kind]:.1f}"
+            for kind in kinds
+        ]
+        statuses = part["flood"]["statuses"]
+        refused = sum(n for key, n in statuses.items() if key.endswith(("429", "503")))
+        cells.append(f"{refused:,} of {sum(statuses.values()):,}")
+        yield f"| {FLOODS[flood]} | {' | '.join(cells)} |\n"
+    yield "\nThe middle and p99 of what a quiet user waits; of the flood's calls how many were told"
+    yield " to come again.\n"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from runai.embedded.authenticator import AccountsAuthenticator
 from runai.embedded.directory import DataDirectory
 from runai.embedded.settings import Settings
 
-__all__ = ["configuration"]
+__all__ = ["SERVICE", "configuration"]
 
 SERVICE = "runai"
 STARTS_WITHIN_S = 180

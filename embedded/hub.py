@@ -5,6 +5,7 @@ JupyterHub's own log goes to a file; people get sentences. What else differs fro
 runai.embedded.hub`.
 """
 
+import asyncio
 import os
 import signal
 import sys
@@ -16,9 +17,10 @@ from jupyterhub import app
 from jupyterhub.spawner import Spawner
 from tornado.ioloop import IOLoop
 
-from runai.embedded.configuration import configuration
+from runai.embedded.configuration import SERVICE, configuration
 from runai.embedded.directory import DataDirectory
 from runai.embedded.settings import Settings
+from runai.embedded.silence import look_after
 from runai.embedded.whose_token import WhoseToken
 
 __all__ = ["EmbeddedHub", "main"]
@@ -58,6 +60,9 @@ class EmbeddedHub(app.JupyterHub):
         for service in self._service_map.values():
             _poll_often(service.spawner)
             service.observe(lambda change: _poll_often(change.new), "spawner")
+        ours, within = self._service_map.get(SERVICE), self.settings_of_up.answers_within
+        if ours is not None and ours.managed and within:
+            self._looking = asyncio.ensure_future(look_after(ours, within, self.log))
         _say(f"\nOpen {self.settings_of_up.url} and log in. Stop with Ctrl-C.")
 
     async def shutdown_cancel_tasks(self, sig: signal.Signals | None = None) -> None:

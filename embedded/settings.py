@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DEFAULT_PORT", "Settings"]
+__all__ = ["ANSWERS_WITHIN_S", "DEFAULT_PORT", "Settings"]
 
 DEFAULT_PORT = 8000
+ANSWERS_WITHIN_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Settings:
     system_users: bool = False
     gpu_sharing: str = "timeslice"
     """`timeslice` or `mps`."""
+    answers_within: int = ANSWERS_WITHIN_S
+    """Seconds; a service that answers nothing for longer is started anew. 0: never."""
 
     @property
     def url(self) -> str:
@@ -51,6 +54,7 @@ class Settings:
             "RUNAI_SYSTEM_USERS": "1" if self.system_users else "",
             "RUNAI_GPU_SHARING": self.gpu_sharing,
             "RUNAI_API_URL": self.api_url,
+            "RUNAI_ANSWERS_WITHIN": str(self.answers_within),
         }
 
     @classmethod
@@ -67,4 +71,5 @@ class Settings:
             policy=Path(policy) if policy else None,
             system_users=environ.get("RUNAI_SYSTEM_USERS", "") == "1",
             gpu_sharing=environ.get("RUNAI_GPU_SHARING") or "timeslice",
+            answers_within=int(environ.get("RUNAI_ANSWERS_WITHIN") or ANSWERS_WITHIN_S),
         )

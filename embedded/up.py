@@ -14,7 +14,7 @@ from pathlib import Path
 
 from runai.embedded.accounts import Accounts
 from runai.embedded.directory import DataDirectory
-from runai.embedded.settings import DEFAULT_PORT, Settings
+from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest, RunaiError, Unavailable
 from runai.hub_service.later_ports import port_is_free
 
@@ -22,6 +22,7 @@ __all__ = ["DEFAULT_DATA_DIR", "main", "parse"]
 
 DEFAULT_DATA_DIR = Path("~/.local/share/runai")
 MOST_GPUS = 1024
+MOST_SECONDS = 86_400
 NEEDED = ("jupyterhub", "aiohttp", "jupyterlab", "uvicorn")  # a few of the extra `hub`
 
 
@@ -92,6 +93,12 @@ def parse(arguments: Sequence[str]) -> Settings:
         policy=policy,
         system_users=options.system_users,
         gpu_sharing=options.gpu_sharing,
+        answers_within=_number(
+            "RUNAI_ANSWERS_WITHIN",
+            os.environ.get("RUNAI_ANSWERS_WITHIN") or str(ANSWERS_WITHIN_S),
+            0,
+            MOST_SECONDS,
+        ),
     )
 
 

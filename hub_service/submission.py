@@ -4,7 +4,7 @@ Pure: knows requests, projects and quantities; no cluster, no HTTP. Refuses what
 what cannot be meant; what merely has to wait is accepted. Called by the API's submit.
 """
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runai.hub_service.api.schemas import SubmitRequest
@@ -26,6 +26,7 @@ __all__ = [
     "check_limit",
     "choose_project",
     "known_project",
+    "specs_one_by_one",
     "workload_specs",
 ]
 
@@ -124,6 +125,17 @@ def workload_specs(
     Raises:
         InvalidRequest: it cannot be meant, or can never run in this project.
     """
+    return list(specs_one_by_one(request, user=user, project=project, site=site))
+
+
+def specs_one_by_one(
+    request: SubmitRequest, *, user: str, project: ProjectSpec, site: Site, key: str = ""
+) -> Iterator[WorkloadSpec]:
+    """Yield them, for who has something else to do meanwhile; all is checked before the first.
+
+    Raises:
+        InvalidRequest: it cannot be meant, or can never run in this project.
+    """
     _check_shape(request)
     if request.image is not None:
         _check_image(request, site)
@@ -140,13 +152,14 @@ def workload_specs(
         gpu_types = types_meant(request.gpu_type, site.gpu_types)
     needed = WHOLE_GPU if request.elastic else gpus
     _check_fits_project(request, needed, min_workers, preemptible, project, site)
-    return [
-        WorkloadSpec(
+    command = None if request.command is None else tuple(request.command)
+    for name, index in _names(request, project.name, site.taken):
+        yield WorkloadSpec(
             project=project.name,
             name=name,
             user=user,
             kind=request.kind,
-            command=None if request.command is None else tuple(request.command),
+            command=command,
             workdir=request.workdir,
             env=dict(request.env),
             gpus=gpus,
@@ -165,9 +178,8 @@ def workload_specs(
             server=request.server,
             image=request.image or "",
             gpu_types=gpu_types,
+            key=key,
         )
-        for name, index in _names(request, project.name, site.taken)
-    ]
 
 
 def _check_shape(request: SubmitRequest) -> None:

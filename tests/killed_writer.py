@@ -1,8 +1,8 @@
 """Writes rows until it is killed, again and again, and looks each time at what is left.
 
-`python killed_writer.py cluster|ledger PLACE KILLS SEED`: a child stores workloads with their
-history, or batches of the ledger, as fast as it can and says after each which it was; we kill it
--9 at a random moment. Prints what was wrong.
+`python killed_writer.py cluster|arrays|ledger PLACE KILLS SEED`: a child stores workloads with
+their history, arrays of them in parts, or batches of the ledger, as fast as it can and says after
+each which it was; we kill it -9 at a random moment. Prints what was wrong.
 """
 
 from __future__ import annotations
@@ -52,6 +52,40 @@ def read_cluster(path: Path) -> tuple[list[int], bool]:
     return [int(name.removeprefix("exp-")) for name in names], lines == len(names)
 
 
+PARTS, IN_EACH = 5, 4
+
+
+def write_arrays(path: Path, say: int, first: int) -> None:
+    """Store one array after the other, each in parts, and something else in between."""
+    store = SqliteStore(path)
+    for number in count(first):
+        for part in range(PARTS):
+            rows = []
+            for index in range(part * IN_EACH, (part + 1) * IN_EACH):
+                spec = WorkloadSpec("vision", f"exp-{number}", "ana", "job", ("t",))
+                spec = replace(spec, name=f"{spec.name}-{index}", array_index=index)
+                row = submitted(spec, now=1.0, checkpoint_dir="", log_dir="").row
+                assert row is not None
+                rows.append(row)
+            lines = [(row.id, HistoryEvent(1.0, "queued", "submitted")) for row in rows]
+            store.arrive(rows, events=lines)
+            store.save(gone_projects=["x"])
+        store.arrived()
+        os.write(say, f"{number}\n".encode())
+
+
+def read_arrays(path: Path) -> tuple[list[int], bool]:
+    """Return which arrays are there, and whether each is whole and nothing else is left."""
+    store = SqliteStore(path)
+    rows = list(store.rows())
+    store.save(gone_projects=["x"])
+    store.close()
+    numbers = [int(row.spec.name.split("-")[1]) for row in rows]
+    whole = all(numbers.count(number) == PARTS * IN_EACH for number in set(numbers))
+    counts = [ask(path, f"SELECT count(*) FROM {name}")[0] for name in ("workloads", "history")]
+    return sorted(set(numbers)), whole and counts == [len(rows)] * 2
+
+
 def write_ledger(path: Path, say: int, first: int) -> None:
     """Store one batch after the other: a series, three rows of it, a span and an event."""
     store = Store(path)
@@ -94,6 +128,7 @@ def ask(path: Path, question: str) -> list[int]:
 
 KINDS: dict[str, tuple[type[SqliteStore | Store], Writes, Reads]] = {
     "cluster": (SqliteStore, write_cluster, read_cluster),
+    "arrays": (SqliteStore, write_arrays, read_arrays),
     "ledger": (Store, write_ledger, read_ledger),
 }
 

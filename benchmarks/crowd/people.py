@@ -15,6 +15,7 @@ import secrets
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
@@ -25,6 +26,15 @@ __all__ = ["Plan", "Told"]
 FOR_NOW = {429, 503}
 PATIENCE_S = 90.0
 """Then somebody gives up, which is counted; it has not been done."""
+LOOPS = 50
+OPEN_A_SECOND = 100.0
+"""More than three times as often as one may ask."""
+ARRAY = 10_000
+DELETES_AT_ONCE, DELETES_S = 8, 10.0
+"""Of an array, before the next one is submitted."""
+
+Flood = Literal["", "loops", "open", "arrays"]
+FLOODED = ("submit", "overview", "mine")
 
 
 class Plan(TypedDict):
@@ -36,8 +46,10 @@ class Plan(TypedDict):
     rates: dict[str, float]
     seconds: float
     """For how long calls begin; what is under way then is waited for."""
-    flood: int
-    """More than 0: that many loops of the first user that ask without pause and never wait."""
+    flood: Flood
+    """What the first user floods the service with, never waiting as told: loops that ask without
+    pause; calls that come at their times, more than one may ask; arrays, which are deleted job by
+    job."""
 
 
 class Told(TypedDict):
@@ -68,6 +80,8 @@ class Crowd:
     acknowledged: list[str] = field(default_factory=list)
     lost: int = 0
     late: float = 0.0
+    mine: list[str] = field(default_factory=list)
+    """Of the array that was submitted last, what is not deleted yet."""
 
     async def ask(self, kind: str, user: str, *, waits: bool = True) -> None:
         """Make one call until it is answered for good."""
@@ -81,8 +95,12 @@ class Crowd:
             if status not in FOR_NOW:
                 if status in {200, 201, 202}:
                     self.answered[kind].append(time.perf_counter() - began)
-                    if kind == "submit":
-                        self.acknowledged += [w["id"] for w in json.loads(told)["workloads"]]
+                    if kind in {"submit", "array"}:
+                        stored = [w["id"] for w in json.loads(told)["workloads"]]
+                        if kind == "submit":
+                            self.acknowledged += stored
+                        else:
+                            self.mine = stored
                 elif len(self.failures) < 20:
                     self.failures.append(f"{kind}: {status} {told[:200].decode(errors='replace')}")
                 return
@@ -110,11 +128,12 @@ class Crowd:
             self.failures.append(f"{kind}: {status} without Retry-After")
         return status, told, float(after or 1) * random.uniform(1, 1.5)
 
-    def _call(self, kind: str, user: str) -> tuple[Literal["GET", "POST"], str, object]:
+    def _call(self, kind: str, user: str) -> tuple[str, str, object]:
         project = self.plan["projects"][user]
         match kind:
-            case "submit":
-                wish = {"project": project, "gpus": 1, "command": ["sleep", "600"]}
+            case "submit" | "array":
+                wish: dict[str, Any] = {"project": project, "gpus": 1, "command": ["sleep", "600"]}
+                wish |= {"array": ARRAY} if kind == "array" else {}
                 return "POST", "api/v1/workloads", wish
             case "describe":
                 return "GET", f"api/v1/workloads/{project}/queued-{user}-0", None
@@ -122,26 +141,54 @@ class Crowd:
                 return "GET", f"api/v1/workloads?user={user}", None
             case "page":
                 return "GET", "", None
+            case "delete":
+                return "DELETE", f"api/v1/workloads/{self.mine.pop()}", None
             case _:
                 return "GET", f"api/v1/{kind}", None
 
-    async def come(self, kind: str, rate: float, seconds: float) -> None:
-        """Begin the calls of one kind at their times."""
+    async def come(
+        self, kinds: Sequence[str], rate: float, seconds: float, *, waits: bool = True
+    ) -> None:
+        """Begin calls of these kinds in turn, at their times."""
         loop = asyncio.get_running_loop()
         began, users, number = loop.time(), self.plan["users"], 0
         async with asyncio.TaskGroup() as calls:
             while (due := number / rate) < seconds:
                 await asyncio.sleep(began + due - loop.time())
                 self.late = max(self.late, loop.time() - began - due)
-                calls.create_task(self.ask(kind, users[number % len(users)]))
+                user = users[number % len(users)]
+                calls.create_task(self.ask(kinds[number % len(kinds)], user, waits=waits))
                 number += 1
 
-    async def flood(self, seconds: float) -> None:
-        """Ask without pause and without ever waiting as one is told to."""
-        loop = asyncio.get_running_loop()
-        end, user = loop.time() + seconds, self.plan["users"][0]
+    async def flood(self, kind: Flood, seconds: float) -> None:
+        """Ask for more than is one's due, and never wait as one is told to."""
+        end = asyncio.get_running_loop().time() + seconds
+        match kind:
+            case "":
+                return
+            case "loops":
+                await asyncio.gather(*(self._loop(end) for _ in range(LOOPS)))
+            case "open":
+                await self.come(FLOODED, OPEN_A_SECOND, seconds, waits=False)
+            case "arrays":
+                await self._arrays(end)
+
+    async def _loop(self, end: float) -> None:
+        user = self.plan["users"][0]
+        while asyncio.get_running_loop().time() < end:
+            await self.ask(random.choice(FLOODED), user, waits=False)
+
+    async def _arrays(self, end: float) -> None:
+        loop, user = asyncio.get_running_loop(), self.plan["users"][0]
+
+        async def delete(until: float) -> None:
+            while self.mine and loop.time() < until:
+                await self.ask("delete", user, waits=False)
+
         while loop.time() < end:
-            await self.ask(random.choice(["submit", "overview", "mine"]), user, waits=False)
+            await self.ask("array", user, waits=False)
+            until = min(end, loop.time() + DELETES_S)
+            await asyncio.gather(*(delete(until) for _ in range(DELETES_AT_ONCE)))
 
 
 async def main(plan: Plan) -> Told:
@@ -153,9 +200,8 @@ async def main(plan: Plan) -> Told:
         crowd = Crowd(plan, http)
         async with asyncio.TaskGroup() as together:
             for kind, rate in plan["rates"].items():
-                together.create_task(crowd.come(kind, rate, plan["seconds"]))
-            for _ in range(plan["flood"]):
-                together.create_task(crowd.flood(plan["seconds"]))
+                together.create_task(crowd.come([kind], rate, plan["seconds"]))
+            together.create_task(crowd.flood(plan["flood"], plan["seconds"]))
     return {
         "tries": dict(crowd.tries),
         "answered": dict(crowd.answered),

@@ -4,15 +4,15 @@ Drawn and written in one step, 30,000 workloads held everybody up for two second
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 
 from runai.hub_service.api.metering import charged
 
-__all__ = ["AT_A_TIME", "sent_in_pieces"]
+__all__ = ["AT_A_TIME", "Around", "in_pieces", "sent_in_pieces"]
 
 AT_A_TIME = 200
 """Some ten milliseconds' work."""
@@ -21,21 +21,43 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
+class Around(NamedTuple):
+    """What stands before and after a list, of which it is a part."""
+
+    before: bytes = b""
+    after: bytes = b""
+
+
+def in_pieces(items: Sequence[T], of: int = AT_A_TIME) -> Iterator[Sequence[T]]:
+    """Yield so many as may be drawn in one step."""
+    for start in range(0, len(items), of):
+        yield items[start : start + of]
+
+
 def sent_in_pieces(
-    items: Sequence[T], draw: Callable[[Sequence[T]], list[V]], adapter: TypeAdapter[list[V]]
+    items: Sequence[T],
+    draw: Callable[[Sequence[T]], list[V]],
+    adapter: TypeAdapter[list[V]],
+    *,
+    around: Around | None = None,
+    status: int = 200,
 ) -> StreamingResponse:
-    """Answer with what `draw` makes of the items, as one JSON list."""
-    return StreamingResponse(charged(_pieces(items, draw, adapter)), media_type="application/json")
+    """Answer with what `draw` makes of the items, as one JSON list, and what is `around` it."""
+    pieces = _pieces(items, draw, adapter, around or Around())
+    return StreamingResponse(charged(pieces), status, media_type="application/json")
 
 
 async def _pieces(
-    items: Sequence[T], draw: Callable[[Sequence[T]], list[V]], adapter: TypeAdapter[list[V]]
+    items: Sequence[T],
+    draw: Callable[[Sequence[T]], list[V]],
+    adapter: TypeAdapter[list[V]],
+    around: Around,
 ) -> AsyncIterator[bytes]:
-    before = b"["
-    for start in range(0, len(items), AT_A_TIME):
+    before = around.before + b"["
+    for piece in in_pieces(items):
         # Without its brackets; of some pieces the reader may see nothing.
-        if piece := adapter.dump_json(draw(items[start : start + AT_A_TIME]), by_alias=True)[1:-1]:
-            yield before + piece
+        if drawn := adapter.dump_json(draw(piece), by_alias=True)[1:-1]:
+            yield before + drawn
             before = b","
         await asyncio.sleep(0)
-    yield b"[]" if before == b"[" else b"]"
+    yield (b"" if before == b"," else before) + b"]" + around.after

@@ -1,22 +1,26 @@
 """How the scheduler's forecast is shown: when each waiting workload starts, kept for who looks.
 
 A forecast plays many cycles: it is made in a thread while somebody looks, one at a time, and
-rests thirty times as long as it took. Nothing in it names a workload. Owned by `platform`.
+rests thirty times as long as it took. It is told as of the last cycle, and forgotten where nobody
+has looked for long. Nothing in it names a workload. Owned by `platform`.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from runai.hub_service.api.start_schemas import ExpectedStartView
 from runai.hub_service.controller import Cycle
 from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.scheduler.explanation import ExpectedStart
+from runai.hub_service.scheduler.forecast import retold
 
 __all__ = ["Forecasts", "start_view"]
 
 _REST = 30
+_OLD_S = 60
+"""Of what was foreseen before that, and need not be any more, nobody knows what is still so."""
 
 
 class Forecasts:
@@ -26,7 +30,7 @@ class Forecasts:
         """Know nothing yet; `clock` is asked how long a forecast took."""
         self._clock = clock
         self._cycle: Cycle | None = None
-        self._starts: Mapping[str, ExpectedStart] = {}
+        self._starts = _AsOf({}, 0)
         self._again_at = 0.0
         self._work: asyncio.Task[None] | None = None
 
@@ -35,18 +39,43 @@ class Forecasts:
 
         `turn` is taken while the scheduler is asked.
         """
-        working = self._work is not None and not self._work.done()
+        working, now = self._work is not None and not self._work.done(), cycle.snapshot.now
         if cycle is not self._cycle and not working and self._clock() >= self._again_at:
+            if self._cycle is not None and now - self._cycle.snapshot.now > _OLD_S:
+                self._starts = _AsOf({}, now)
             self._work = asyncio.ensure_future(self._find(cycle, turn))
+        if self._starts.now != now:
+            self._starts = _AsOf(self._starts.starts, now)
         return self._starts
 
     async def _find(self, cycle: Cycle, turn: asyncio.Semaphore) -> None:
         async with turn:
             began = self._clock()
-            self._starts = await asyncio.to_thread(forecast, cycle.snapshot, cycle.plan)
+            starts = await asyncio.to_thread(forecast, cycle.snapshot, cycle.plan)
+            self._starts = _AsOf(starts, cycle.snapshot.now)
             ended = self._clock()
         self._cycle = cycle
         self._again_at = ended + _REST * (ended - began)
+
+
+class _AsOf(Mapping[str, ExpectedStart]):
+    """What was foreseen, said as of a later time; of thousands only those that are looked at."""
+
+    def __init__(self, starts: Mapping[str, ExpectedStart], now: int) -> None:
+        self.starts, self.now = starts, now
+        self._told: dict[str, ExpectedStart] = {}
+
+    def __getitem__(self, workload: str) -> ExpectedStart:
+        told = self._told.get(workload)
+        if told is None:
+            told = self._told[workload] = retold(self.starts[workload], self.now)
+        return told
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.starts)
+
+    def __len__(self) -> int:
+        return len(self.starts)
 
 
 def start_view(start: ExpectedStart) -> ExpectedStartView:

@@ -8,12 +8,14 @@ import asyncio
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
+from runai.hub_service.api.long_lists import AT_A_TIME, in_pieces
 from runai.hub_service.api.metering import charge
 from runai.hub_service.api.permissions import Action, Actor, authorise, is_member, may
 from runai.hub_service.api.places import away
 from runai.hub_service.api.platform import Platform
-from runai.hub_service.api.schemas import SubmitReply, SubmitRequest
+from runai.hub_service.api.schemas import SubmitReply, SubmitRequest, WorkloadView
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.picture import workload_for_core
@@ -21,7 +23,7 @@ from runai.hub_service.clusters.records import StateReason, WorkloadId, Workload
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.scheduler.model import Plan, Wait
-from runai.hub_service.submission import Site, choose_project, workload_specs
+from runai.hub_service.submission import Site, choose_project, specs_one_by_one
 
 __all__ = ["submit"]
 
@@ -29,6 +31,8 @@ DECIDED_WITHIN_S = 2.0
 """A submission answers with the scheduler's word on it; a slow cycle is not waited for longer."""
 _FORESEEN = 10
 """Of an array that would be submitted: more starts nobody reads."""
+DRAWN_AT_ONCE = 50
+"""Of an array's answer: two milliseconds' work."""
 TRIES = 5
 """For a name that the service picks itself while others submit too."""
 
@@ -45,10 +49,9 @@ async def submit(
     for attempt in range(TRIES):
         viewer = await platform.viewer(actor, progress_of=(), listed=False)
         if key and (stored := await platform.cluster.submitted(owner.name, key)):
-            return _reply(viewer, stored, dry_run=False)
+            return await _reply(viewer, stored, dry_run=False)
         taken = await platform.cluster.names()
-        specs = _specs(platform, viewer, owner, request, taken)
-        specs = [replace(spec, key=key) for spec in specs]
+        specs = await _specs(platform, viewer, owner, request, taken, key)
         if dry_run:
             return await _tried(platform, viewer, specs)
         seen = platform.controller.changes.version
@@ -76,12 +79,13 @@ async def _owner(platform: Platform, actor: Actor, request: SubmitRequest) -> Ac
     return await platform.authenticator.person(request.owner)
 
 
-def _specs(
+async def _specs(
     platform: Platform,
     viewer: Viewer,
     owner: Actor,
     request: SubmitRequest,
     taken: Container[WorkloadId],
+    key: str,
 ) -> list[WorkloadSpec]:
     world = viewer.world
     projects = {name: record.spec for name, record in world.projects.items()}
@@ -103,7 +107,12 @@ def _specs(
     _check_workdir(platform, request.workdir)
     most = (world.largest_device_mib, world.most_devices)
     site = Site(projects, taken, *most, platform.images, world.gpu_types)
-    specs = workload_specs(request, user=owner.name, project=project, site=site)
+    one_by_one = specs_one_by_one(request, user=owner.name, project=project, site=site, key=key)
+    specs: list[WorkloadSpec] = []
+    while some := list(islice(one_by_one, AT_A_TIME)):
+        if specs:
+            await asyncio.sleep(0)
+        specs += some
     if request.name is not None:
         _check_names(specs, taken)
     return specs
@@ -155,7 +164,7 @@ async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: i
     charge(platform.controller.last.phases.get("decide", 0.0) / together)
     viewer = await platform.viewer(actor, progress_of=(), listed=False)
     records = [await platform.cluster.workload(workload) for workload in ids]
-    return _reply(viewer, records, dry_run=False)
+    return await _reply(viewer, records, dry_run=False)
 
 
 def _knows(platform: Platform, ids: Sequence[str]) -> bool:
@@ -176,7 +185,7 @@ async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpe
     plan = await platform.controller.plan(other)
     starts = await asyncio.to_thread(forecast, other, plan, {row.id for row in rows[:_FORESEEN]})
     viewer = replace(viewer, world=replace(viewer.world, starts=starts))
-    return _reply(viewer, [_with_reason(row.record, plan) for row in rows], dry_run=True)
+    return await _reply(viewer, [_with_reason(row.record, plan) for row in rows], dry_run=True)
 
 
 def _with_reason(record: WorkloadRecord, plan: Plan) -> WorkloadRecord:
@@ -188,16 +197,22 @@ def _with_reason(record: WorkloadRecord, plan: Plan) -> WorkloadRecord:
     return record
 
 
-def _reply(viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool) -> SubmitReply:
-    views = [viewer.workload(record) for record in records]
+async def _reply(
+    viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool
+) -> SubmitReply:
+    views: list[WorkloadView] = []
     # An array waits for one reason: say it once.
-    waits = {
-        record.reason.text: record
-        for record in reversed(records)
-        if record.reason is not None and not record.allocated
-    }
-    notes = [f"{waits[text].spec.name} waits: {text}" for text in reversed(waits)]
+    waits: dict[str, WorkloadRecord] = {}
+    for piece in in_pieces(records, DRAWN_AT_ONCE):
+        if views:
+            await asyncio.sleep(0)
+        views += map(viewer.workload, piece)
+        for record in piece:
+            if record.reason is not None and not record.allocated:
+                waits.setdefault(record.reason.text, record)
+    notes = [f"{record.spec.name} waits: {text}" for text, record in waits.items()]
     asked = records[0].spec
     if asked.command is not None and not asked.gpus and not asked.gpu_memory_mib:
         notes.append(f"{asked.name} asks for no GPU; --gpus 1 asks for one")
-    return SubmitReply(workloads=views, dry_run=dry_run, notes=notes)
+    # Of thousands each would be looked through once more; they are views already.
+    return SubmitReply.model_construct(workloads=views, dry_run=dry_run, notes=notes)

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 
 from runai.hub_service.api.answers import explanation
-from runai.hub_service.api.long_lists import AT_A_TIME, sent_in_pieces
+from runai.hub_service.api.long_lists import AT_A_TIME, Around, sent_in_pieces
 from runai.hub_service.api.permissions import Action
 from runai.hub_service.api.platform import Caller, On, Platform, Watching
 from runai.hub_service.api.questions import ExplanationView
@@ -67,7 +67,7 @@ async def list_workloads(
     return viewer.workloads(records)
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, response_model=SubmitReply)
 async def submit(
     request: SubmitRequest,
     on: On,
@@ -75,9 +75,14 @@ async def submit(
     *,
     dry_run: bool = False,
     idempotency_key: Annotated[str, Header(pattern=r"^([A-Za-z0-9_-]{8,64})?$")] = "",
-) -> SubmitReply:
+) -> SubmitReply | StreamingResponse:
     """Queue a job or a session, or say what would come of it; a repeated key stores nothing."""
-    return await submit_request(on, caller, request, key=idempotency_key, dry_run=dry_run)
+    reply = await submit_request(on, caller, request, key=idempotency_key, dry_run=dry_run)
+    if len(reply.workloads) <= AT_A_TIME:
+        return reply
+    rest = reply.model_dump_json(exclude={"workloads"})
+    around = Around(b'{"workloads":', b"," + rest.encode()[1:])
+    return sent_in_pieces(reply.workloads, list, _VIEWS, around=around, status=201)
 
 
 @router.get("/{project}/{name}")

@@ -2,8 +2,8 @@
 
 Knows when which transition applies, keeps what comes of it in a store before anybody hears of it,
 and wakes those who wait. Every change is one synchronous read-decide-write, so nothing interleaves
-and nothing is half done when a caller is cancelled. Leaves doing to its subclasses (`act`,
-`forgetting`): `local` runs processes, `simulated` none.
+and nothing is half done when a caller is cancelled; of an array its last part is (`arrivals`).
+Leaves doing to its subclasses (`act`, `forgetting`): `local` runs processes, `simulated` none.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from functools import partial
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
 from runai.hub_service.clusters.allocations import Allocations
+from runai.hub_service.clusters.arrivals import AT_A_TIME, Arrivals, refuse_taken
 from runai.hub_service.clusters.base import ProjectChange, Refused, Seen
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import worker_environment
@@ -68,9 +69,11 @@ class RecordedCluster:
         self._api_url = api_url
         self._clock = clock
         self._rows = Shelf(store.rows(), keeping or Keeping())
+        self._arrivals = Arrivals(store)
         self._projects = RecordedProjects(
             store,
             self._rows,
+            arriving=self._arrivals.of,
             clock=clock,
             keep=partial(self._keep, quietly=True),
             announce=self._announce,
@@ -110,6 +113,8 @@ class RecordedCluster:
 
     async def observe(self) -> Snapshot:
         """Return everything the core needs."""
+        for _ in self._rows.draw_ahead(self._clock(), self._elastic):
+            await asyncio.sleep(0)
         self._changed.clear()
         return picture.snapshot(
             self._clock(),
@@ -126,7 +131,7 @@ class RecordedCluster:
         nobody = await tell(
             carried.waits,
             self._rows,
-            keep=partial(self._keep, quietly=True),
+            keep=partial(self._keep, quietly=True, soon=True),
             announce=partial(self._announce, core=False),
         )
         return [*carried.refused, *nobody]
@@ -135,27 +140,22 @@ class RecordedCluster:
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none."""
-        if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
-            return again
-        now = self._clock()
-        names: set[WorkloadId] = set()
-        for spec in specs:
-            taken = self._rows.get(spec.id)
-            if taken is not None or spec.id in names:
-                state = f" ({taken.record.state})" if taken is not None else ""
-                raise Conflict(
-                    f"{spec.project} already has a workload named {spec.name}{state}.",
-                    hint=f"Choose another name, or delete it: runai delete {spec.name}"
-                    f" -p {spec.project}",
-                    code="name_taken",
-                )
-            names.add(spec.id)
-        steps: dict[WorkloadId, Step] = {}
-        for spec in specs:
-            own, log_dir = self.directories(spec, now)
-            steps[spec.id] = wishes.submitted(spec, now=now, checkpoint_dir=own, log_dir=log_dir)
-        self._keep(steps)
-        return [self._rows[spec.id].record for spec in specs]
+        async with self._arrivals.turn(specs):
+            if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
+                return again
+            refuse_taken(specs, self._rows)
+            make = partial(self._new, now=self._clock())
+            if len(specs) > AT_A_TIME:
+                rows = await self._arrivals.bring(specs, make)
+                self._rows.add(rows)
+                self._announce()
+                return [row.record for row in rows]  # nothing of them runs: nothing to act upon
+            self._keep({spec.id: make(spec) for spec in specs})
+            return [self._rows[spec.id].record for spec in specs]
+
+    def _new(self, spec: WorkloadSpec, now: float) -> Step:
+        own, logs = self.directories(spec, now)
+        return wishes.submitted(spec, now=now, checkpoint_dir=own, log_dir=logs)
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return what a user has submitted under a key."""
@@ -332,8 +332,10 @@ class RecordedCluster:
             )
         return row
 
-    def _keep(self, steps: Mapping[WorkloadId, Step], *, quietly: bool = False) -> None:
-        """Make steps durable, then visible, then real.
+    def _keep(
+        self, steps: Mapping[WorkloadId, Step], *, quietly: bool = False, soon: bool = False
+    ) -> None:
+        """Make steps durable, or `soon` so, then visible, then real.
 
         Changes of a plan's own making (`quietly`) wake the controller only if they alter what the
         core sees; others always do, because people watch.
@@ -359,7 +361,7 @@ class RecordedCluster:
         with ExitStack() as leaving:
             for row in gone:
                 leaving.enter_context(self.forgetting(row, aged=changed[row.id].aged))
-            self._store.save(rows, gone=[row.id for row in gone], events=events)
+            self._store.save(rows, gone=[row.id for row in gone], events=events, soon=soon)
         seen_otherwise = not quietly
         for workload, step in changed.items():
             before = self._rows.get(workload)

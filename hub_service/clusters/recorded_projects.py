@@ -30,12 +30,13 @@ class RecordedProjects:
         store: Store,
         rows: Shelf,
         *,
+        arriving: Callable[[str], list[WorkloadId]],
         clock: Callable[[], float],
         keep: Callable[[Mapping[WorkloadId, Step]], None],
         announce: Callable[[], None],
     ) -> None:
-        """Take over what the store holds."""
-        self._store, self._rows = store, rows
+        """Take over what the store holds; `arriving` says what is on its way to a project."""
+        self._store, self._rows, self._arriving = store, rows, arriving
         self._clock, self._keep, self._announce = clock, keep, announce
         self._known: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
 
@@ -72,7 +73,7 @@ class RecordedProjects:
                 f"There is no project {name}.", hint="runai list projects names those there are."
             )
         known = [p.spec for p in self._known.values()]
-        check_deletion(name, known, self._rows.unfinished(name))
+        check_deletion(name, known, self._rows.unfinished(name) + self._arriving(name))
 
     async def _forget_finished(self, name: str) -> None:
         """Forget a few at a time, so that nobody waits for thousands of writes."""

@@ -26,8 +26,23 @@ class Store(Protocol):
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
+        soon: bool = False,
     ) -> None:
-        """Write these rows, forget those, add to the history; Unavailable where nothing can be."""
+        """Write these rows, forget those, add to the history; Unavailable where nothing can be.
+
+        `soon`: durable with the next write that is not so.
+        """
+
+    def arrive(
+        self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
+    ) -> None:
+        """Write a part of what is to come; no row of it counts before `arrived`."""
+
+    def arrived(self) -> None:
+        """Let all parts count, as one."""
+
+    def turned_away(self) -> None:
+        """Forget all parts; never fails."""
 
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return what happened to a workload, oldest first."""

@@ -14,7 +14,7 @@ from collections.abc import (
     ValuesView,
 )
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, islice
 from operator import attrgetter, is_not
 
 from runai.hub_service.clusters import lifecycle, picture
@@ -29,6 +29,8 @@ __all__ = ["FORGOTTEN_AT_ONCE", "Said", "Shelf"]
 FORGOTTEN_AT_ONCE = 5
 """Each is a write to the disk, for which others wait."""
 
+DRAWN_AT_ONCE = 200
+"""For the core, while nobody else has their turn."""
 
 _workload = attrgetter("workload")
 
@@ -134,6 +136,18 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             if not same:
                 del self._by_key[_key(row.spec)]
 
+    def add(self, rows: Sequence[Row]) -> None:
+        """Put what was just submitted, of which nothing has begun: of thousands at once."""
+        names = [row.id for row in rows]
+        self._rows.update(zip(names, rows, strict=True))
+        self._told_otherwise.update(dict.fromkeys(names))
+        self._to_draw.update(names)
+        for name, row in zip(names, rows, strict=True):
+            if row.record.elastic is not None:
+                self._sized.add(name)
+            if row.spec.key:
+                self._by_key.setdefault(_key(row.spec), []).append(name)
+
     def say(self, row: Row) -> None:
         """Put a row whose place in the queue and reason alone are others."""
         self._rows[row.id] = row
@@ -237,16 +251,30 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         found = self._by_key.get((user, key), ()) if key else ()
         return [self._rows[workload].record for workload in found]
 
+    def draw_ahead(self, now: float, rules: ElasticRules) -> Iterator[None]:
+        """Draw what is to be drawn until little is left, and yield after each part of it."""
+        while len(self._to_draw) > DRAWN_AT_ONCE:
+            some = [w for w in islice(self._to_draw, DRAWN_AT_ONCE) if w not in self._sized]
+            if not some:
+                break
+            for workload in some:
+                self._draw(workload, now, rules)
+            self._to_draw.difference_update(some)
+            yield
+
     def for_core(self, now: float, rules: ElasticRules) -> tuple[Workload, ...]:
         """Draw what the core is to see: what has not changed is the same object as before."""
         for workload in self._to_draw | self._sized:
-            drawn = picture.workload_for_core(self._rows[workload], now, rules)
-            if drawn is None:
-                self._drawn.pop(workload, None)
-            elif drawn != self._drawn.get(workload):
-                self._drawn[workload] = drawn
+            self._draw(workload, now, rules)
         self._to_draw.clear()
         return tuple(self._drawn.values())
+
+    def _draw(self, workload: WorkloadId, now: float, rules: ElasticRules) -> None:
+        drawn = picture.workload_for_core(self._rows[workload], now, rules)
+        if drawn is None:
+            self._drawn.pop(workload, None)
+        elif drawn != self._drawn.get(workload):
+            self._drawn[workload] = drawn
 
     def _note_end(self, row: Row) -> None:
         if row.record.state.finished and row.record.finished is not None:

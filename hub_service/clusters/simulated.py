@@ -33,6 +33,7 @@ class MemoryStore:
         self._rows: dict[WorkloadId, Row] = {}
         self._projects: dict[str, ProjectRecord] = {}
         self._history: dict[WorkloadId, list[HistoryEvent]] = {}
+        self._coming: list[tuple[Sequence[Row], Sequence[tuple[WorkloadId, HistoryEvent]]]] = []
 
     def rows(self) -> Iterable[Row]:
         """Return all workloads, oldest first."""
@@ -50,8 +51,10 @@ class MemoryStore:
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
+        soon: bool = False,
     ) -> None:
         """Keep these rows, forget those, and append to the history."""
+        del soon
         self._rows.update({row.id: row for row in rows})
         self._projects.update({project.spec.name: project for project in projects})
         for workload in gone:
@@ -61,6 +64,22 @@ class MemoryStore:
             del self._projects[name]
         for workload, line in events:
             self._history.setdefault(workload, []).append(line)
+
+    def arrive(
+        self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
+    ) -> None:
+        """Keep a part of what is to come aside."""
+        self._coming.append((rows, events))
+
+    def arrived(self) -> None:
+        """Keep all parts."""
+        for rows, events in self._coming:
+            self.save(rows, events=events)
+        self._coming = []
+
+    def turned_away(self) -> None:
+        """Forget all parts."""
+        self._coming = []
 
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return what happened to a workload, oldest first."""

@@ -256,6 +256,11 @@ def _unless_gone(worker: Worker, now: int) -> Worker:
     return worker
 
 
+def retold(start: ExpectedStart, now: int) -> ExpectedStart:
+    """Say it as of a later time: what was to be in 90 seconds half a minute ago is in 60."""
+    return start if start.at is None else replace(start, text=_sentence(start, None, now))
+
+
 def _sentence(start: ExpectedStart, until: int | None, now: int) -> str:
     if start.at is None and until is None:
         return "nothing that is known to end makes room for it"

@@ -10,7 +10,7 @@ import pytest
 import killed_writer
 
 
-@pytest.mark.parametrize("kind", ["cluster", "ledger"])
+@pytest.mark.parametrize("kind", ["cluster", "arrays", "ledger"])
 @pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
 def test_what_was_acknowledged_is_there_after_kill_9_in_any_write(kind, kills, tmp_path):

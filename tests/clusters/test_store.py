@@ -118,6 +118,40 @@ def test_a_forgotten_workload_takes_its_history_along(path):
     store.close()
 
 
+def test_what_has_come_in_parts_counts_as_a_whole(path):
+    store, line = SqliteStore(path), HistoryEvent(1.0, "queued", "submitted")
+    rows = [_row(f"exp-{index}") for index in range(4)]
+    for part in (rows[:2], rows[2:]):
+        store.arrive(part, events=[(row.id, line) for row in part])
+    store.arrived()
+    store.close()
+
+    store = SqliteStore(path)
+    assert rows == list(store.rows())
+    assert [line] == list(store.history("vision/exp-3"))
+    store.close()
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["killed in between", "told to forget it"])
+def test_of_what_did_not_come_whole_nothing_is_left(path, told):
+    store, line = SqliteStore(path), HistoryEvent(1.0, "queued", "submitted")
+    other, half = _row("other"), _row("exp-0")
+    store.save([other])
+    store.arrive([half], events=[(half.id, line)])
+    if told:
+        store.turned_away()
+        store.save(gone_projects=["x"])
+    store.close()
+
+    store = SqliteStore(path)
+    assert [other] == list(store.rows())
+    again = _row("exp-0", source="another")
+    store.save([again])
+    assert [other, again] == list(store.rows())
+    assert list(store.history(half.id)) == []
+    store.close()
+
+
 def test_projects_come_back_oldest_first_with_their_age(path):
     store = SqliteStore(path)
     old = ProjectRecord(ProjectSpec("z", quota=None, members=("ana",)), 1.0)

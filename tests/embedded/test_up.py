@@ -68,6 +68,15 @@ def test_a_mistake_is_one_sentence_with_a_way_out(arguments: list[str], sentence
     assert refused.value.hint
 
 
+def test_how_long_the_service_may_be_silent_is_a_number(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RUNAI_ANSWERS_WITHIN", "soon")
+    with pytest.raises(InvalidRequest, match="RUNAI_ANSWERS_WITHIN soon is not possible"):
+        parse([])
+    monkeypatch.setenv("RUNAI_ANSWERS_WITHIN", "0")
+
+    assert parse([]).answers_within == 0
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -81,6 +90,7 @@ def test_a_mistake_is_one_sentence_with_a_way_out(arguments: list[str], sentence
             Path("/q.yaml"),
             system_users=True,
             gpu_sharing="mps",
+            answers_within=7,
         ),
         Settings(Path("/data"), simulate=0),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from builders import job, project, snapshot
 from runai.hub_service.api.schemas import SubmitRequest, WorkloadView
 from runai.hub_service.api.start_views import Forecasts
@@ -35,10 +37,41 @@ async def test_a_list_tells_when_each_that_waits_starts(simulated):
     assert waiting.expected_start.text.startswith("expected to start in")
 
 
-def cycle_of(*waiting: Workload) -> Cycle:
-    running = job("runs", on="n1:0", started=990, expected_runtime=60)
-    world = snapshot("1x1", [project("a", 1)], [running, *waiting])
+def cycle_of(*waiting: Workload, now: int = 1000) -> Cycle:
+    running = job("runs", on="n1:0", started=990, expected_runtime=120)
+    world = snapshot("1x1", [project("a", 1)], [running, *waiting], now=now)
     return Cycle(world, decide(world))
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        pytest.param(0, "expected to start in 110 seconds", id="now"),
+        pytest.param(44, "expected to start in 66 seconds", id="later, though it rests"),
+        pytest.param(200, "starts at once, when those that make room have gone", id="overdue"),
+    ],
+)
+async def test_what_was_foreseen_before_is_told_as_of_now(later, told):
+    clock = iter([0.0, 0.0, 10.0])  # may it begin, it begins, it has ended: it rests for long
+    forecasts, turn = Forecasts(clock=lambda: next(clock, 20.0)), asyncio.Semaphore(1)
+    first = cycle_of(job("waits", 1))
+    await eventually_async(lambda: forecasts.of(first, turn))
+
+    found = forecasts.of(cycle_of(job("waits", 1), now=1000 + later), turn)
+
+    assert found["waits"].text.startswith(told)
+    assert found["waits"].at == 1110
+
+
+async def test_what_was_foreseen_when_somebody_looked_long_ago_is_not_told():
+    forecasts, turn = Forecasts(clock=lambda: 0.0), asyncio.Semaphore(1)
+    first = cycle_of(job("waits", 1))
+    await eventually_async(lambda: forecasts.of(first, turn))
+    later = cycle_of(job("waits", 1), now=1061)
+
+    assert not forecasts.of(later, turn)
+    found = await eventually_async(lambda: forecasts.of(later, turn))
+    assert found["waits"].text.startswith("expected to start in 49 seconds")
 
 
 async def test_a_forecast_rests_thirty_times_as_long_as_it_took():

@@ -77,6 +77,20 @@ async def test_a_long_list_is_whole(simulated, many, who, told):
     assert [w.id for w in seen] == stored[:told]
 
 
+@pytest.mark.parametrize("many", [AT_A_TIME, AT_A_TIME + 1], ids=["in one piece", "in pieces"])
+@pytest.mark.parametrize("dry_run", [False, True], ids=["stored", "tried"])
+async def test_the_answer_to_an_array_is_whole(simulated, many, dry_run):
+    ana = await simulated.client("ana")
+    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)
+
+    told = await ana.submit(wish, dry_run=dry_run)
+
+    assert [w.name for w in told.workloads] == [f"exp-{index}" for index in range(many)]
+    assert told.dry_run == dry_run
+    assert all(" waits: " in note for note in told.notes)
+    assert len(told.notes) > 0
+
+
 async def test_nobody_waits_for_more_than_a_piece_of_a_long_list():
     turns = list[str]()
 

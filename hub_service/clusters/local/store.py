@@ -1,14 +1,16 @@
 """Keep rows and projects in `cluster.sqlite`, the local cluster's truth.
 
 Knows SQLite, the tables and how rows become JSON. One process at a time writes it (its
-`sole_owner`). What `save` has returned from survives a power cut (WAL, synchronous=FULL). Schema
-changes are alembic's (`migrations`), run only when there are any.
+`sole_owner`). What `save` has returned from survives a power cut (WAL, synchronous=FULL), but for
+what is told anew if it is lost (`soon`). Schema changes are alembic's (`migrations`), run only when
+there are any.
 """
 
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -27,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 
+from runai.hub_service.clusters.local.halves import Halves
 from runai.hub_service.clusters.local.ownership import sole_owner
 from runai.hub_service.clusters.records import (
     HistoryEvent,
@@ -84,10 +87,12 @@ projects = Table(
     Column("spec", Text, nullable=False),
 )
 
-_SAVE_ROW = insert(workloads)  # put together once: it takes longer than to carry it out
-_SAVE_ROW = _SAVE_ROW.on_conflict_do_update(
-    index_elements=["id"], set_={"row": _SAVE_ROW.excluded.row}
+# As the driver takes them: to put thousands of parameters together takes longer than to store them.
+_SAVE_ROW = (
+    "INSERT INTO workloads (id, spec, row) VALUES (?, ?, ?)"
+    " ON CONFLICT (id) DO UPDATE SET row = excluded.row"
 )
+_SAVE_LINE = "INSERT INTO history (workload, at, kind, text) VALUES (?, ?, ?, ?)"
 
 _ROW = TypeAdapter(Row)
 _SPEC = TypeAdapter(WorkloadSpec)
@@ -118,6 +123,8 @@ class SqliteStore:
             if rows < ROWS:
                 self._connection.exec_driver_sql(f"PRAGMA user_version = {ROWS}")
                 self._connection.commit()
+            self._halves = Halves(self._connection)
+            self._connection.rollback()
         except OperationalError as failed:
             self.close()
             raise not_upgraded(path, failed) from failed
@@ -133,11 +140,13 @@ class SqliteStore:
     def rows(self) -> Iterator[Row]:
         """Return all workloads, oldest first."""
         found = self._connection.execute(
-            select(workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
+            select(workloads.c.id, workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
         ).all()
         self._connection.rollback()
-        for spec, row in found:
-            yield _read_row(spec, row)
+        left = self._halves.left
+        for name, spec, row in found:
+            if name not in left:
+                yield _read_row(spec, row)
 
     def projects(self) -> Iterator[ProjectRecord]:
         """Return all projects, oldest first."""
@@ -164,23 +173,72 @@ class SqliteStore:
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
+        soon: bool = False,
     ) -> None:
-        """Write it all in one transaction; durable on return.
+        """Write it all in one transaction; durable on return, or `soon`, with the next one.
 
         Raises:
             Unavailable: nothing was written; the disk is full, or may not be written.
         """
+        with self._unhurried() if soon else nullcontext(), self._written():
+            self._save_rows(rows)
+            self._save_projects(projects)
+            self._save_history(events)
+            for workload in gone:
+                self._connection.execute(workloads.delete().where(workloads.c.id == workload))
+                self._connection.execute(history.delete().where(history.c.workload == workload))
+            for name in gone_projects:
+                table = metadata.tables["projects"]
+                self._connection.execute(table.delete().where(table.c.name == name))
+
+    def arrive(
+        self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
+    ) -> None:
+        """Write new rows that do not count before `arrived`: after a restart they are not there.
+
+        Nobody waits for the disk: what `arrived` writes is in the same log behind them.
+
+        Raises:
+            Unavailable: they were not written.
+        """
+        with self._unhurried(), self._written():
+            self._halves.come([row.id for row in rows], time.time())
+            self._save_rows(rows)
+            self._save_history(events)
+
+    def arrived(self) -> None:
+        """Let what came by `arrive` count; durable on return.
+
+        Raises:
+            Unavailable: it does not count.
+        """
+        with self._written():
+            self._halves.count()
+        self._halves.counted()
+
+    def turned_away(self) -> None:
+        """Forget what came by `arrive`; its rows go with the next write."""
+        self._halves.give_up()
+
+    @contextmanager
+    def _unhurried(self) -> Iterator[None]:
+        """Leave it to the next transaction to make durable what is written within this block."""
+        driver = self._connection.connection.cursor()
+        try:
+            driver.execute("PRAGMA synchronous=NORMAL")
+            yield
+        finally:
+            driver.execute("PRAGMA synchronous=FULL")
+            driver.close()
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Write what is written within this block in one transaction; durable on leaving it."""
         try:
             with self._connection.begin():
-                self._save_rows(rows)
-                self._save_projects(projects)
-                self._save_history(events)
-                for workload in gone:
-                    self._connection.execute(workloads.delete().where(workloads.c.id == workload))
-                    self._connection.execute(history.delete().where(history.c.workload == workload))
-                for name in gone_projects:
-                    table = metadata.tables["projects"]
-                    self._connection.execute(table.delete().where(table.c.name == name))
+                self._halves.remove()
+                yield
+            self._halves.removed()
             self._succeeded()
         except OperationalError as failed:
             self._trouble = str(failed.orig)
@@ -231,24 +289,20 @@ class SqliteStore:
 
     def _save_history(self, events: Sequence[tuple[WorkloadId, HistoryEvent]]) -> None:
         if events:
-            self._connection.execute(
-                history.insert(),
-                [
-                    {"workload": w, "at": line.at, "kind": line.kind, "text": line.text}
-                    for w, line in events
-                ],
+            self._connection.exec_driver_sql(
+                _SAVE_LINE, [(w, line.at, line.kind, line.text) for w, line in events]
             )
 
     def _save_rows(self, rows: Sequence[Row]) -> None:
         if rows:
-            self._connection.execute(
+            self._connection.exec_driver_sql(
                 _SAVE_ROW,
                 [
-                    {
-                        "id": row.id,
-                        "spec": _SPEC.dump_json(row.spec).decode(),
-                        "row": _ROW.dump_json(row, exclude={"record": {"spec"}}).decode(),
-                    }
+                    (
+                        row.id,
+                        _SPEC.dump_json(row.spec).decode(),
+                        _ROW.dump_json(row, exclude={"record": {"spec"}}).decode(),
+                    )
                     for row in rows
                 ],
             )

@@ -1,0 +1,122 @@
+"""New workloads of one submission: of thousands a part at a time, and there all at once or never.
+
+Others have their turn between parts. What has come of an array so far is in the store, where it
+does not count yet, and nobody sees it; its names are taken and its key is known as soon as it has
+come whole. Who wants one of either waits until then. Kept by `recorded`, which shows what came.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+
+from runai.hub_service.clusters.records import HistoryEvent, WorkloadId, WorkloadSpec
+from runai.hub_service.clusters.row import Row, Step
+from runai.hub_service.clusters.row_store import Store
+from runai.hub_service.clusters.shelf import Shelf
+from runai.hub_service.errors import Conflict
+
+__all__ = ["AT_A_TIME", "Arrivals", "refuse_taken"]
+
+AT_A_TIME = 50
+"""Made in one turn of the loop: two milliseconds' work."""
+WRITTEN = 250
+"""At once: each time waits for the disk."""
+
+
+class Arrivals:
+    """What comes into a store; of arrays one at a time."""
+
+    def __init__(self, store: Store) -> None:
+        """Nothing is on its way."""
+        self._store = store
+        self._one_at_a_time = asyncio.Lock()
+        self._asked: list[Sequence[WorkloadSpec]] = []
+        """What is on its way, or waits for that."""
+        self._coming: set[WorkloadId] = set()
+        self._key = "", ""
+        """Whose and which that of those on their way is."""
+
+    def of(self, project: str) -> list[WorkloadId]:
+        """Return which workloads of a project are on their way."""
+        return [spec.id for specs in self._asked for spec in specs if spec.project == project]
+
+    @asynccontextmanager
+    async def turn(self, specs: Sequence[WorkloadSpec]) -> AsyncGenerator[None]:
+        """Store these within this block, beside nothing that has their names or their key.
+
+        Few that nobody else has to do with begin at once: nothing is awaited.
+        """
+        if len(specs) <= AT_A_TIME and not self._concerns(specs):
+            yield
+            return
+        self._asked.append(specs)
+        try:
+            async with self._one_at_a_time:
+                self._coming = {spec.id for spec in specs}
+                self._key = specs[0].user, specs[0].key
+                try:
+                    yield
+                finally:
+                    self._coming, self._key = set(), ("", "")
+        finally:
+            self._asked.remove(specs)
+
+    def _concerns(self, specs: Sequence[WorkloadSpec]) -> bool:
+        if not self._coming:
+            return False
+        return any(
+            spec.id in self._coming or (spec.key and (spec.user, spec.key) == self._key)
+            for spec in specs
+        )
+
+    async def bring(
+        self, specs: Collection[WorkloadSpec], make: Callable[[WorkloadSpec], Step]
+    ) -> list[Row]:
+        """Store what is made of each; on return it is there, whatever happens to us.
+
+        Raises:
+            Unavailable: it cannot be stored; nothing of it is there.
+        """
+        rows: list[Row] = []
+        waiting, part = iter(specs), dict[WorkloadId, Step]()
+        try:
+            while some := list(islice(waiting, AT_A_TIME)):
+                part.update((spec.id, make(spec)) for spec in some)
+                if len(part) >= WRITTEN:
+                    rows += self._write(part)
+                    part = {}
+                await asyncio.sleep(0)
+            rows += self._write(part)
+            self._store.arrived()
+        except BaseException:
+            self._store.turned_away()
+            raise
+        return rows
+
+    def _write(self, part: dict[WorkloadId, Step]) -> list[Row]:
+        rows = [step.row for step in part.values() if step.row is not None]
+        lines = [
+            (workload, HistoryEvent(step.row.record.submitted, kind, text))
+            for workload, step in part.items()
+            if step.row is not None
+            for kind, text in step.events
+        ]
+        self._store.arrive(rows, events=lines)
+        return rows
+
+
+def refuse_taken(specs: Sequence[WorkloadSpec], rows: Shelf) -> None:
+    """Raise Conflict where one of the names is taken, by a workload or by another of these."""
+    names: set[WorkloadId] = set()
+    for spec in specs:
+        taken = rows.row(spec.id)
+        if taken is not None or spec.id in names:
+            state = f" ({taken.record.state})" if taken is not None else ""
+            raise Conflict(
+                f"{spec.project} already has a workload named {spec.name}{state}.",
+                hint=f"Choose another name, or delete it: runai delete {spec.name}"
+                f" -p {spec.project}",
+                code="name_taken",
+            )
+        names.add(spec.id)

@@ -1,0 +1,142 @@
+"""A large array comes a part at a time: others have their turns, and see all of it or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from labs import Lab
+from runai.hub_service.clusters.arrivals import WRITTEN
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.errors import Conflict, Unavailable
+
+MANY = 2 * WRITTEN + 1
+
+pytestmark = pytest.mark.not_on_kubernetes("a Job is stored by the API server, each by itself")
+
+
+def array(lab: Lab, name: str = "exp", **fields: str) -> list[WorkloadSpec]:
+    return [lab.job(f"{name}-{index}", array_index=index, **fields) for index in range(MANY)]
+
+
+async def half_way(lab: Lab, specs: list[WorkloadSpec]) -> asyncio.Task[object]:
+    """Begin to submit, and return while that is under way."""
+    coming = asyncio.create_task(lab.cluster.submit(specs))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert not coming.done()
+    return coming
+
+
+async def ids(lab: Lab) -> list[str]:
+    return [record.id for record in await lab.cluster.workloads()]
+
+
+async def test_others_have_their_turns_and_see_all_of_it_or_nothing(lab):
+    specs = array(lab)
+    coming = await half_way(lab, specs)
+    seen = list[int]()
+    while not coming.done():
+        seen.append(len(await ids(lab)))
+        await asyncio.sleep(0)
+    await coming
+
+    assert len(seen) > MANY / WRITTEN
+    assert set(seen) <= {0, MANY}
+    assert await ids(lab) == [spec.id for spec in specs]
+    snapshot = await lab.cluster.observe()
+    assert {workload.name for workload in snapshot.workloads} == {spec.id for spec in specs}
+    assert [line.kind for line in await lab.cluster.history(specs[-1].id)] == ["queued"]
+
+
+async def test_what_others_submit_meanwhile_is_stored_at_once(lab):
+    coming = await half_way(lab, array(lab))
+
+    await lab.cluster.submit([lab.job("quick")])
+
+    assert (await ids(lab), coming.done()) == (["vision/quick"], False)
+    await coming
+    assert len(await ids(lab)) == MANY + 1
+
+
+async def test_the_same_key_meanwhile_is_answered_with_what_is_stored(lab):
+    first = await half_way(lab, array(lab, key="the-same-key"))
+
+    again = await lab.cluster.submit(array(lab, "other", key="the-same-key"))
+
+    assert again == await first
+    assert len(await ids(lab)) == MANY
+
+
+@pytest.mark.parametrize("many", [1, MANY], ids=["one", "an array"])
+async def test_a_name_of_it_is_taken_once_it_is_there(lab, many):
+    specs = array(lab)
+    first = await half_way(lab, specs)
+
+    with pytest.raises(Conflict, match="already has a workload named exp-"):
+        await lab.cluster.submit(specs[-many:])
+
+    assert first.done()
+
+
+async def test_nothing_is_left_of_one_whose_caller_has_gone(lab):
+    specs = array(lab)
+    coming = await half_way(lab, specs)
+    coming.cancel()
+    await asyncio.gather(coming, return_exceptions=True)
+
+    assert await ids(lab) == []
+    await lab.cluster.submit(specs)
+    assert await ids(lab) == [spec.id for spec in specs]
+
+
+async def test_who_waits_for_its_names_has_them_when_it_does_not_come(lab):
+    specs = array(lab)
+    first = await half_way(lab, specs)
+    second = asyncio.create_task(lab.cluster.submit(specs[-1:]))
+    await asyncio.sleep(0)
+    first.cancel()
+
+    await second
+
+    assert await ids(lab) == [specs[-1].id]
+
+
+async def test_its_project_is_not_deleted_meanwhile(lab):
+    await lab.cluster.put_project(ProjectSpec("vision"))
+    coming = await half_way(lab, array(lab))
+
+    with pytest.raises(Conflict):
+        await lab.cluster.delete_project("vision")
+
+    await coming
+
+
+@pytest.mark.parametrize("part", ["arrive", "arrived"])
+async def test_nothing_is_left_of_one_that_could_not_be_stored(lab, part, monkeypatch):
+    specs = array(lab)
+    store = lab.cluster._store
+
+    def full(*_args: object, **_fields: object) -> None:
+        raise Unavailable("The disk is full.", hint="Make room.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, part, full)
+        with pytest.raises(Unavailable):
+            await lab.cluster.submit(specs)
+
+    assert await ids(lab) == []
+    await lab.cluster.submit(specs)
+    assert len(await ids(lab)) == MANY
+
+
+async def test_thousands_are_drawn_for_the_core_in_turns(lab):
+    await lab.cluster.submit(array(lab))
+    drawing, turns = asyncio.ensure_future(lab.cluster.observe()), 0
+
+    while not drawing.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert turns > 2
