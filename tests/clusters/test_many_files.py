@@ -134,16 +134,24 @@ def make(place, many):
 def look():
     while not count.look():
         pass
+
+def say():
     print("more" if count.more else "no more", flush=True)
 
 make(own, 50)
 look()
+say()
 make(beside, 500)     # the disk has got more, and not from us
 look()
+say()
 make(own, 50)
 look()
+say()
 make(own, 1)
-look()
+file_count.COUNTED_EVERY_S = 0.01     # others may have removed one from the disk
+while not count.more:
+    look()
+say()
 """
 
 

@@ -69,6 +69,9 @@ class Hour:
             "crash after a write": self._crash_after_save,
             "supervisor killed": self.machine.kill_supervisor,
             "supervisor killed at an end": self.machine.kill_supervisor_at_an_end,
+            "supervisor frozen": lambda: self.machine.freeze_supervisor(
+                dice.choice([5.0, 60.0, 600.0])
+            ),
             "disk full": lambda: self._disk("full", dice.choice([5.0, 60.0, 300.0])),
             "database read-only": lambda: self._disk("read-only", dice.choice([5.0, 60.0])),
             "agent away": lambda: self._leaves("agent", dice.choice([20.0, 200.0])),
@@ -178,7 +181,7 @@ class Hour:
         cluster = self.service.cluster
         records = [row.record for row in cluster._rows.values()]
         projects = [project.spec for project in cluster._projects.records()]
-        if self.disk.state:
+        if self.disk.state or self.machine.any_frozen():
             self.watching.begin_anew()
         elif self.well_since is not None and not self.away:
             self.recovered_s.append(self.clock.true - self.well_since)

@@ -56,6 +56,8 @@ class Start:
     devices: tuple[tuple[str, int], ...] = ()
     """UUID and milli-GPU, as its environment says."""
     since: float = 0.0
+    put_off: list[Callable[[], object]] | None = None
+    """What its supervisor, a stopped process, does when it goes on; None: it is none."""
 
 
 @dataclass
@@ -152,6 +154,9 @@ class Machine:
     def _ends(self, start: Start, exit_code: int) -> None:
         if start.left_behind is not None or start.holder is None:
             return
+        if start.put_off is not None:  # nobody sees it
+            start.put_off.append(lambda: self._ends(start, exit_code))
+            return
         self._rest(start)
         start.left_behind = Ending(exit_code, told=start.told)
         self.work[start.worker].succeeded = exit_code == 0
@@ -162,11 +167,14 @@ class Machine:
         self.later(self.dice.choice([0.0, 0.0, 0.5]), lambda: self._is_over(start))
 
     def _is_over(self, start: Start) -> None:
-        if start.holder is not None:
+        if start.put_off is not None:
+            start.put_off.append(lambda: self._is_over(start))
+        elif start.holder is not None:
             start.ending = start.left_behind
             self._lets_go(start)
 
     def _lets_go(self, start: Start) -> None:
+        start.put_off = None
         pid, start.holder = start.holder, None
         assert pid is not None
         self._ended(pid)
@@ -178,7 +186,9 @@ class Machine:
     def terminate(self, pid: int) -> None:
         """Send SIGTERM to a supervisor."""
         for start in self.starts.values():
-            if start.holder == pid and not start.told:
+            if start.holder == pid and start.put_off is not None:
+                start.put_off.append(lambda: self.terminate(pid))
+            elif start.holder == pid and not start.told:
                 start.told = True
                 takes = self.dice.uniform(0, start.grace_s)
                 if self.work[start.worker].obeys:
@@ -200,6 +210,30 @@ class Machine:
     def kill_supervisor_at_an_end(self) -> None:
         """Kill the next whose worker ends, between that and its note of it."""
         self._doomed = True
+
+    def freeze_supervisor(self, seconds: float) -> None:
+        """Stop one of those that live, as SIGSTOP does; its worker runs on meanwhile."""
+        living = [start for start in self.running() if start.put_off is None]
+        if living:
+            start = self.dice.choice(living)
+            start.put_off = []
+            self.later(seconds, lambda: self._goes_on(start))
+
+    def _goes_on(self, start: Start) -> None:
+        put_off, start.put_off = start.put_off or [], None
+        for do in put_off:
+            do()
+
+    def end_what_runs(self, place: Path) -> None:
+        """Kill a worker, and wake its supervisor to tell of it."""
+        start = self.starts.get(place, Start(place))
+        if start.holder is not None:
+            self._goes_on(start)
+            self._ends(start, -9)
+
+    def any_frozen(self) -> bool:
+        """Tell whether a supervisor is a stopped process now."""
+        return any(start.put_off is not None for start in self.running())
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -295,6 +329,9 @@ class VirtualAttempt:
 
     def begun(self) -> bool:
         return self._start.begun
+
+    def end_what_runs(self) -> None:
+        self._machine.end_what_runs(self._place)
 
     def process(self) -> Process | None:
         return self._start.process

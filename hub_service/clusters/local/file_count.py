@@ -20,6 +20,8 @@ __all__ = ["LOOK_EVERY_S", "FileCount", "count_files"]
 LOOK_EVERY_S = 5.0
 REST = 50
 """Of all time a look takes at most this part."""
+COUNTED_EVERY_S = 60.0
+"""Whatever the disk says: others may remove as many as a worker makes."""
 NICE = 10
 
 
@@ -38,6 +40,7 @@ class FileCount:
         self._answer = -1
         # Of the worker's files there are no more than were counted and the disk has got since.
         self._counted, self._disk_had = 0, 0
+        self._counted_at = self._looks_from
 
     def look(self) -> bool:
         """Ask when it is time; take the answer if it is there, and tell whether it was."""
@@ -70,8 +73,9 @@ class FileCount:
         self._answer = -1
         now = time.monotonic()
         self._looks_from = max(self._began + LOOK_EVERY_S, now + REST * (now - self._began))
-        if len(told) == 2:
-            self._counted, self._disk_had = map(int, told)
+        if len(told) == 3:
+            self._counted, self._disk_had, anew = map(int, told)
+            self._counted_at = now if anew else self._counted_at
             self.more = self._counted > self.most
         return True
 
@@ -85,9 +89,10 @@ class FileCount:
             disk = os.statvfs(self._place)
             has = disk.f_files - disk.f_ffree  # 0 where the file system does not count them
             counted, had = self._counted, self._disk_had
-            if not has or not had or counted + has - had > self.most:
+            anew = not has or not had or counted + has - had > self.most
+            if anew := anew or self._began > self._counted_at + COUNTED_EVERY_S:
                 counted, had = count_files(self._place, self.most), has
-            os.write(answer, b"%d %d" % (counted, min(had, has)))
+            os.write(answer, b"%d %d %d" % (counted, min(had, has), anew))
         finally:
             os._exit(0)
 
