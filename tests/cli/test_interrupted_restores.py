@@ -111,7 +111,7 @@ def is_refused(directory: DataDirectory) -> bool:
 
 def test_killed_at_any_rename_it_is_finished_by_the_next(backup, tmp_path, monkeypatch):
     real = {name: getattr(os, name) for name in RENAMES}
-    halves = 0
+    halves, root = 0, tmp_path
     for renames in count():
         root = tmp_path / f"copy-{renames}"
         shutil.copytree(tmp_path / "data", root)

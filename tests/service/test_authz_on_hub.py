@@ -244,8 +244,10 @@ PROGRAM = {
     "env": {"SECRET": "of-ana"},
     "source": "# secret source",
 }
-OF_PROGRAMS = ("sleep", "of-ana", "SECRET", "secret source", "secret-argument", "from-its-output")
-OF_PROGRAMS += ("secret-loss 0.01235", "secret-program (77)")  # what it, and its agent, report
+OF_PROGRAMS = (
+    *("sleep", "of-ana", "SECRET", "secret source", "secret-argument", "from-its-output"),
+    *("secret-loss 0.01235", "secret-program (77)"),  # what it, and its agent, report
+)
 OF_OTHERS = ("secret-job", '"ana"', '"mia"', ">ana<")
 
 
@@ -262,7 +264,7 @@ def secret_job(stage: Stage, tmp_path: Path) -> Iterator[str]:
         return "from-its-output" in told.text
 
     eventually(wrote, within=60, what="it has written something")
-    notice = {"workload": "vision/secret-job", "device": "GPU-0", "rung": "kill"}
+    notice: dict[str, Any] = {"workload": "vision/secret-job", "device": "GPU-0", "rung": "kill"}
     notice |= {"at": time.time(), "text": "uses 9 GiB: secret-program (77) is killed"}
     report = {"node": NODE, "at": time.time(), "interval": 0.1, "devices": [], "samples": []}
     report["notices"] = [notice]

@@ -7,6 +7,7 @@ between: no luck is needed.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ class Member:
     """Mia's change of the members, who may make it as long as she is an admin of the project."""
 
     def __init__(self, meanwhile) -> None:
-        self.asked = []
+        self.asked: list[Any] = []
         self._meanwhile = meanwhile
 
     def __call__(self, known):
