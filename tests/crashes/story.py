@@ -10,6 +10,7 @@ import math
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,28 +57,27 @@ class Told:
     wrong: list[str] = field(default_factory=list)
 
 
-class Submission(threading.Thread):
-    """Somebody who submits one job, however often they are refused: its name makes it safe."""
+class Wish(threading.Thread):
+    """Somebody who asks for one thing until it is done, however often they are refused."""
 
-    def __init__(self, client: Client, request: SubmitRequest) -> None:
-        super().__init__(name=f"submits {request.name}")
-        self._client = client
-        self._request = request
+    def __init__(self, what: str, ask: Callable[[], object]) -> None:
+        super().__init__(name=what)
+        self._ask = ask
         self.enough = threading.Event()
-        self.is_stored = False
+        self.is_done = False
         self.refused = 0
         self.failed: Exception | None = None
 
     def run(self) -> None:
-        while not self.enough.is_set() and not self.is_stored and self.failed is None:
+        while not self.enough.is_set() and not self.is_done and self.failed is None:
             try:
-                self._client.submit(self._request)
-                self.is_stored = True
+                self._ask()
+                self.is_done = True
             except Unavailable:
                 self.refused += 1
                 self.enough.wait(TRIES_AGAIN_S)
-            except Conflict:  # an earlier try was stored, but its answer was lost
-                self.is_stored = True
+            except Conflict:  # an earlier try was carried out, but its answer was lost
+                self.is_done = True
             except Exception as failed:  # noqa: BLE001  a finding
                 self.failed = failed
 
@@ -91,7 +91,7 @@ class Story:
         self._told = Told(seed)
         self._watching = Watching(ground)
         self._bob, self._patty = (ground.platform.client(who) for who in ("bob", "patty"))
-        self._submissions: list[Submission] = []
+        self._wishes: list[Wish] = []
         self._steps: dict[str, int] = {}
         """Of each job, by its id."""
         self._uncounted_s = 0.0
@@ -105,7 +105,7 @@ class Story:
             self._play(kinds)
         finally:
             self._watching.end()
-            for one in self._submissions:
+            for one in self._wishes:
                 one.enough.set()
                 one.join()
         self._told.wrong += self._watching.wrong
@@ -118,7 +118,7 @@ class Story:
             self._submit(self._bob, "vision", f"bob-{number}", 100, gpus=1)
         for number in range(2):
             self._submit(self._bob, "vision", f"half-{number}", 100, gpus=0.5)
-        self._all_are_stored()
+        self._all_is_done()
         self._watching.is_calm.set()
         moments = sorted(self._dice.sample(range(1, 600), len(kinds)))
         for number, (moment, kind) in enumerate(zip(moments, kinds, strict=True)):
@@ -126,8 +126,12 @@ class Story:
             if number == 1:
                 self._submit(self._patty, "nlp", "patty-0", 20, gpus=1)
                 self._submit(self._patty, "nlp", "patty-1", 20, gpus=1)
+            if number == 2:
+                self._wish("suspend bob-1", partial(self._bob.suspend, "vision/bob-1"))
+            if number == 3:
+                self._wish("resume bob-1", partial(self._bob.resume, "vision/bob-1"))
             self._break(kind)
-        self._all_are_stored()
+        self._all_is_done()
         self._all_finish()
         self._check()
 
@@ -136,15 +140,18 @@ class Story:
     def _submit(self, client: Client, project: str, name: str, steps: int, gpus: float) -> None:
         command = ["python", str(PROGRAM), str(steps), STEP_S, str(self._ground.witness)]
         request = SubmitRequest(name=name, gpus=gpus, command=command, grace_seconds=10)
-        self._submissions.append(Submission(client, request))
-        self._submissions[-1].start()
+        self._wish(f"submit {name}", partial(client.submit, request))
         self._steps[f"{project}/{name}"] = steps
 
-    def _all_are_stored(self) -> None:
-        for one in self._submissions:
+    def _wish(self, what: str, ask: Callable[[], object]) -> None:
+        self._wishes.append(Wish(what, ask))
+        self._wishes[-1].start()
+
+    def _all_is_done(self) -> None:
+        for one in self._wishes:
             one.join(WELL_WITHIN_S)
-            assert one.is_stored, f"{one.name}: {one.failed or 'not stored in time'}"
-        self._told.acknowledged = len(self._submissions)
+            assert one.is_done, f"{one.name}: {one.failed or 'not done in time'}"
+        self._told.acknowledged = len(self._steps)
 
     def _states(self, client: Client) -> dict[str, str]:
         with suppress(RunaiError):
@@ -186,16 +193,16 @@ class Story:
         self._watching.is_calm.set()
 
     def _refused(self) -> int:
-        return sum(one.refused for one in self._submissions)
+        return sum(one.refused for one in self._wishes)
 
     def _is_refused(self) -> bool:
         """Say so; who was stored just before it broke is followed by another one."""
-        if self._submissions[-1].is_stored:
+        if self._wishes[-1].is_done:
             self._submit_late()
         return self._refused() > self._refused_before
 
     def _submit_late(self) -> None:
-        self._submit(self._bob, "vision", f"late-{len(self._submissions)}", 10, gpus=1)
+        self._submit(self._bob, "vision", f"late-{len(self._wishes)}", 10, gpus=1)
 
     def _is_well(self) -> bool:
         return self._ground.readiness() == {"status": "ready"}
