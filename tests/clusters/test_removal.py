@@ -1,12 +1,15 @@
-"""What removes a user's files runs as that user, who may read all that it was started with."""
+"""What removes a user's files runs as that user, who may read all that it was started with.
+
+A process of its own stands for the service: ours may have threads of libraries that mind a fork,
+which is what becoming another account takes.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +17,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.clusters.local.account import Account
-from runai.hub_service.clusters.local.leavings import AtHome, Leaving, Leavings
-from waiting import eventually_async
+from waiting import eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to remove files as users")
 
 EVE = 54_323
 SECRET = "of-the-service"
 WAITING = "#!/bin/sh\nexec sleep 1000\n"
+REMOVES = f"""
+import asyncio, sys
+from pathlib import Path
+from runai.hub_service.clusters.local.account import Account
+from runai.hub_service.clusters.local.leavings import AtHome, Leaving, Leavings
+jobs, place, aged = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "aged"
+leavings = Leavings(jobs)
+at_home = AtHome(place / "exp-1", Account("eve", place, {EVE}, {EVE}))
+with leavings.going(Leaving("vision/exp", 1.0, aged), at_home):
+    pass
+asyncio.run(leavings.run())
+"""
 
 
 @pytest.fixture
@@ -44,38 +57,33 @@ def slow(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
-async def test_whose_files_are_removed_finds_no_secret_in_the_removal(
-    aged, place, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize("why", ["deleted", "aged"])
+def test_whose_files_are_removed_finds_no_secret_in_the_removal(why, place, tmp_path, monkeypatch):
     monkeypatch.setenv("RUNAI_HUB_TOKEN", SECRET)
-    leavings = Leavings(tmp_path / "jobs")
-    at_home = AtHome(place / "exp-1", Account("eve", place, EVE, EVE))
-    with leavings.going(Leaving("vision/exp", 1.0, aged), at_home):
-        pass
-    task = asyncio.create_task(leavings.run())
-    try:
-        await eventually_async(lambda: waiting() != [])
-        (removal,) = waiting()
-        seen = as_eve(f"cat /proc/{removal.pid}/environ")
-        files = {as_eve(f"readlink /proc/{removal.pid}/fd/{n}") for n in range(3)}
+    command = [sys.executable, "-c", REMOVES, tmp_path / "jobs", place, why]
+    with subprocess.Popen(command) as service:
+        try:
+            eventually(lambda: waiting(service.pid) != [])
+            (removal,) = waiting(service.pid)
+            seen = as_eve(f"cat /proc/{removal.pid}/environ")
+            files = {as_eve(f"readlink /proc/{removal.pid}/fd/{n}") for n in range(3)}
 
-        names = {line.partition("=")[0] for line in seen.split("\0") if line}
-        assert names - {"PWD", "SHLVL", "_"} == {"PATH"}  # the others are the shell's
-        assert SECRET not in seen
-        assert files == {"/dev/null\n"}
-        assert os.getsid(removal.pid) == removal.pid
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+            names = {line.partition("=")[0] for line in seen.split("\0") if line}
+            assert names - {"PWD", "SHLVL", "_"} == {"PATH"}  # the others are the shell's
+            assert SECRET not in seen
+            assert files == {"/dev/null\n"}
+            assert os.getsid(removal.pid) == removal.pid
+        finally:
+            for removal in waiting(service.pid):
+                removal.kill()
+            service.kill()
 
 
-def waiting() -> list[psutil.Process]:
+def waiting(service: int) -> list[psutil.Process]:
     """Return what runs as Eve, once it is the program that waits."""
     return [
         process
-        for process in psutil.Process().children()
+        for process in psutil.Process(service).children()
         if process.uids().real == EVE and process.name() == "sleep"
     ]
 

@@ -108,9 +108,8 @@ def test_who_only_reads_takes_nothing_and_may_not_write(database):
 
 
 @pytest.mark.postgresql
+@pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
 def test_who_froze_in_a_transaction_is_put_out_by_the_server(postgres, database):
-    if not isinstance(database, str):
-        pytest.skip("a file's lock is held for as long as its process writes")
     frozen, next_ = Store(database), Store(database)
     frozen.take()
     writing = frozen._writing()

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -113,6 +113,7 @@ class SqliteStore:
         self._path = path
         self._trouble = ""
         self._tried = 0.0
+        self._waits = True
         self._engine = create_engine(f"sqlite:///{path}", hide_parameters=True)
         event.listen(self._engine, "connect", _durable)
         self._connection = self._engine.connect()
@@ -180,7 +181,7 @@ class SqliteStore:
         Raises:
             Unavailable: nothing was written; the disk is full, or may not be written.
         """
-        with self._unhurried() if soon else nullcontext(), self._written():
+        with self._written(soon=soon):
             self._save_rows(rows)
             self._save_projects(projects)
             self._save_history(events)
@@ -201,7 +202,7 @@ class SqliteStore:
         Raises:
             Unavailable: they were not written.
         """
-        with self._unhurried(), self._written():
+        with self._written(soon=True):
             self._halves.come([row.id for row in rows], time.time())
             self._save_rows(rows)
             self._save_history(events)
@@ -221,20 +222,13 @@ class SqliteStore:
         self._halves.give_up()
 
     @contextmanager
-    def _unhurried(self) -> Iterator[None]:
-        """Leave it to the next transaction to make durable what is written within this block."""
-        driver = self._connection.connection.cursor()
-        try:
-            driver.execute("PRAGMA synchronous=NORMAL")
-            yield
-        finally:
-            driver.execute("PRAGMA synchronous=FULL")
-            driver.close()
+    def _written(self, *, soon: bool = False) -> Iterator[None]:
+        """Write what is written within this block in one transaction; durable on leaving it.
 
-    @contextmanager
-    def _written(self) -> Iterator[None]:
-        """Write what is written within this block in one transaction; durable on leaving it."""
+        One that may be so `soon` waits for no disk: the next that does not makes both durable.
+        """
         try:
+            self._wait_for_the_disk(wait=not soon)
             with self._connection.begin():
                 self._halves.remove()
                 yield
@@ -248,6 +242,16 @@ class SqliteStore:
                 code="not_stored",
                 retry_after=TRY_AGAIN_S,
             ) from failed
+
+    def _wait_for_the_disk(self, *, wait: bool) -> None:
+        """Say of the transactions that follow whether they do; before each, so none is left so."""
+        if wait != self._waits:
+            try:
+                how = "FULL" if wait else "NORMAL"
+                self._connection.exec_driver_sql(f"PRAGMA synchronous={how}")
+            finally:
+                self._connection.rollback()
+            self._waits = wait
 
     def trouble(self) -> str:
         """Say why the last write failed; "" where it did not, or would not any more.
