@@ -242,9 +242,15 @@ class Tending:
         """Note that the worker runs, and pass on that it is to stop, once somebody listens."""
         keeper, attempt = self._keepers[key], self._attempt(key)
         row, worker = self._rows.row(key.workload), self._worker(key)
-        if row is None or worker is None or keeper.status >= 0:
+        if row is None or worker is None:
             return
         loop = asyncio.get_running_loop()
+        if worker.state == "stopping" and not keeper.timers and attempt.begun():
+            # Also of one that is stopped before it could say that its worker runs.
+            overdue = row.spec.grace_seconds + OVERDUE_S
+            keeper.timers.append(loop.call_later(overdue, self._overdue, key))
+        if keeper.status >= 0:
+            return
         process = worker.process or attempt.process()
         if process is not None and worker.process is None:
             attempt.forget_environment()
@@ -253,8 +259,6 @@ class Tending:
         if worker.state == "stopping" and not keeper.told and attempt.begun():
             keeper.told = True
             keeper.watch.send(signal.SIGTERM)
-            overdue = row.spec.grace_seconds + OVERDUE_S
-            keeper.timers.append(loop.call_later(overdue, self._overdue, key))
         if process is None:
             keeper.look = loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)
 
