@@ -181,9 +181,9 @@ class Hour:
         cluster = self.service.cluster
         records = [row.record for row in cluster._rows.values()]
         projects = [project.spec for project in cluster._projects.records()]
-        if self.disk.state or self.machine.any_frozen():
+        if self.disk.state or self.machine.any_frozen():  # who is owed something may have to wait
             self.watching.begin_anew()
-        elif self.well_since is not None and not self.away:
+        if not self.disk.state and self.well_since is not None and not self.away:
             self.recovered_s.append(self.clock.true - self.well_since)
             self.well_since = None
         self.watching.look(records, projects)
