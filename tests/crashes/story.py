@@ -60,15 +60,19 @@ class Told:
 class Wish(threading.Thread):
     """Somebody who asks for one thing until it is done, however often they are refused."""
 
-    def __init__(self, what: str, ask: Callable[[], object]) -> None:
+    def __init__(self, what: str, ask: Callable[[], object], after: Wish | None) -> None:
         super().__init__(name=what)
         self._ask = ask
+        self._after = after
+        """Who changes their mind waits for the answer to what they have asked before."""
         self.enough = threading.Event()
         self.is_done = False
         self.refused = 0
         self.failed: Exception | None = None
 
     def run(self) -> None:
+        if self._after is not None:
+            self._after.join()
         while not self.enough.is_set() and not self.is_done and self.failed is None:
             try:
                 self._ask()
@@ -120,6 +124,7 @@ class Story:
             self._submit(self._bob, "vision", f"half-{number}", 100, gpus=0.5)
         self._all_is_done()
         self._watching.is_calm.set()
+        suspended: Wish | None = None
         moments = sorted(self._dice.sample(range(1, 600), len(kinds)))
         for number, (moment, kind) in enumerate(zip(moments, kinds, strict=True)):
             eventually(partial(self._has_counted, moment), within=DRAINED_WITHIN_S)
@@ -127,9 +132,11 @@ class Story:
                 self._submit(self._patty, "nlp", "patty-0", 20, gpus=1)
                 self._submit(self._patty, "nlp", "patty-1", 20, gpus=1)
             if number == 2:
-                self._wish("suspend bob-1", partial(self._bob.suspend, "vision/bob-1"))
+                bob_1 = partial(self._bob.suspend, "vision/bob-1")
+                suspended = self._wish("suspend bob-1", bob_1)
             if number == 3:
-                self._wish("resume bob-1", partial(self._bob.resume, "vision/bob-1"))
+                bob_1 = partial(self._bob.resume, "vision/bob-1")
+                self._wish("resume bob-1", bob_1, after=suspended)
             self._break(kind)
         self._all_is_done()
         self._all_finish()
@@ -143,9 +150,10 @@ class Story:
         self._wish(f"submit {name}", partial(client.submit, request))
         self._steps[f"{project}/{name}"] = steps
 
-    def _wish(self, what: str, ask: Callable[[], object]) -> None:
-        self._wishes.append(Wish(what, ask))
+    def _wish(self, what: str, ask: Callable[[], object], after: Wish | None = None) -> Wish:
+        self._wishes.append(Wish(what, ask, after))
         self._wishes[-1].start()
+        return self._wishes[-1]
 
     def _all_is_done(self) -> None:
         for one in self._wishes:
