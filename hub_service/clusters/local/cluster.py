@@ -36,9 +36,10 @@ from runai.hub_service.clusters.local.elastic_dir import ElasticDir
 from runai.hub_service.clusters.local.leavings import CHECKPOINTS, AtHome, Leaving, Leavings
 from runai.hub_service.clusters.local.listening import Listening
 from runai.hub_service.clusters.local.logs import WorkerLog
+from runai.hub_service.clusters.local.ownership import LOCK, sole_owner
 from runai.hub_service.clusters.local.processes import is_same, told_now
 from runai.hub_service.clusters.local.progress_files import ProgressFile, ProgressFiles
-from runai.hub_service.clusters.local.store import SqliteStore, sole_owner
+from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.clusters.local.tending import THIS_MACHINE, Machine, Tending
 from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.recorded import RecordedCluster
@@ -134,7 +135,7 @@ class LocalCluster(RecordedCluster):
         Leaving stops watching and closes the files; what runs goes on running.
         """
         data_dir = _made(Path(data_dir))
-        async with sole_owner(data_dir / "cluster.lock"):
+        async with sole_owner(data_dir / LOCK):
             store = SqliteStore(data_dir / "cluster.sqlite")
             try:
                 cluster = cls(

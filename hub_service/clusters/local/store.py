@@ -1,6 +1,6 @@
 """Keep rows and projects in `cluster.sqlite`, the local cluster's truth.
 
-Knows SQLite, the tables and how rows become JSON. One process at a time writes it (its
+Knows SQLite, the tables and how rows become JSON. One process at a time writes it (the
 `sole_owner`). What `save` has returned from survives a power cut (WAL, synchronous=FULL), but for
 what is told anew if it is lost (`soon`). Schema changes are alembic's (`migrations`), run only when
 there are any.
@@ -30,7 +30,6 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 
 from runai.hub_service.clusters.local.halves import Halves
-from runai.hub_service.clusters.local.ownership import sole_owner
 from runai.hub_service.clusters.records import (
     HistoryEvent,
     ProjectRecord,
@@ -44,7 +43,7 @@ from runai.hub_service.database_files import check, newer
 from runai.hub_service.database_upgrade import not_upgraded, revision, upgrade_file
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["LATEST", "MIGRATIONS", "ROWS", "SqliteStore", "metadata", "sole_owner"]
+__all__ = ["LATEST", "MIGRATIONS", "ROWS", "SqliteStore", "metadata"]
 
 LATEST = "0001"
 """The newest revision in `MIGRATIONS`."""
