@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import runai.hub_service.clusters.local.store as store_module
 from runai.hub_service.clusters.lifecycle import exited, running, started, stopped
+from runai.hub_service.clusters.local.one_step import AT_ONCE
 from runai.hub_service.clusters.local.store import LATEST, SqliteStore, metadata
 from runai.hub_service.clusters.records import (
     HistoryEvent,
@@ -195,4 +196,26 @@ def test_only_its_owner_reads_it_and_it_survives_a_power_cut(path):
     pragmas = ("journal_mode", "synchronous")
     found = [store._connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in pragmas]
     assert found == ["wal", 2]
+    store.close()
+
+
+@pytest.mark.parametrize("many", [1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
+def test_however_many_are_stored_changed_and_forgotten_at_once(path, many):
+    store = SqliteStore(path)
+    rows = [_row(f"exp-{n}") for n in range(many)]
+    lines = [(row.id, HistoryEvent(1.0, "submitted", row.id)) for row in rows]
+    store.save(rows, events=lines)
+    grant = Grant(0, "box", (DeviceShare(0, MilliGpu(1000)),))
+    changed = [started(row, [grant], now=2.0, master_port=5).row for row in rows[: many // 2]]
+    store.save([row for row in changed if row is not None])
+    gone = [row.id for row in rows[-(many // 3 + 1) :]]
+    store.save(gone=gone)
+    store.close()
+
+    store = SqliteStore(path)
+    expected = [*changed, *rows[many // 2 :]][: many - len(gone)]
+    assert list(store.rows()) == expected
+    assert [store.history(row.id) for row in rows] == [
+        [] if row.id in gone else [line] for row, (_, line) in zip(rows, lines, strict=True)
+    ]
     store.close()

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
 
+from runai.hub_service.clusters.local import one_step
 from runai.hub_service.clusters.records import WorkloadId
 
 __all__ = ["Halves"]
@@ -60,10 +61,8 @@ class Halves:
         """Remove what is left of what never came whole."""
         if not self._left:
             return
-        names = [(workload,) for workload in self._left]
-        self._connection.exec_driver_sql("DELETE FROM workloads WHERE id = ?", names)
-        self._connection.exec_driver_sql("DELETE FROM history WHERE workload = ?", names)
-        self._connection.exec_driver_sql("DELETE FROM history WHERE workload = ?", (NOBODY,))
+        one_step.delete_named(self._connection, "workloads.id", self._left)
+        one_step.delete_named(self._connection, "history.workload", [*self._left, NOBODY])
 
     def removed(self) -> None:
         """Note that this is durable."""

@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 
+from runai.hub_service.clusters.local import one_step
 from runai.hub_service.clusters.local.halves import Halves
 from runai.hub_service.clusters.records import (
     HistoryEvent,
@@ -85,13 +86,6 @@ projects = Table(
     Column("created", Float, nullable=False),
     Column("spec", Text, nullable=False),
 )
-
-# As the driver takes them: to put thousands of parameters together takes longer than to store them.
-_SAVE_ROW = (
-    "INSERT INTO workloads (id, spec, row) VALUES (?, ?, ?)"
-    " ON CONFLICT (id) DO UPDATE SET row = excluded.row"
-)
-_SAVE_LINE = "INSERT INTO history (workload, at, kind, text) VALUES (?, ?, ?, ?)"
 
 _ROW = TypeAdapter(Row)
 _SPEC = TypeAdapter(WorkloadSpec)
@@ -184,9 +178,8 @@ class SqliteStore:
             self._save_rows(rows)
             self._save_projects(projects)
             self._save_history(events)
-            for workload in gone:
-                self._connection.execute(workloads.delete().where(workloads.c.id == workload))
-                self._connection.execute(history.delete().where(history.c.workload == workload))
+            one_step.delete_named(self._connection, "workloads.id", gone)
+            one_step.delete_named(self._connection, "history.workload", gone)
             for name in gone_projects:
                 table = metadata.tables["projects"]
                 self._connection.execute(table.delete().where(table.c.name == name))
@@ -291,24 +284,23 @@ class SqliteStore:
             self._trouble = ""
 
     def _save_history(self, events: Sequence[tuple[WorkloadId, HistoryEvent]]) -> None:
-        if events:
-            self._connection.exec_driver_sql(
-                _SAVE_LINE, [(w, line.at, line.kind, line.text) for w, line in events]
-            )
+        lines = [(workload, line.at, line.kind, line.text) for workload, line in events]
+        one_step.insert(self._connection, "history (workload, at, kind, text)", lines)
 
     def _save_rows(self, rows: Sequence[Row]) -> None:
-        if rows:
-            self._connection.exec_driver_sql(
-                _SAVE_ROW,
-                [
-                    (
-                        row.id,
-                        _SPEC.dump_json(row.spec).decode(),
-                        _ROW.dump_json(row, exclude={"record": {"spec"}}).decode(),
-                    )
-                    for row in rows
-                ],
-            )
+        one_step.insert(
+            self._connection,
+            "workloads (id, spec, row)",
+            [
+                (
+                    row.id,
+                    _SPEC.dump_json(row.spec).decode(),
+                    _ROW.dump_json(row, exclude={"record": {"spec"}}).decode(),
+                )
+                for row in rows
+            ],
+            conflict="ON CONFLICT (id) DO UPDATE SET row = excluded.row",
+        )
 
     def _save_projects(self, records: Sequence[ProjectRecord]) -> None:
         if records:
