@@ -57,14 +57,21 @@ def expected_starts(
     the longer ones. Looks at most `cycles` cycles ahead, each time; asking for many costs hardly
     more than asking for the one that starts last.
     """
-    future = _Future(snapshot, decide, EXPECTED)
+    # Nobody reads these plans: sentences would only cost time.
+    silent = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
+    index = Index(silent)
+    future = _Future(index, silent, decide, EXPECTED)
     others = (SHORTER, LONGER) if future.guesses() else ()
-    expected = future.starts_of(names, cycles)
-    rest = [_Future(snapshot, decide, factor).starts_of(names, cycles) for factor in others]
-    return {
-        name: _start([expected[name], *(found[name] for found in rest)], snapshot.now)
-        for name in names
-    }
+    courses = [future.starts_of(names, cycles)]
+    courses += [_Future(index, silent, decide, how).starts_of(names, cycles) for how in others]
+    alike: dict[tuple[_Found, ...], ExpectedStart] = {}
+    starts: dict[str, ExpectedStart] = {}
+    for name in names:
+        seen = tuple([found[name] for found in courses])
+        if seen not in alike:  # thousands start too late to be looked for
+            alike[seen] = _start(seen, snapshot.now)
+        starts[name] = alike[seen]
+    return starts
 
 
 class _Found(NamedTuple):
@@ -91,18 +98,21 @@ def _start(seen: Sequence[_Found], now: int) -> ExpectedStart:
 
 
 class _Future:
-    """One course of events."""
+    """One course of events, played upon an index that has the snapshot, or another's future."""
 
-    def __init__(self, snapshot: Snapshot, decide: Decide, factor: tuple[int, int]) -> None:
+    def __init__(
+        self, index: Index, snapshot: Snapshot, decide: Decide, factor: tuple[int, int]
+    ) -> None:
         self._decide = decide
-        self._factor = factor
-        # Nobody reads these plans: sentences would only cost time.
-        silent = replace(snapshot.policy, explain="none")
-        self._index = Index(replace(snapshot, policy=silent))
-        self._policy = silent
+        self._index = index
+        index.follow(snapshot)
+        self._policy = snapshot.policy
         self._min_runtimes = {p.min_runtime for p in snapshot.projects if p.min_runtime}
         self._now = snapshot.now
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
+        self._lively = {w.name: None for w in snapshot.workloads if not _is_at_rest(w)}
+        """Those for which time may do something: of thousands that wait, few."""
+        self._touched: set[str] = set(self._workloads)
         self._ends: dict[str, End] = {}
         self._left: dict[str, End] = {}
         """Seconds of work that are left of what does not run."""
@@ -122,14 +132,16 @@ class _Future:
     def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _Found]:
         """Play forward until the minimum of each of these workloads has run."""
         found: dict[str, _Found] = {}
+        wanted = frozenset(names)
         at_once = 0
         for _ in range(cycles):
             plan = self._decide(self._index)
             frees = self._apply(plan)
-            for name in names:
+            for name in self._touched & wanted:
                 if name not in found and self._is_settled(name):
                     at = self._now if name in self._workloads else None
                     found[name] = _Found(at, None, self._is_estimated)
+            self._touched.clear()
             if len(found) == len(names):
                 return found
             at_once = at_once + 1 if frees else 0
@@ -203,7 +215,7 @@ class _Future:
             self._is_estimated |= end.is_estimated
             del self._ends[name]
         self._remove(ended)
-        for workload in list(self._workloads.values()):
+        for workload in [self._workloads[name] for name in self._lively]:
             workers = tuple(_unless_gone(worker, self._now) for worker in workload.workers)
             if workers != workload.workers:
                 self._put(replace(workload, workers=workers))
@@ -212,16 +224,23 @@ class _Future:
 
     def _put(self, workload: Workload) -> None:
         self._workloads[workload.name] = workload
+        self._touched.add(workload.name)
+        if _is_at_rest(workload):
+            self._lively.pop(workload.name, None)
+        else:
+            self._lively[workload.name] = None
         self._index.apply(Changes(workloads=(workload,)))
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
             del self._workloads[name]
+            self._touched.add(name)
+            self._lively.pop(name, None)
             self._index.apply(Changes(gone=(name,)))
 
     def _rules_change(self) -> Iterable[int]:
         """Name the moments at which a rule allows what it did not: R8's times and R11's."""
-        for workload in self._workloads.values():
+        for workload in map(self._workloads.__getitem__, self._lively):
             for worker in workload.workers:
                 if worker.state is WorkerState.STOPPING:
                     yield max(self._now + 1, worker.gone_by or 0)
@@ -248,6 +267,15 @@ def _typical_run(snapshot: Snapshot, ends: Mapping[str, End]) -> End | None:
 
 def _is_running(workload: Workload) -> bool:
     return any(worker.state is WorkerState.RUNNING for worker in workload.workers)
+
+
+def _is_at_rest(workload: Workload) -> bool:
+    """Tell whether it only waits, and never did anything else that counts."""
+    return (
+        workload.below_min_since is None
+        and not workload.pauses
+        and all(worker.state is WorkerState.PENDING for worker in workload.workers)
+    )
 
 
 def _unless_gone(worker: Worker, now: int) -> Worker:

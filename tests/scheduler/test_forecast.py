@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from builders import applied, job, project, session, snapshot
 from runai.hub_service.scheduler import (
     ExpectedStart,
+    Index,
     Move,
     Plan,
     Resize,
@@ -25,7 +26,14 @@ from runai.hub_service.scheduler import (
     decide,
     forecast,
 )
-from runai.hub_service.scheduler.forecast import expected_start, expected_starts
+from runai.hub_service.scheduler.forecast import (
+    EXPECTED,
+    LONGER,
+    SHORTER,
+    _Future,
+    expected_start,
+    expected_starts,
+)
 from strategies import snapshots
 
 
@@ -55,6 +63,19 @@ def test_all_are_told_what_each_is_told_alone(world) -> None:
     together = expected_starts(world, sorted(waiting), decide, cycles=20)
 
     assert together == {name: start_of(world, name, cycles=20) for name in waiting}
+
+
+@given(snapshots(most=6))
+def test_each_course_of_events_begins_with_what_is(world) -> None:
+    """They are played upon one index, one after the other."""
+    waiting = sorted({d.workload for d in decide(world).decisions if isinstance(d, Wait)})
+    silent = replace(world, policy=replace(world.policy, explain="none"))
+    index = Index(silent)
+
+    for factor in (LONGER, SHORTER, EXPECTED, LONGER):
+        played = _Future(index, silent, decide, factor).starts_of(waiting, 20)
+
+        assert played == _Future(Index(silent), silent, decide, factor).starts_of(waiting, 20)
 
 
 def replayed(world: Snapshot, *, until: int) -> dict[str, int]:
