@@ -4,11 +4,9 @@ Pure. Thousands wait where tens run: an overview lists the first of each queue a
 Made by `world`, read by `views`.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, count
 from operator import is_not
 
 from runai.hub_service.api.holders import Holders
@@ -23,25 +21,26 @@ WAITING = frozenset({WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.R
 
 _LAST = 1 << 62
 
+Numbered = dict[int, WorkloadRecord]
+"""Records by numbers, which are higher the later they came."""
+
 
 class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
     """Queues by their names, each put in order when it is looked at: of many, few are."""
 
     def __init__(
         self,
-        records: Sequence[WorkloadRecord] = (),
-        waiting: Mapping[str, AbstractSet[int]] | None = None,
+        waiting: Mapping[str, Numbered] | None = None,
         known: Mapping[str, Sequence[WorkloadRecord]] | None = None,
     ) -> None:
-        """Of `records` those at the places in `waiting`, by names; some queues are `known`."""
-        self._records = records
+        """Put those that are `waiting` in order, by names; some queues are `known`."""
         self._waiting = waiting or {}
         self._known = dict(known or {})
 
     def __getitem__(self, name: str) -> Sequence[WorkloadRecord]:
         queue = self._known.get(name)
         if queue is None:
-            queue = [self._records[n] for n in sorted(self._waiting[name])]
+            queue = _oldest_first(self._waiting[name])
             queue.sort(key=place)
             self._known[name] = queue
         return queue
@@ -54,7 +53,7 @@ class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
 
     def many(self) -> Iterator[tuple[str, int]]:
         """Yield how long each is, without a look at them."""
-        return ((name, len(places)) for name, places in self._waiting.items())
+        return ((name, len(found)) for name, found in self._waiting.items())
 
     def without(self, touched: Iterable[str]) -> Mapping[str, Sequence[WorkloadRecord]]:
         """Return those that are in order already, but for these."""
@@ -74,14 +73,11 @@ class Queues:
     """The same object until one of them changes."""
     of_project: InOrder
     of_user: InOrder
-    _records: Sequence[WorkloadRecord] = field(compare=False)
-    _owners: Mapping[str, Sequence[int]] = field(compare=False)
-    """Of each user the places in that list, and in longer ones that follow it."""
+    _owned: Mapping[str, Numbered] = field(compare=False)
 
     def owned(self, user: str) -> list[WorkloadRecord]:
         """Return all of somebody's workloads; oldest first."""
-        many, records = len(self._records), self._records
-        return [records[n] for n in self._owners.get(user, ()) if n < many]
+        return _oldest_first(self._owned.get(user, {}))
 
     @classmethod
     def of(cls, workloads: Sequence[WorkloadRecord]) -> "Queues":
@@ -92,69 +88,78 @@ class Queues:
 class LastQueues:
     """The queues of those records that were asked about last: many look between two changes.
 
-    Thousands wait and a few change: what has not changed stays where it is.
+    Thousands wait and a few come, change or go: all others stay where they are. Each has a number
+    for as long as it is there, higher than those of all that came before it.
     """
 
     def __init__(self) -> None:
         """Know none yet."""
-        self._begin()
-
-    def _begin(self) -> None:
         self._records: Sequence[WorkloadRecord] = ()
-        # Places in that list.
-        self._others: set[int] = set()
-        self._holding: set[int] = set()
-        self._projects = _Waiting()
-        self._users = _Waiting()
-        self._owners: defaultdict[str, list[int]] = defaultdict(list)
-        self._queues = Queues((), Holders(), InOrder(), InOrder(), (), {})
+        self._numbers: list[int] = []
+        """Of each in that list."""
+        self._next = 0
+        self._others: Numbered = {}
+        """Those that do not wait."""
+        self._holding: Numbered = {}
+        self._projects, self._users, self._owned = _Named(), _Named(), _Named()
+        self._queues = Queues((), Holders(), InOrder(), InOrder(), {})
 
     def of(self, records: Sequence[WorkloadRecord]) -> Queues:
-        """Put them in order."""
+        """Put them in order; they come oldest first."""
         if records is not self._records:
-            before = self._records
-            changed = list(compress(range(len(before)), map(is_not, before, records)))
-            if len(records) < len(before) or any(
-                before[n].spec.user != records[n].spec.user for n in changed
-            ):
-                self._begin()  # whoever came after what is gone is elsewhere now
-                changed = []
-            self._follow(records, [*changed, *range(len(self._records), len(records))])
+            self._follow(records)
         return self._queues
 
-    def _follow(self, records: Sequence[WorkloadRecord], changed: list[int]) -> None:
-        before, self._records, last = self._records, records, self._queues
-        holding: Holders | None = last.holding
-        for n in changed:
-            if n < len(before) and before[n].state in WAITING:
-                self._projects.discard(before[n].spec.project, n)
-                self._users.discard(before[n].spec.user, n)
-            record, spec = records[n], records[n].spec
-            if n >= len(before):
-                self._owners[spec.user].append(n)
-            if record.state in WAITING:
-                self._others.discard(n)
-                self._projects.add(spec.project, n)
-                self._users.add(spec.user, n)
-            else:
-                self._others.add(n)
-            if record.holds_devices:
-                self._holding.add(n)
-                holding = None
-            elif n in self._holding:
-                self._holding.remove(n)
-                holding = None
+    def _follow(self, records: Sequence[WorkloadRecord]) -> None:
+        before, numbers, last = self._records, self._numbers, self._queues
+        gone, changed, known = _compared(before, records)
+        is_held_otherwise = False
+        for was in gone:
+            is_held_otherwise |= self._remove(numbers[was], before[was])
+            self._owned.discard(before[was].spec.user, numbers[was])
+        for was, now in changed:
+            is_held_otherwise |= self._remove(numbers[was], before[was])
+            is_held_otherwise |= self._put(numbers[was], records[now])
+        if gone:
+            numbers = _without(numbers, gone)
+        for record in records[known:]:
+            numbers.append(self._next)
+            is_held_otherwise |= self._put(self._next, record)
+            self._next += 1
+        self._records, self._numbers = records, numbers
+        holding = last.holding
+        if is_held_otherwise:
+            holding = Holders(tuple(_oldest_first(self._holding)))
         self._queues = Queues(
             self._present(),
-            holding or Holders(tuple([records[n] for n in sorted(self._holding)])),
-            self._projects.of(records, last.of_project),
-            self._users.of(records, last.of_user),
-            records,
-            self._owners,
+            holding,
+            InOrder(*self._projects.after(last.of_project)),
+            InOrder(*self._users.after(last.of_user)),
+            self._owned.given(),
         )
 
+    def _remove(self, number: int, record: WorkloadRecord) -> bool:
+        """Take one from where it is; tell whether it holds devices."""
+        if record.state in WAITING:
+            self._projects.discard(record.spec.project, number)
+            self._users.discard(record.spec.user, number)
+        self._others.pop(number, None)
+        return self._holding.pop(number, None) is not None
+
+    def _put(self, number: int, record: WorkloadRecord) -> bool:
+        """Put one where it belongs; tell whether it holds devices."""
+        if record.state in WAITING:
+            self._projects.put(record.spec.project, number, record)
+            self._users.put(record.spec.user, number, record)
+        else:
+            self._others[number] = record
+        self._owned.put(record.spec.user, number, record)
+        if record.holds_devices:
+            self._holding[number] = record
+        return record.holds_devices
+
     def _present(self) -> list[WorkloadRecord]:
-        there = [self._records[n] for n in sorted(self._others)]
+        there = _oldest_first(self._others)
         long_ago = sum(record.state.finished for record in there) - RECENT
         present = []
         for record in there:
@@ -165,31 +170,78 @@ class LastQueues:
         return present
 
 
-class _Waiting:
-    """The places of those that wait, by a name; what was given away stays as it was."""
+class _Named:
+    """Records by a name and by their numbers; what was given away stays as it was."""
 
     def __init__(self) -> None:
-        self._places: dict[str, AbstractSet[int]] = {}
-        self._touched: dict[str, set[int]] = {}
+        self._found: dict[str, Numbered] = {}
+        self._touched: dict[str, Numbered] = {}
 
-    def add(self, name: str, n: int) -> None:
-        self._own(name).add(n)
+    def put(self, name: str, number: int, record: WorkloadRecord) -> None:
+        self._own(name)[number] = record
 
-    def discard(self, name: str, n: int) -> None:
-        self._own(name).discard(n)
+    def discard(self, name: str, number: int) -> None:
+        self._own(name).pop(number, None)
 
-    def of(self, records: Sequence[WorkloadRecord], before: InOrder) -> InOrder:
-        """Return the queues of these records; those that nobody touched are as they were."""
+    def given(self) -> Mapping[str, Numbered]:
+        """Return what there is of each name that has any."""
         touched, self._touched = self._touched, {}
-        places = self._places | touched
-        self._places = {name: found for name, found in places.items() if found}
-        return InOrder(records, self._places, before.without(touched))
+        found = self._found | touched
+        self._found = {name: records for name, records in found.items() if records}
+        return self._found
 
-    def _own(self, name: str) -> set[int]:
+    def after(
+        self, queues: InOrder
+    ) -> tuple[Mapping[str, Numbered], Mapping[str, Sequence[WorkloadRecord]]]:
+        """Return that, and what of earlier queues nobody has touched."""
+        known = queues.without(self._touched)
+        return self.given(), known
+
+    def _own(self, name: str) -> Numbered:
         own = self._touched.get(name)
         if own is None:
-            own = self._touched[name] = set(self._places.get(name, ()))
+            own = self._touched[name] = dict(self._found.get(name, ()))
         return own
+
+
+def _compared(
+    before: Sequence[WorkloadRecord], after: Sequence[WorkloadRecord]
+) -> tuple[list[int], list[tuple[int, int]], int]:
+    """Return which places of `before` are gone, which changed to which, and where new ones begin.
+
+    What is the same object costs next to nothing.
+    """
+    gone, changed = list[int](), list[tuple[int, int]]()
+    old = iter(before)
+    for now in compress(count(), map(is_not, old, after)):
+        was = now + len(gone)
+        while not _is_same(before[was], after[now]):
+            gone.append(was)
+            was += 1
+            if next(old, None) is None:
+                return gone, changed, now
+        if before[was] is not after[now]:
+            changed.append((was, now))
+    known = min(len(before) - len(gone), len(after))
+    gone += range(known + len(gone), len(before))
+    return gone, changed, known
+
+
+def _is_same(one: WorkloadRecord, other: WorkloadRecord) -> bool:
+    """Tell whether they are of the same workload and the same person."""
+    mine, its = one.spec, other.spec
+    return mine is its or (one.id == other.id and mine.user == its.user)
+
+
+def _without(numbers: Sequence[int], gone: Iterable[int]) -> list[int]:
+    stays = bytearray(b"\1") * len(numbers)
+    for place in gone:
+        stays[place] = 0
+    return list(compress(numbers, stays))
+
+
+def _oldest_first(found: Numbered) -> list[WorkloadRecord]:
+    return [found[number] for number in sorted(found)]
 
 
 def place(record: WorkloadRecord) -> int:
