@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NoReturn
@@ -30,6 +31,13 @@ SETTLE_S = 0.02
 THREAD_ABOVE = 1000
 """Workloads above which a decision would keep the event loop from answering requests."""
 LONGEST_BACK_OFF_S = 10.0
+NOT_PRESSING = 8.0
+"""Times the rest after a cycle, where the next one would give nobody a device: one who deletes
+thousands of waiting jobs, one by one, would have everybody's time spent on deciding."""
+LONGEST_REST_S = 0.1
+"""After a cycle that took in thousands: who submits then waits for its end and for the next one."""
+LATEST_S = 2.0
+"""After a cycle, however long that took, before what is not pressing is decided about."""
 
 Phase = Literal["observe", "decide", "apply"]
 
@@ -44,6 +52,8 @@ class Cycle:
     seconds: float = 0.0
     phases: Mapping[Phase, float] = field(default_factory=dict)
     """How long each part of it took, in seconds."""
+    computed: float = 0.0
+    """Seconds of a processor that the decision took."""
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -88,6 +98,7 @@ class Controller:
         """The cluster as the last cycle left it, so that the next one costs what has changed."""
         self.last = Cycle()
         self._ended = -1.0
+        self._computed = 0.0
         self._failing = ""
         self.changes = Broadcast()
         """Announced after every cycle, so after every change that anybody could see."""
@@ -145,7 +156,7 @@ class Controller:
             "decide": decided - seen,
             "apply": self._ended - decided,
         }
-        self.last = Cycle(snapshot, plan, refused, self._ended - began, phases)
+        self.last = Cycle(snapshot, plan, refused, self._ended - began, phases, self._computed)
         self._on_cycle(self.last)
         self.changes.announce()
         return self.last
@@ -161,8 +172,11 @@ class Controller:
             index = Index(snapshot)
 
         def followed(snapshot: Snapshot) -> Plan:
+            began = time.thread_time()
             index.follow(snapshot)
-            return self._decide(index)
+            plan = self._decide(index)
+            self._computed = time.thread_time() - began
+            return plan
 
         plan = await self._beside_requests(snapshot, followed)
         self._index = index
@@ -182,8 +196,15 @@ class Controller:
                 await self._cluster.changed()
         except TimeoutError:
             return
-        rest = self._rests * self.last.seconds - (self._clock() - self._ended)
-        await asyncio.sleep(max(SETTLE_S, rest))
+        rest = min(LONGEST_REST_S, self._rests * self.last.seconds)
+        later = min(LATEST_S, NOT_PRESSING * self._rests * self.last.seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._left_of(later)):
+                await self._cluster.changed(pressing=True)
+        await asyncio.sleep(max(SETTLE_S, self._left_of(rest)))
+
+    def _left_of(self, rest: float) -> float:
+        return rest - (self._clock() - self._ended)
 
 
 def _log_plan(plan: Plan, *, observing: float, deciding: float) -> None:

@@ -8,6 +8,7 @@ fed by `metering`.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 __all__ = ["Share", "Shares", "Together"]
 
@@ -171,21 +172,23 @@ class Share:
 
 
 class Together:
-    """Those who wait for the same, and pay for it together."""
+    """Those who wait for the same, and pay for it together: each for as much as they brought."""
 
     def __init__(self) -> None:
         """Begin with nobody."""
-        self._waiting = 0
+        self._brought = 0
 
-    async def told(self, event: Awaitable[None]) -> int:
-        """Wait for what happens to all at once; return to how many it did."""
-        self._waiting += 1
+    async def told(self, event: Awaitable[None], brought: int, *, within_s: float) -> float:
+        """Wait for what happens to all at once, but not for ever; return one's part of it."""
+        self._brought += brought
         try:
-            await event
-            return self._waiting
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await event
+            return brought / self._brought
         finally:
             # When all whom this turn of the loop wakes have counted each other.
-            asyncio.get_running_loop().call_soon(self._gone)
+            asyncio.get_running_loop().call_soon(self._gone, brought)
 
-    def _gone(self) -> None:
-        self._waiting -= 1
+    def _gone(self, brought: int) -> None:
+        self._brought -= brought

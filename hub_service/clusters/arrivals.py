@@ -15,6 +15,7 @@ from runai.hub_service.clusters.row import Row, Step
 from runai.hub_service.clusters.row_store import Store
 from runai.hub_service.clusters.shelf import Shelf
 from runai.hub_service.errors import Conflict
+from runai.hub_service.scheduler.model import Workload
 
 __all__ = ["AT_A_TIME", "Arrivals", "refuse_taken"]
 
@@ -71,30 +72,40 @@ class Arrivals:
         )
 
     async def bring(
-        self, specs: Collection[WorkloadSpec], make: Callable[[WorkloadSpec], Step]
-    ) -> list[Row]:
+        self,
+        specs: Collection[WorkloadSpec],
+        make: Callable[[WorkloadSpec], Step],
+        draw: Callable[[Row, float], Workload | None],
+    ) -> tuple[list[Row], list[Workload | None]]:
         """Store what is made of each; on return it is there, whatever happens to us.
+
+        Each is drawn for the core, too: in the next cycle everybody would wait for that.
 
         Raises:
             Unavailable: it cannot be stored; nothing of it is there.
         """
         rows: list[Row] = []
+        drawn: list[Workload | None] = []
         waiting, part = iter(specs), dict[WorkloadId, Step]()
         try:
             while some := list(islice(waiting, AT_A_TIME)):
-                part.update((spec.id, make(spec)) for spec in some)
+                steps = {spec.id: make(spec) for spec in some}
+                new = [step.row for step in steps.values() if step.row is not None]
+                drawn += [draw(row, row.record.submitted) for row in new]
+                rows += new
+                part |= steps
                 if len(part) >= WRITTEN:
-                    rows += self._write(part)
+                    self._write(part)
                     part = {}
                 await asyncio.sleep(0)
-            rows += self._write(part)
+            self._write(part)
             self._store.arrived()
         except BaseException:
             self._store.turned_away()
             raise
-        return rows
+        return rows, drawn
 
-    def _write(self, part: dict[WorkloadId, Step]) -> list[Row]:
+    def _write(self, part: dict[WorkloadId, Step]) -> None:
         rows = [step.row for step in part.values() if step.row is not None]
         lines = [
             (workload, HistoryEvent(step.row.record.submitted, kind, text))
@@ -103,7 +114,6 @@ class Arrivals:
             for kind, text in step.events
         ]
         self._store.arrive(rows, events=lines)
-        return rows
 
 
 def refuse_taken(specs: Sequence[WorkloadSpec], rows: Shelf) -> None:

@@ -91,10 +91,12 @@ class Ended:
 class Driven(Protocol):
     """What the controller drives: look, and do what was decided."""
 
-    async def changed(self) -> None:
+    async def changed(self, *, pressing: bool = False) -> None:
         """Return when anything that a snapshot shows has changed since the last `observe`.
 
-        Changes that happen while nobody waits are remembered; many changes wake once.
+        `pressing`: not for that alone which gives nobody a device, as when somebody who only waits
+        is deleted; who cannot tell returns as without it. Changes that happen while nobody waits
+        are remembered; many changes wake once.
         """
 
     async def observe(self) -> Snapshot:

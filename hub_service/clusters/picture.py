@@ -27,7 +27,14 @@ from runai.hub_service.scheduler.model import (
 )
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, Mib, MilliGpu
 
-__all__ = ["NODE_TYPE_LABEL", "project_for_core", "snapshot", "wants_devices", "workload_for_core"]
+__all__ = [
+    "NODE_TYPE_LABEL",
+    "only_leaves",
+    "project_for_core",
+    "snapshot",
+    "wants_devices",
+    "workload_for_core",
+]
 
 NODE_TYPE_LABEL = "runai/node-type"
 
@@ -85,6 +92,12 @@ def workload_for_core(
 def wants_devices(row: Row) -> bool:
     """Tell whether it asks for devices, or has all it asked for; not what comes to rest."""
     return row.record.state in _WANTS_DEVICES and not row.halt
+
+
+def only_leaves(before: Row | None, after: Row | None) -> bool:
+    """Tell whether somebody who holds nothing wants nothing any more: nobody gains a device."""
+    leaves = after is None or not (wants_devices(after) or after.record.holds_devices)
+    return before is not None and not before.record.holds_devices and leaves
 
 
 def _drawn(row: Row, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Workload:

@@ -42,7 +42,7 @@ from runai.hub_service.clusters.telling import tell
 from runai.hub_service.elastic_messages import Status
 from runai.hub_service.errors import Conflict, NotFound
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
-from runai.hub_service.scheduler.model import Plan, Snapshot
+from runai.hub_service.scheduler.model import Plan, Snapshot, Workload
 
 __all__ = ["RecordedCluster"]
 
@@ -79,7 +79,7 @@ class RecordedCluster:
             announce=self._announce,
         )
         self._allocations = Allocations()
-        self._changed = asyncio.Event()
+        self._changed, self._pressing = asyncio.Event(), asyncio.Event()
         self._changed.set()
         self._next_change = asyncio.Event()
 
@@ -107,15 +107,16 @@ class RecordedCluster:
 
     # -- the cycle -------------------------------------------------------------------------------
 
-    async def changed(self) -> None:
+    async def changed(self, *, pressing: bool = False) -> None:
         """Return when anything that a snapshot shows has changed since the last `observe`."""
-        await self._changed.wait()
+        await (self._pressing if pressing else self._changed).wait()
 
     async def observe(self) -> Snapshot:
         """Return everything the core needs."""
         for _ in self._rows.draw_ahead(self._clock(), self._elastic):
             await asyncio.sleep(0)
         self._changed.clear()
+        self._pressing.clear()
         return picture.snapshot(
             self._clock(),
             self._nodes,
@@ -131,8 +132,10 @@ class RecordedCluster:
         nobody = await tell(
             carried.waits,
             self._rows,
-            keep=partial(self._keep, quietly=True, soon=True),
+            self._store,
+            clock=self._clock,
             announce=partial(self._announce, core=False),
+            later=partial(self._announce, pressing=False),
         )
         return [*carried.refused, *nobody]
 
@@ -146,8 +149,8 @@ class RecordedCluster:
             refuse_taken(specs, self._rows)
             make = partial(self._new, now=self._clock())
             if len(specs) > AT_A_TIME:
-                rows = await self._arrivals.bring(specs, make)
-                self._rows.add(rows)
+                rows, drawn = await self._arrivals.bring(specs, make, self._for_core)
+                self._rows.add(rows, drawn)
                 self._announce()
                 return [row.record for row in rows]  # nothing of them runs: nothing to act upon
             self._keep({spec.id: make(spec) for spec in specs})
@@ -362,23 +365,26 @@ class RecordedCluster:
             for row in gone:
                 leaving.enter_context(self.forgetting(row, aged=changed[row.id].aged))
             self._store.save(rows, gone=[row.id for row in gone], events=events, soon=soon)
-        seen_otherwise = not quietly
+        seen_otherwise, pressing = not quietly, False
         for workload, step in changed.items():
             before = self._rows.get(workload)
+            pressing |= not picture.only_leaves(before, step.row)
             if step.row is None:
                 del self._rows[workload]
             else:
                 self._rows[workload] = step.row
             if not seen_otherwise:
                 seen_otherwise = self._for_core(before, now) != self._for_core(step.row, now)
-        self._announce(core=seen_otherwise)
+        self._announce(core=seen_otherwise, pressing=pressing)
         for step in changed.values():
             if step.row is not None:
                 self.act(step.row)
 
-    def _announce(self, *, core: bool = True) -> None:
+    def _announce(self, *, core: bool = True, pressing: bool = True) -> None:
         if core:
             self._changed.set()
+            if pressing:
+                self._pressing.set()
         self._next_change.set()
         self._next_change = asyncio.Event()
 
@@ -390,5 +396,5 @@ class RecordedCluster:
         after = membership.followed(row, now, lambda _: f"127.0.0.1:{self.free_port()}")
         return Step(after.row, (*step.events, *after.events))
 
-    def _for_core(self, row: Row | None, now: float) -> object:
+    def _for_core(self, row: Row | None, now: float) -> Workload | None:
         return None if row is None else picture.workload_for_core(row, now, self._elastic)

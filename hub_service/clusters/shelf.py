@@ -4,6 +4,7 @@ Tens of thousands of jobs wait while a few change: who submits, who asks and eac
 look at all of them. Knows no storage and no rules. Kept by `recorded`.
 """
 
+from bisect import bisect_left
 from collections.abc import (
     Iterable,
     Iterator,
@@ -14,7 +15,7 @@ from collections.abc import (
     ValuesView,
 )
 from dataclasses import dataclass
-from itertools import compress, islice
+from itertools import compress, count, islice
 from operator import attrgetter, is_not
 
 from runai.hub_service.clusters import lifecycle, picture
@@ -50,9 +51,14 @@ class Shelf(MutableMapping[WorkloadId, Row]):
     def __init__(self, rows: Iterable[Row], keeping: Keeping) -> None:
         """Take over what a store has kept; `keeping` says for how long what is finished stays."""
         self._rows: dict[WorkloadId, Row] = {}
+        self._numbers: dict[WorkloadId, int] = {}
+        """Higher than those of all that came before; nobody else's ever."""
+        self._next = 0
         self._records: list[WorkloadRecord] = []
-        self._places: dict[WorkloadId, int] = {}
-        """Of each record in the list of them."""
+        self._listed: list[int] = []
+        """The numbers of those in that list."""
+        self._gone: list[int] = []
+        """Those of them that are there no more."""
         self._told_otherwise: dict[WorkloadId, None] = {}
         """Whose records are others since that list was made; new ones as they came."""
         self._holding: dict[WorkloadId, None] = {}
@@ -104,6 +110,8 @@ class Shelf(MutableMapping[WorkloadId, Row]):
 
     def __setitem__(self, workload: WorkloadId, row: Row) -> None:
         known = self._rows.get(workload)
+        if known is None:
+            self._number([workload])
         self.say(row)
         self._to_draw.add(workload)
         _keep(self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers))
@@ -120,8 +128,8 @@ class Shelf(MutableMapping[WorkloadId, Row]):
 
     def __delitem__(self, workload: WorkloadId) -> None:
         row = self._rows.pop(workload)
-        self._places.clear()  # all that come after it move up
-        self._told_otherwise[workload] = None
+        self._gone.append(self._numbers.pop(workload))
+        self._told_otherwise.pop(workload, None)
         self._holding.pop(workload, None)
         self._having.pop(workload, None)
         self._timed.pop(workload, None)
@@ -136,12 +144,13 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             if not same:
                 del self._by_key[_key(row.spec)]
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Put what was just submitted, of which nothing has begun: of thousands at once."""
+    def add(self, rows: Sequence[Row], drawn: Sequence[Workload | None]) -> None:
+        """Put what was just submitted and drawn, of which nothing has begun: thousands at once."""
         names = [row.id for row in rows]
+        self._number(names)
         self._rows.update(zip(names, rows, strict=True))
         self._told_otherwise.update(dict.fromkeys(names))
-        self._to_draw.update(names)
+        self._drawn.update((w.name, w) for w in drawn if w is not None)
         for name, row in zip(names, rows, strict=True):
             if row.record.elastic is not None:
                 self._sized.add(name)
@@ -174,26 +183,37 @@ class Shelf(MutableMapping[WorkloadId, Row]):
 
     def records(self) -> Sequence[WorkloadRecord]:
         """Return all records, oldest first; the same object until something changes."""
-        if not self._told_otherwise:
-            return self._records
-        if self._places:
+        if self._told_otherwise or self._gone:
             # Who has the list may keep it: the next is another, and a copy costs next to nothing.
             self._records = list(self._records)
+            self._take_out()
             for workload in self._told_otherwise:
-                self._put_record(workload, self._rows[workload].record)
-        else:
-            self._records = [row.record for row in self._rows.values()]
-            self._places = {workload: place for place, workload in enumerate(self._rows)}
-        self._told_otherwise.clear()
+                self._put_record(self._numbers[workload], self._rows[workload].record)
+            self._told_otherwise.clear()
         return self._records
 
-    def _put_record(self, workload: WorkloadId, record: WorkloadRecord) -> None:
-        place = self._places.get(workload)
-        if place is None:
-            self._places[workload] = len(self._records)
+    def _take_out(self) -> None:
+        """Let those go that are there no more; some of them were never listed."""
+        stays = bytearray(b"\1") * len(self._listed)
+        for number in self._gone:
+            place = bisect_left(self._listed, number)
+            if place < len(self._listed) and self._listed[place] == number:
+                stays[place] = 0
+        if not all(stays):
+            self._records = list(compress(self._records, stays))
+            self._listed = list(compress(self._listed, stays))
+        self._gone.clear()
+
+    def _put_record(self, number: int, record: WorkloadRecord) -> None:
+        if not self._listed or number > self._listed[-1]:
+            self._listed.append(number)
             self._records.append(record)
         else:
-            self._records[place] = record
+            self._records[bisect_left(self._listed, number)] = record
+
+    def _number(self, names: Sequence[WorkloadId]) -> None:
+        self._numbers.update(zip(names, count(self._next), strict=False))
+        self._next += len(names)
 
     def holding(self) -> Iterator[Row]:
         """Yield the rows that have processes, or may have."""

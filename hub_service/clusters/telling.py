@@ -1,41 +1,52 @@
 """Tell those who wait their places and why, a little at a time: others are served meanwhile.
 
-One start moves a queue of thousands up. Who waits for the first time has that written down; the
-others' rows are drawn aside and shown queue by queue, so that nobody ever sees two in the same
-place. Who is changed meanwhile is told by the next plan. Called by `recorded` for `apply`.
+One start moves a queue of thousands up. Who waits for the first time has that written down, of one
+person's array a part with each plan, or whoever submits something else would wait for the last of
+it; the others' rows are drawn aside and shown queue by queue, so that nobody ever sees two in the
+same place. Who is changed meanwhile is told by the next plan. Called by `recorded` for `apply`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.picture import wants_devices
-from runai.hub_service.clusters.records import WorkloadId
+from runai.hub_service.clusters.records import HistoryEvent
 from runai.hub_service.clusters.row import Step
+from runai.hub_service.clusters.row_store import Store
 from runai.hub_service.clusters.shelf import Said, Shelf
 from runai.hub_service.scheduler.model import Wait
 
-__all__ = ["AT_A_TIME", "tell"]
-
-Keep = Callable[[Mapping[WorkloadId, Step]], None]
+__all__ = ["AT_A_TIME", "FIRST_OF_ONE", "tell"]
 
 LOOKED_AT, AT_A_TIME = 2000, 200
 """Waits between which others have their turn, while looking and while drawing: a millisecond."""
 WRITTEN_DOWN = 100
 """At once: five milliseconds. Nobody waits for the disk: what is lost is told by the next cycle."""
+FIRST_OF_ONE = 500
+"""Of one person's who wait for the first time, with each plan."""
 
 
 async def tell(
-    waits: Sequence[Wait], rows: Shelf, *, keep: Keep, announce: Callable[[], None]
+    waits: Sequence[Wait],
+    rows: Shelf,
+    store: Store,
+    *,
+    clock: Callable[[], float],
+    announce: Callable[[], None],
+    later: Callable[[], None],
 ) -> Sequence[Refused]:
     """Bring the rows to what these waits say, which came in the order of the queues.
 
-    `keep` makes durable what has to be; `announce` wakes those who look. Refuses who is not there.
+    `announce` wakes those who look; `later` asks for another plan, if some are still to be told for
+    the first time. Refuses who is not there.
     """
     refused: list[Refused] = []
     first: list[tuple[Said, Step]] = []
+    firsts = Counter[str]()
     drawn, news = 0, False
     for queue in _queues(await _unsaid(waits, rows)):
         shown: list[Said] = []
@@ -44,30 +55,49 @@ async def tell(
                 drawn = 0
                 await asyncio.sleep(0)
             drawn += 1
-            row = rows.row(wait.workload)
-            if row is None:
-                text = f"there is no workload {wait.workload}"
-                refused.append(Refused(wait.workload, "", text))
-            elif wishes.says(row.record, wait):
-                rows.said[wait.workload] = wait
-            elif wants_devices(row):  # who was suspended while it was decided waits for nothing
-                step = wishes.waiting(row, wait)
-                assert step.row is not None
-                said = Said(wait, row, step.row)
-                if step.passing:
-                    shown.append(said)
-                else:
-                    first.append((said, step))
+            told = _told(wait, rows, refused, firsts)
+            if told is None:
+                continue
+            said, step = told
+            if step.passing:
+                shown.append(said)
+            else:
+                first.append((said, step))
             if len(first) == WRITTEN_DOWN:
-                _write_down(first, rows, keep)
-                first, drawn = [], 0
+                _write_down(first, rows, store, clock())
+                first, drawn, news = [], 0, True
                 await asyncio.sleep(0)
         rows.say_all(shown)
         news |= bool(shown)
-    if news:
+    _write_down(first, rows, store, clock())
+    if news or first:
         announce()
-    _write_down(first, rows, keep)
+    if any(many > FIRST_OF_ONE for many in firsts.values()):
+        later()
     return refused
+
+
+def _told(
+    wait: Wait, rows: Shelf, refused: list[Refused], firsts: Counter[str]
+) -> tuple[Said, Step] | None:
+    """Draw what somebody is told, if it is anything new; count who is told first, by person."""
+    row = rows.row(wait.workload)
+    if row is None:
+        text = f"there is no workload {wait.workload}"
+        refused.append(Refused(wait.workload, "", text))
+        return None
+    if wishes.says(row.record, wait):
+        rows.said[wait.workload] = wait
+        return None
+    if not wants_devices(row):  # who was suspended while it was decided waits for nothing
+        return None
+    if row.record.position is None:
+        firsts[row.spec.user] += 1
+        if firsts[row.spec.user] > FIRST_OF_ONE:
+            return None
+    step = wishes.waiting(row, wait)
+    assert step.row is not None
+    return Said(wait, row, step.row), step
 
 
 async def _unsaid(waits: Sequence[Wait], rows: Shelf) -> list[Wait]:
@@ -79,8 +109,13 @@ async def _unsaid(waits: Sequence[Wait], rows: Shelf) -> list[Wait]:
     return found
 
 
-def _write_down(first: Iterable[tuple[Said, Step]], rows: Shelf, keep: Keep) -> None:
-    keep({s.wait.workload: step for s, step in first if rows.row(s.wait.workload) is s.before})
+def _write_down(first: Iterable[tuple[Said, Step]], rows: Shelf, store: Store, now: float) -> None:
+    """Keep, then show, what those are told for the first time who have not changed meanwhile."""
+    told = [(said, step) for said, step in first if rows.row(said.wait.workload) is said.before]
+    lines = [(s.row.id, HistoryEvent(now, *line)) for s, step in told for line in step.events]
+    if told:
+        store.save([said.row for said, _ in told], events=lines, soon=True)
+        rows.say_all(said for said, _ in told)
 
 
 def _queues(waits: Iterable[Wait]) -> Iterator[list[Wait]]:

@@ -57,7 +57,7 @@ def running(viewer: Viewer) -> list[tuple[WorkloadRecord, WorkloadView]]:
     """Return the workloads that hold GPUs and that the caller may see: no others have series."""
     return [
         (record, viewer.workload(record))
-        for record in viewer.world.workloads
+        for record in viewer.world.queues.holding.records
         if record.allocated and viewer.sees(record)
     ]
 
@@ -76,13 +76,11 @@ def _projects(viewer: Viewer) -> Iterator[Metric]:
     amounts: dict[str, dict[tuple[str, ...], float]] = {
         name: {} for name in ("allocated", "utilized", "quota", "limit", "fair_share")
     }
-    by_project: dict[str, list[WorkloadRecord]] = {name: [] for name in world.projects}
-    for record in world.workloads:
-        by_project.get(record.spec.project, []).append(record)
+    tally = Tally((record.spec.project, record.state) for record in world.workloads)
     for name, project in world.projects.items():
-        own = by_project[name]
-        tally = Tally(record.state for record in own)
-        states |= {(name, state.value): tally[state] for state in WorkloadState}
+        # Of tens of thousands that wait none holds anything.
+        own = world.queues.holding.by_project.get(name, ())
+        states |= {(name, state.value): tally[name, state] for state in WorkloadState}
         measured = [m for r in own if r.allocated and (m := world.meter.current(r.id))]
         share = world.shares.get(name)
         amounts["allocated"][name,] = sum(r.allocated for r in own) / 1000

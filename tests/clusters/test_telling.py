@@ -9,7 +9,7 @@ from collections.abc import Callable
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.clusters.telling import AT_A_TIME
+from runai.hub_service.clusters.telling import AT_A_TIME, FIRST_OF_ONE
 from runai.hub_service.scheduler import Index, decide
 from runai.hub_service.scheduler.quantity import MilliGpu
 
@@ -139,3 +139,29 @@ async def test_a_telling_that_was_broken_off_is_made_up_for_by_the_next_plan():
         await undisturbed.cycle()
 
     assert await moving.places() == await undisturbed.places()
+
+
+async def test_of_an_array_a_part_is_told_with_each_plan_and_others_at_once():
+    cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
+    await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
+    one, many = MilliGpu(1000), 2 * FIRST_OF_ONE
+    await cluster.submit(
+        [
+            WorkloadSpec("vision", f"exp-{n}", "ana", "job", ("train",), gpus=one)
+            for n in range(many + 1)
+        ]
+    )
+    await cluster.submit([WorkloadSpec("vision", "mine", "mia", "job", ("train",), gpus=one)])
+    told = []
+
+    while True:
+        await cluster.apply(decide(await cluster.observe()))
+        waits = [r for r in await cluster.workloads() if r.position is not None]
+        told.append((len(waits), any(r.spec.user == "mia" for r in waits)))
+        if len(waits) == many + 1:
+            break
+
+    assert told == [(FIRST_OF_ONE + 1, True), (many + 1, True)]
+    assert is_in_order(list(await cluster.workloads()))
+    lines = await cluster.history(f"vision/exp-{many}")
+    assert [line.kind for line in lines].count("waiting") == 1

@@ -63,6 +63,52 @@ async def test_telling_why_somebody_waits_wakes_nobody(lab):
     pytest.fail("each telling wakes")
 
 
+async def _presses(lab: Lab) -> bool:
+    try:
+        async with asyncio.timeout(0):
+            await lab.cluster.changed(pressing=True)
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
+async def test_who_only_waited_and_goes_presses_nobody(lab):
+    for name in ("deleted", "suspended", "stays"):
+        await lab.cluster.submit([lab.job(name)])
+    await lab.cluster.observe()
+
+    await lab.cluster.delete("vision/deleted", by="ana")
+    await lab.cluster.suspend("vision/suspended", by="ana")
+
+    assert await _wakes(lab)
+    assert not await _presses(lab)
+
+
+@pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
+@pytest.mark.parametrize("what", ["submitted", "resumed", "deleted", "suspended", "project"])
+async def test_whatever_else_happens_presses(lab, what):
+    runs, waits = lab.job("runs"), lab.job("waits")
+    await lab.started(runs)
+    await lab.cluster.submit([waits])
+    await lab.cluster.suspend(waits.id, by="ana")
+    await lab.cluster.observe()
+
+    match what:
+        case "submitted":
+            await lab.cluster.submit([lab.job("more")])
+        case "resumed":
+            await lab.cluster.resume(waits.id, by="ana")
+        case "deleted":
+            await lab.cluster.delete(runs.id, by="ana")
+        case "suspended":
+            await lab.cluster.suspend(runs.id, by="ana")
+        case "project":
+            await lab.cluster.put_project(ProjectSpec("vision"))
+
+    assert await _presses(lab)
+
+
 @pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
 async def test_waiting_for_one_workload_returns_its_next_state(lab):
     spec = lab.session()

@@ -77,8 +77,8 @@ class Away:
         self._cluster = cluster
         self._is_away = is_away
 
-    async def changed(self) -> None:
-        await self._cluster.changed()
+    async def changed(self, *, pressing: bool = False) -> None:
+        await self._cluster.changed(pressing=pressing)
 
     async def observe(self) -> Snapshot:
         self._answer()

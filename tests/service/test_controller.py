@@ -17,7 +17,15 @@ import pytest
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller import AT_LEAST_EVERY_S, THREAD_ABOVE, Controller, Cycle
+from runai.hub_service.controller import (
+    AT_LEAST_EVERY_S,
+    LATEST_S,
+    LONGEST_REST_S,
+    SETTLE_S,
+    THREAD_ABOVE,
+    Controller,
+    Cycle,
+)
 from runai.hub_service.scheduler import Index, Plan, Policy, Snapshot, Wait, decide
 from runai.hub_service.scheduler.quantity import MilliGpu
 
@@ -66,10 +74,14 @@ def job(name: str, gpus: int = 1000) -> WorkloadSpec:
 class Watched:
     """Run a controller and note when it had finished each cycle."""
 
-    def __init__(self, cluster: SimulatedCluster, decide: Any = decide) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, decide: Any = decide, *, rests: float = 0.0
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.at: list[float] = []
-        self.controller = Controller(cluster, decide, on_cycle=self.note, clock=self.loop.time)
+        self.controller = Controller(
+            cluster, decide, on_cycle=self.note, rests=rests, clock=self.loop.time
+        )
 
     def note(self, _cycle: Cycle) -> None:
         self.at.append(round(self.loop.time(), 3))
@@ -203,6 +215,66 @@ def test_a_change_during_a_cycle_is_not_missed(loop, cluster):
             return watched.at
 
     assert loop.run_until_complete(story())[:2] == [0.0, 0.02]
+
+
+def in_time(loop: VirtualTimeLoop, seconds: float) -> Any:
+    """Decide as slowly as about thousands."""
+
+    def slowly(index: Snapshot | Index) -> Plan:
+        loop.jumping.now += seconds
+        return decide(index)
+
+    return slowly
+
+
+@pytest.mark.parametrize(
+    ("took", "next_at", "later_at"),
+    [
+        pytest.param(0.0, 0.02, 0.02, id="at once"),
+        pytest.param(0.05, 0.05, 0.4, id="as long as it took"),
+        pytest.param(1.0, LONGEST_REST_S, LATEST_S, id="not longer"),
+    ],
+)
+@pytest.mark.parametrize("change", ["deleted", "suspended", "submitted", "both"])
+def test_after_a_long_cycle_it_rests_longer_where_nobody_can_gain_a_device(
+    loop, cluster, took, next_at, later_at, change
+):
+    """Two jobs run and two wait: that one of these goes gives nobody anything."""
+
+    async def story() -> float:
+        async with Watched(cluster, in_time(loop, took), rests=1.0) as watched:
+            await cluster.submit([job(f"exp{n}") for n in range(4)])
+            await asyncio.sleep(5)
+            await cluster.submit([job("one-more")])
+            while (ended := watched.at[-1]) < 5:
+                await watched.controller.changes.after(watched.controller.changes.version)
+            if change in {"deleted", "both"}:
+                await cluster.delete("vision/exp3", by="ana")
+            if change == "suspended":
+                await cluster.suspend("vision/exp3", by="ana")
+            if change in {"submitted", "both"}:
+                await cluster.submit([job("another")])
+            await watched.controller.changes.after(watched.controller.changes.version)
+            return watched.at[-1] - ended - took
+
+    expected = later_at if change in {"deleted", "suspended"} else next_at
+    assert -0.001 <= loop.run_until_complete(story()) - expected <= SETTLE_S + 0.001
+
+
+def test_who_runs_and_is_deleted_makes_room_at_once(loop, cluster):
+    async def story() -> float:
+        async with Watched(cluster, in_time(loop, 0.2), rests=1.0):
+            await cluster.submit([job("first", 2000), job("second", 2000)])
+            await asyncio.sleep(5)
+            began = loop.time()
+            await cluster.delete("vision/first", by="ana")
+            cluster.complete("vision/first")
+            seen = await cluster.workload("vision/second")
+            while seen.state != "running":
+                seen = await cluster.wait(seen.id, seen)
+            return loop.time() - began
+
+    assert loop.run_until_complete(story()) <= 2 * (0.2 + LONGEST_REST_S)
 
 
 def test_a_large_cluster_is_decided_about_beside_the_event_loop(loop, cluster):

@@ -292,14 +292,17 @@ async def test_who_submits_is_charged_for_the_decision(simulated, monkeypatch):
     assert charge > 0
 
 
-async def test_who_waits_for_the_same_decision_pays_for_it_together():
+async def test_who_waits_for_the_same_decision_pays_for_what_they_brought():
     together, first, second = Together(), asyncio.Event(), asyncio.Event()
 
     async def wait(event: asyncio.Event) -> None:
         await event.wait()
 
-    waiting = [asyncio.create_task(together.told(wait(first))) for _ in range(3)]
-    gone = asyncio.create_task(together.told(wait(first)))
+    waiting = [
+        asyncio.create_task(together.told(wait(first), brought, within_s=60))
+        for brought in (1, 1, 6)
+    ]
+    gone = asyncio.create_task(together.told(wait(first), 1000, within_s=60))
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
@@ -309,8 +312,21 @@ async def test_who_waits_for_the_same_decision_pays_for_it_together():
     await asyncio.sleep(0)
     second.set()
 
-    assert told == [3, 3, 3]
-    assert await together.told(wait(second)) == 1
+    assert told == [1 / 8, 1 / 8, 6 / 8]
+    assert await together.told(wait(second), 1, within_s=60) == 1
+
+
+async def test_who_has_waited_long_enough_pays_no_more_than_their_part():
+    together, never = Together(), asyncio.Event()
+
+    async def wait() -> None:
+        await never.wait()
+
+    array = asyncio.create_task(together.told(wait(), 9, within_s=60))
+    await asyncio.sleep(0)
+
+    assert await together.told(wait(), 1, within_s=0) == 1 / 10
+    array.cancel()
 
 
 async def test_what_a_call_has_made_necessary_is_charged_to_who_asked():

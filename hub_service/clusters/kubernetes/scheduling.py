@@ -173,8 +173,9 @@ class Scheduling:
             following.create_task(self._events.run())
         raise AssertionError("mirrors run for ever")
 
-    async def changed(self) -> None:
+    async def changed(self, *, pressing: bool = False) -> None:
         """Return when anything that a snapshot shows has changed since the last `observe`."""
+        del pressing  # what a watch tells of is not looked at before
         await self._change.wait()
 
     async def observe(self) -> Snapshot:
