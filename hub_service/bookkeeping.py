@@ -7,19 +7,23 @@ the ledger; changes nothing in the cluster. Owned by the composition root.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, WorkloadState
+from runai.hub_service.compared import compared
+from runai.hub_service.errors import NotFound
 from runai.hub_service.ledger import Asked, Held, Ledger
 from runai.hub_service.past_requests import request_of
 from runai.hub_service.scheduler.model import Snapshot, WorkerState, Workload
 
 __all__ = ["Bookkeeping", "Holdings", "held_devices"]
 
-AT_A_TIME = 1000
+AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
+"""Between which others have their turn: a millisecond's work."""
 QUICK_S = 0.01
 RESTS = 10
 """How much longer it rests than it works: thousands of workloads take a fiftieth of a second."""
@@ -90,10 +94,14 @@ class Bookkeeping:
         self._ledger = ledger
         self._changes = changes
         self._clock = clock
-        self._states: dict[WorkloadId, WorkloadState] | None = None
+        self._records: Sequence[WorkloadRecord] | None = None
+        """As they were last; None: nothing was written down yet."""
+        self._states: dict[WorkloadId, WorkloadState] = {}
         self._seen = seen
-        self._requests: dict[WorkloadId, tuple[Workload, Asked]] = {}
-        """As they were seen last, and as they were written down."""
+        self._workloads: Sequence[Workload] = ()
+        self._wanted: dict[WorkloadId, Workload] = {}
+        self._requests: dict[WorkloadId, Asked] = {}
+        """As they were written down."""
 
     async def run(self) -> NoReturn:
         """Write down every change, for ever; where that takes long, several at once."""
@@ -110,48 +118,76 @@ class Bookkeeping:
         """Write down what is held now and what became of the workloads since the last time."""
         # Asked before who is there: agents' reports tell the ledger of who comes meanwhile.
         counted = set(self._ledger.workloads())
-        workloads = await self._cluster.workloads()
-        held = held_devices(workloads, await self._cluster.devices())
+        records = await self._cluster.workloads()
+        holders = await self._cluster.holders()
+        held = held_devices(holders.values(), await self._cluster.devices())
         self._ledger.record(self._clock(), 0.0, held)
-        states = {record.id: record.state for record in workloads}
         # What happened while nobody watched is in the cluster's own history; who went meanwhile, or
         # just before a crash, is still in the ledger, and so is who came and went since the last
         # time while an agent reported.
-        before = states if self._states is None else self._states
-        for place, record in enumerate(workloads):
+        is_first, before = self._records is None, self._records or ()
+        differences = compared(before, records, _is_same_record)
+        left = [before[place].id for place in differences.gone]
+        states = {name: self._states.pop(name) for name in left if name in self._states}
+        come = differences.come(records)
+        for place, record in enumerate(come):
             if place % AT_A_TIME == 0:
                 await asyncio.sleep(0)  # others have something to do, too
-            if before.get(record.id) is not record.state:
+            name, state = record.id, record.state
+            known = self._states.get(name, states.get(name))
+            self._states[name] = state
+            if known is not state and not is_first:
                 self._ledger.event(
-                    record.id,
-                    record.state.value,
+                    name,
+                    state.value,
                     record.reason.text if record.reason else "",
                     project=record.spec.project,
                     user=record.spec.user,
                 )
-        for gone in (counted | before.keys()) - states.keys():
+        for gone in (counted | states.keys()) - self._states.keys():
             self._ledger.event(gone, "deleted", "")
             self._ledger.forget(gone)
-        self._states = states
-        await self._write_down_requests(workloads)
+        self._records = records
+        await self._write_down_requests({record.id: record for record in come})
 
-    async def _write_down_requests(self, workloads: Sequence[WorkloadRecord]) -> None:
+    async def _write_down_requests(self, changed: Mapping[WorkloadId, WorkloadRecord]) -> None:
         """Keep what everybody asks for, who is new or has changed since."""
-        records = {record.id: record for record in workloads}
-        before, self._requests = self._requests, {}
-        for place, workload in enumerate(self._seen().workloads):
-            if place % AT_A_TIME == 0:
+        before, self._workloads = self._workloads, self._seen().workloads
+        differences = compared(before, self._workloads, _is_same_workload)
+        for was in differences.gone:
+            self._wanted.pop(before[was].name, None)
+            self._requests.pop(before[was].name, None)
+        come = {workload.name: workload for workload in differences.come(self._workloads)}
+        self._wanted |= come
+        for place, name in enumerate({**come, **changed}):
+            if place % REQUESTS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
-            record, known = records.get(workload.name), before.get(workload.name)
-            if record is None:
+            workload, record = self._wanted.get(name), await self._record(name, changed)
+            if record is None or workload is None:
                 continue
-            if known is None or known[0] is not workload or known[1].starts != record.attempts:
-                await asyncio.sleep(0)  # 40 µs each: after a restart they are thousands
-                asked = _asked(workload, record, "" if known is None else known[1].text)
-                if known is None or asked != known[1]:
-                    self._ledger.asked(workload.name, asked)
-                known = workload, asked
-            self._requests[workload.name] = known
+            known = self._requests.get(name)
+            asked = _asked(workload, record, "" if known is None else known.text)
+            if asked != known:
+                self._ledger.asked(name, asked)
+                self._requests[name] = asked
+
+    async def _record(
+        self, name: WorkloadId, changed: Mapping[WorkloadId, WorkloadRecord]
+    ) -> WorkloadRecord | None:
+        """Return a workload as it was written down; None: it is not there, or only comes."""
+        if name not in self._states:
+            return None
+        with suppress(NotFound):
+            return changed.get(name) or await self._cluster.workload(name)
+        return None
+
+
+def _is_same_record(one: WorkloadRecord, other: WorkloadRecord) -> bool:
+    return one.spec is other.spec or one.id == other.id
+
+
+def _is_same_workload(one: Workload, other: Workload) -> bool:
+    return one.name == other.name
 
 
 def _asked(workload: Workload, record: WorkloadRecord, known: str) -> Asked:

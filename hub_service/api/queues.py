@@ -6,11 +6,11 @@ Made by `world`, read by `views`.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, count
-from operator import is_not
+from itertools import compress
 
 from runai.hub_service.api.holders import Holders
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadState
+from runai.hub_service.compared import compared
 
 __all__ = ["RECENT", "WAITING", "LastQueues", "ProjectSums", "Queues", "place", "sums_of"]
 
@@ -112,7 +112,7 @@ class LastQueues:
 
     def _follow(self, records: Sequence[WorkloadRecord]) -> None:
         before, numbers, last = self._records, self._numbers, self._queues
-        gone, changed, known = _compared(before, records)
+        gone, changed, new = compared(before, records, _is_same)
         is_held_otherwise = False
         for was in gone:
             is_held_otherwise |= self._remove(numbers[was], before[was])
@@ -122,7 +122,7 @@ class LastQueues:
             is_held_otherwise |= self._put(numbers[was], records[now])
         if gone:
             numbers = _without(numbers, gone)
-        for record in records[known:]:
+        for record in records[new:]:
             numbers.append(self._next)
             is_held_otherwise |= self._put(self._next, record)
             self._next += 1
@@ -202,29 +202,6 @@ class _Named:
         if own is None:
             own = self._touched[name] = dict(self._found.get(name, ()))
         return own
-
-
-def _compared(
-    before: Sequence[WorkloadRecord], after: Sequence[WorkloadRecord]
-) -> tuple[list[int], list[tuple[int, int]], int]:
-    """Return which places of `before` are gone, which changed to which, and where new ones begin.
-
-    What is the same object costs next to nothing.
-    """
-    gone, changed = list[int](), list[tuple[int, int]]()
-    old = iter(before)
-    for now in compress(count(), map(is_not, old, after)):
-        was = now + len(gone)
-        while not _is_same(before[was], after[now]):
-            gone.append(was)
-            was += 1
-            if next(old, None) is None:
-                return gone, changed, now
-        if before[was] is not after[now]:
-            changed.append((was, now))
-    known = min(len(before) - len(gone), len(after))
-    gone += range(known + len(gone), len(before))
-    return gone, changed, known
 
 
 def _is_same(one: WorkloadRecord, other: WorkloadRecord) -> bool:

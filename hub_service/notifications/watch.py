@@ -13,6 +13,7 @@ from contextlib import suppress
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, WorkloadState
+from runai.hub_service.compared import compared
 from runai.hub_service.errors import RunaiError
 from runai.hub_service.idle.machine import Do
 from runai.hub_service.idle.watch import IdleNow
@@ -62,7 +63,10 @@ class Notifier:
         self._changes = changes
         self._clock = clock
         self._again_s = again_s
+        self._records: Sequence[WorkloadRecord] = ()
         self._seen: dict[WorkloadId, Seen] = {}
+        self._lively: dict[WorkloadId, WorkloadRecord] = {}
+        """Whose idleness may change without them."""
 
     async def run(self) -> None:
         """Watch and deliver for ever."""
@@ -79,24 +83,31 @@ class Notifier:
 
     async def look(self) -> None:
         """Tell what has happened since the last look; the first one only remembers."""
-        now: dict[WorkloadId, Seen] = {}
-        for place, record in enumerate(await self._cluster.workloads()):
+        before, records = self._records, await self._cluster.workloads()
+        differences = compared(before, records, _is_same)
+        for was in differences.gone:
+            self._seen.pop(before[was].id, None)
+            self._lively.pop(before[was].id, None)
+        # Of thousands few change, and few are neither waiting for their first start nor finished.
+        others = self._lively | {record.id: record for record in differences.come(records)}
+        for place, (workload, record) in enumerate(others.items()):
             if place % AT_A_TIME == 0:
                 await asyncio.sleep(0)  # others have something to do, too
-            workload = record.id
+            self._lively.pop(workload, None)
             if record.state is WorkloadState.QUEUED and not record.attempts:
-                now[workload] = NEVER_RAN  # of which thousands may wait
+                self._seen[workload] = NEVER_RAN
                 continue
-            before = self._seen.get(workload)
-            if before is not None and record.state.finished and before.state is record.state:
-                now[workload] = before  # thousands of them, and nothing comes of them any more
-                continue
+            if not record.state.finished:
+                self._lively[workload] = record
+            last = self._seen.get(workload)
+            if last is not None and record.state.finished and last.state is record.state:
+                continue  # nothing comes of it any more
             idle = self._idle(workload)
             told = idle is not None and idle.level not in {None, Do.BADGE}
-            now[workload] = seen(record, before, is_idle=told)
-            for kind in happened(before, now[workload]) if before is not None else ():
+            self._seen[workload] = seen(record, last, is_idle=told)
+            for kind in happened(last, self._seen[workload]) if last is not None else ():
                 self._tell(await self._notification(kind, record))
-        self._seen = now
+        self._records = records
 
     async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
         history_kind, sentence = _SENTENCES[kind]
@@ -129,6 +140,10 @@ class Notifier:
                     await asyncio.sleep(self._again_s * attempt)
                 else:
                     break
+
+
+def _is_same(one: WorkloadRecord, other: WorkloadRecord) -> bool:
+    return one.spec is other.spec or (one.id, one.submitted) == (other.id, other.submitted)
 
 
 _SENTENCES: dict[Kind, tuple[str, str]] = {

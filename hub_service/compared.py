@@ -1,0 +1,52 @@
+"""Two lists of what is there, one after the other: what has come, changed and gone.
+
+Tens of thousands wait while a few change: what is the same object costs next to nothing. Pure. Used
+by those who follow the cluster.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import compress, count
+from operator import is_not
+from typing import NamedTuple, TypeVar
+
+__all__ = ["Differences", "compared"]
+
+T = TypeVar("T")
+
+
+class Differences(NamedTuple):
+    """Places in the lists."""
+
+    gone: list[int]
+    """In the one before."""
+    changed: list[tuple[int, int]]
+    """In the one before, and in the one after."""
+    new: int
+    """In the one after, from here to the end."""
+
+    def come(self, after: Sequence[T]) -> list[T]:
+        """Return what has changed, as it is now, and what is new."""
+        return [*(after[now] for _, now in self.changed), *after[self.new :]]
+
+
+def compared(
+    before: Sequence[T], after: Sequence[T], is_same: Callable[[T, T], bool]
+) -> Differences:
+    """Compare two lists, in which all stand as they came; `is_same` tells who is who.
+
+    Who stands elsewhere has gone and come.
+    """
+    gone, changed = list[int](), list[tuple[int, int]]()
+    old = iter(before)
+    for now in compress(count(), map(is_not, old, after)):
+        was = now + len(gone)
+        while not is_same(before[was], after[now]):
+            gone.append(was)
+            was += 1
+            if next(old, None) is None:
+                return Differences(gone, changed, now)
+        if before[was] is not after[now]:
+            changed.append((was, now))
+    new = min(len(before) - len(gone), len(after))
+    gone += range(new + len(gone), len(before))
+    return Differences(gone, changed, new)
