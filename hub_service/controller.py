@@ -34,7 +34,7 @@ LONGEST_BACK_OFF_S = 10.0
 NOT_PRESSING = 8.0
 """Times the rest after a cycle, where the next one would give nobody a device: one who deletes
 thousands of waiting jobs, one by one, would have everybody's time spent on deciding."""
-LONGEST_REST_S = 0.1
+LONGEST_REST_S = 0.25
 """After a cycle that took in thousands: who submits then waits for its end and for the next one."""
 LATEST_S = 2.0
 """After a cycle, however long that took, before what is not pressing is decided about."""

@@ -7,6 +7,7 @@ Made by `world`, read by `views`.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from typing import Generic, TypeVar
 
 from runai.hub_service.api.holders import Holders
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadState
@@ -20,6 +21,8 @@ RECENT = 100
 WAITING = frozenset({WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING})
 
 _LAST = 1 << 62
+
+Name = TypeVar("Name", str, tuple[str, str])
 
 Numbered = dict[int, WorkloadRecord]
 """Records by numbers, which are higher the later they came."""
@@ -51,6 +54,17 @@ class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def first(self, name: str, many: int) -> Sequence[WorkloadRecord]:
+        """Return so many of one; of tens of thousands only those are put in order."""
+        found = self._waiting.get(name, {})
+        if name not in self._known:
+            # Places are those in a project's queue: in a person's own some are others'.
+            near = [(place(r), n) for n, r in found.items() if place(r) <= 2 * many]
+            if len(near) >= many:
+                near.sort()
+                return [found[number] for _, number in near[:many]]
+        return self[name][:many] if found else ()
+
     def many(self) -> Iterator[tuple[str, int]]:
         """Yield how long each is, without a look at them."""
         return ((name, len(found)) for name, found in self._waiting.items())
@@ -73,6 +87,8 @@ class Queues:
     """The same object until one of them changes."""
     of_project: InOrder
     of_user: InOrder
+    alike: Mapping[tuple[str, str], Numbered] = field(compare=False)
+    """Those that wait, by user and project."""
     _owned: Mapping[str, Numbered] = field(compare=False)
 
     def owned(self, user: str) -> list[WorkloadRecord]:
@@ -101,8 +117,9 @@ class LastQueues:
         self._others: Numbered = {}
         """Those that do not wait."""
         self._holding: Numbered = {}
-        self._projects, self._users, self._owned = _Named(), _Named(), _Named()
-        self._queues = Queues((), Holders(), InOrder(), InOrder(), {})
+        self._projects, self._users, self._owned = _Named[str](), _Named[str](), _Named[str]()
+        self._alike = _Named[tuple[str, str]]()
+        self._queues = Queues((), Holders(), InOrder(), InOrder(), {}, {})
 
     def of(self, records: Sequence[WorkloadRecord]) -> Queues:
         """Put them in order; they come oldest first."""
@@ -135,6 +152,7 @@ class LastQueues:
             holding,
             InOrder(*self._projects.after(last.of_project)),
             InOrder(*self._users.after(last.of_user)),
+            self._alike.given(),
             self._owned.given(),
         )
 
@@ -143,6 +161,7 @@ class LastQueues:
         if record.state in WAITING:
             self._projects.discard(record.spec.project, number)
             self._users.discard(record.spec.user, number)
+            self._alike.discard((record.spec.user, record.spec.project), number)
         self._others.pop(number, None)
         return self._holding.pop(number, None) is not None
 
@@ -151,6 +170,7 @@ class LastQueues:
         if record.state in WAITING:
             self._projects.put(record.spec.project, number, record)
             self._users.put(record.spec.user, number, record)
+            self._alike.put((record.spec.user, record.spec.project), number, record)
         else:
             self._others[number] = record
         self._owned.put(record.spec.user, number, record)
@@ -170,20 +190,20 @@ class LastQueues:
         return present
 
 
-class _Named:
+class _Named(Generic[Name]):
     """Records by a name and by their numbers; what was given away stays as it was."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Numbered] = {}
-        self._touched: dict[str, Numbered] = {}
+        self._found: dict[Name, Numbered] = {}
+        self._touched: dict[Name, Numbered] = {}
 
-    def put(self, name: str, number: int, record: WorkloadRecord) -> None:
+    def put(self, name: Name, number: int, record: WorkloadRecord) -> None:
         self._own(name)[number] = record
 
-    def discard(self, name: str, number: int) -> None:
+    def discard(self, name: Name, number: int) -> None:
         self._own(name).pop(number, None)
 
-    def given(self) -> Mapping[str, Numbered]:
+    def given(self) -> Mapping[Name, Numbered]:
         """Return what there is of each name that has any."""
         touched, self._touched = self._touched, {}
         found = self._found | touched
@@ -191,13 +211,13 @@ class _Named:
         return self._found
 
     def after(
-        self, queues: InOrder
+        self: "_Named[str]", queues: InOrder
     ) -> tuple[Mapping[str, Numbered], Mapping[str, Sequence[WorkloadRecord]]]:
         """Return that, and what of earlier queues nobody has touched."""
         known = queues.without(self._touched)
         return self.given(), known
 
-    def _own(self, name: str) -> Numbered:
+    def _own(self, name: Name) -> Numbered:
         own = self._touched.get(name)
         if own is None:
             own = self._touched[name] = dict(self._found.get(name, ()))

@@ -55,7 +55,7 @@ __all__ = ["Viewer"]
 TOLD = 10
 """Notifications in an overview."""
 
-SHOWN_WAITING, SHOWN_OWN = 200, 1000
+SHOWN_WAITING, SHOWN_OWN = 200, 300
 """Workloads that wait in an overview: of thousands the first, and how many more there are."""
 
 
@@ -316,18 +316,21 @@ class Viewer:
         `workloads`.
         """
         queues = self.world.queues
-        own = [r for r in queues.of_user.get(self.actor.name, ()) if self.sees(r)]
-        projects = sorted(queues.of_project)  # of those with the same place always the same first
-        open_ = [queues.of_project[name] for name in projects if self.sees_all_of(name)]
-        found = {record.id: record for record in own[:SHOWN_OWN]}
-        others = heapq.merge(*(queue[:SHOWN_WAITING] for queue in open_), key=place)
+        own = queues.of_user.first(self.actor.name, SHOWN_OWN)
+        found = {record.id: record for record in own if self.sees(record)}
+        many = {name: each for name, each in queues.of_project.many() if self.sees_all_of(name)}
+        # Of those with the same place always the same first.
+        firsts = [queues.of_project.first(name, SHOWN_WAITING) for name in sorted(many)]
+        others = heapq.merge(*firsts, key=place)
         for record in others:
             if len(found) >= SHOWN_WAITING:
                 break
             found.setdefault(record.id, record)
-        many = sum(len(queue) for queue in open_)
-        many += sum(not self.sees_all_of(record.spec.project) for record in own)
-        return list(found.values()), many - len(found)
+        left_out = sum(many.values()) - len(found)
+        for (user, project), theirs in queues.alike.items():
+            if user == self.actor.name and project not in many:
+                left_out += len(theirs) if self.sees(next(iter(theirs.values()))) else 0
+        return list(found.values()), left_out
 
     def _notifications(self) -> list[NotificationView]:
         recent = self.world.recent.of(self.actor.name, self.world.at)[:TOLD]

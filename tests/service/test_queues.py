@@ -78,3 +78,17 @@ def test_of_those_that_have_finished_the_last_are_there(record: WorkloadRecord, 
     given = [record] * many
 
     assert len(Queues.of(given).present) == min(many, RECENT)
+
+
+@given(st.lists(records, max_size=12), st.integers(0, 6))
+def test_the_first_of_a_queue_are_the_first_of_the_whole(
+    given: list[WorkloadRecord], many: int
+) -> None:
+    found, whole = Queues.of(given), Queues.of(given)
+
+    for queues, all_ in ((found.of_project, whole.of_project), (found.of_user, whole.of_user)):
+        for name, queue in all_.items():
+            assert list(map(id, queues.first(name, many))) == list(map(id, queue[:many]))
+        assert list(queues.first("nobody", many)) == []
+    alike = {key: len(records) for key, records in found.alike.items()}
+    assert sum(alike.values()) == sum(map(len, whole.of_user.values()))
