@@ -1,8 +1,8 @@
 """How the scheduler's forecast is shown: when each waiting workload starts, kept for who looks.
 
 A forecast plays many cycles: it is made in a thread while somebody looks, one at a time, and
-rests thirty times as long as it took. It is told as of the last cycle, and forgotten where nobody
-has looked for long. Nothing in it names a workload. Owned by `platform`.
+rests a hundred times as long as it took. It is told as of the last cycle, and forgotten where
+nobody has looked for long. Nothing in it names a workload. Owned by `platform`.
 """
 
 import asyncio
@@ -18,7 +18,9 @@ from runai.hub_service.scheduler.forecast import retold
 
 __all__ = ["Forecasts", "start_view"]
 
-_REST = 30
+_REST = 100
+"""Times as long as it took: else the slowest hundredth of everybody's calls would be those beside a
+forecast about tens of thousands, for seconds of which the interpreter is busy."""
 _OLD_S = 60
 """Of what was foreseen before that, and need not be any more, nobody knows what is still so."""
 
