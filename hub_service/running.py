@@ -65,10 +65,12 @@ def on_signal(act: Callable[[], object]) -> None:
     """Do this, and nothing else, when somebody wants the service to end.
 
     A service that cannot end in good order ends without: the next one waits for its lock, and
-    nothing is lost by a crash. It says where it hung.
+    nothing is lost by a crash. It says where it hung. Who asks once more finds nobody: a loop that
+    closes would hear of it by a descriptor that is closed, or is another file by then.
     """
 
     def leave() -> None:
+        signal.set_wakeup_fd(-1)
         faulthandler.dump_traceback_later(LEAVE_WITHIN_S, exit=True)
         act()
 

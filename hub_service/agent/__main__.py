@@ -153,8 +153,13 @@ async def _run(settings: Settings) -> None:
     )
     me = asyncio.current_task()
     assert me is not None
+
+    def leave() -> None:
+        signal.set_wakeup_fd(-1)  # whoever asks once more finds nobody (`running.on_signal`)
+        me.cancel()
+
     for stop in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(stop, me.cancel)
+        asyncio.get_running_loop().add_signal_handler(stop, leave)
     end_metrics = _serve_metrics(settings, agent)
     # What was imported stays: the collector need not look at it every few seconds.
     gc.freeze()

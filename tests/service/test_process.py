@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -88,6 +89,20 @@ def test_a_second_service_waits_until_the_first_one_has_left(service):
 
     assert service.until("vision/exp1", "succeeded").attempts == 1
     assert second.pid != pid
+
+
+def test_who_asks_again_and_again_is_not_heard_by_a_loop_that_closes(service):
+    """It would be told by a descriptor that is closed, or by then something else."""
+    service.start()
+    process = psutil.Process(service.process.pid)
+
+    with suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE:
+            process.send_signal(signal.SIGTERM)
+
+    # When all is closed it is a process like any other.
+    assert service.process.wait(60) in {0, -signal.SIGTERM}
+    assert "Exception ignored" not in service.log.read_text()
 
 
 def test_a_service_that_waits_for_another_leaves_when_it_is_told_to(service):
