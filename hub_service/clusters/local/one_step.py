@@ -26,7 +26,7 @@ def insert(
     """Insert rows of the same length `into` a table and its columns; `conflict` ends the SQL."""
     for some in _some(rows):
         one = "(" + ", ".join("?" * len(some[0])) + ")"
-        sql = f"INSERT INTO {into} VALUES {', '.join([one] * len(some))} {conflict}"  # noqa: S608
+        sql = f"INSERT INTO {into} VALUES {', '.join([one] * len(some))} {conflict}"  # noqa: S608  names of our own tables; what others typed is bound
         connection.exec_driver_sql(sql, tuple(value for row in some for value in row))
 
 
@@ -34,7 +34,7 @@ def delete_named(connection: Connection, column: str, names: Sequence[str]) -> N
     """Delete the rows of a `table.column` that is one of these names."""
     table, _, name = column.partition(".")
     for some in _some(names):
-        sql = f"DELETE FROM {table} WHERE {name} IN ({', '.join('?' * len(some))})"  # noqa: S608
+        sql = f"DELETE FROM {table} WHERE {name} IN ({', '.join('?' * len(some))})"  # noqa: S608  as above
         connection.exec_driver_sql(sql, tuple(some))
 
 
