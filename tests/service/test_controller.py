@@ -255,7 +255,7 @@ def test_after_a_long_cycle_it_rests_longer_where_nobody_can_gain_a_device(
             if change in {"submitted", "both"}:
                 await cluster.submit([job("another")])
             await watched.controller.changes.after(watched.controller.changes.version)
-            return watched.at[-1] - ended - took
+            return float(watched.at[-1] - ended - took)
 
     expected = later_at if change in {"deleted", "suspended"} else next_at
     assert -0.001 <= loop.run_until_complete(story()) - expected <= SETTLE_S + 0.001
@@ -272,7 +272,7 @@ def test_who_runs_and_is_deleted_makes_room_at_once(loop, cluster):
             seen = await cluster.workload("vision/second")
             while seen.state != "running":
                 seen = await cluster.wait(seen.id, seen)
-            return loop.time() - began
+            return float(loop.time() - began)
 
     assert loop.run_until_complete(story()) <= 2 * (0.2 + LONGEST_REST_S)
 

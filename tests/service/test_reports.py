@@ -130,7 +130,7 @@ async def test_a_report_is_taken_without_a_look_at_all_who_wait(simulated, monke
     workloads = simulated.platform.cluster.workloads
 
     async def counted():
-        looked.append(asyncio.current_task().get_coro().__qualname__)
+        looked.append(repr(asyncio.current_task()))
         return await workloads()
 
     monkeypatch.setattr(simulated.platform.cluster, "workloads", counted)
@@ -138,6 +138,6 @@ async def test_a_report_is_taken_without_a_look_at_all_who_wait(simulated, monke
     await agent.report(report(simulated.platform, {}))
 
     # The bookkeeping may look at what the submission has changed just now.
-    assert "RequestResponseCycle.run_asgi" not in looked
+    assert not any("run_asgi" in who for who in looked)
     await ana.workloads()
-    assert "RequestResponseCycle.run_asgi" in looked
+    assert any("run_asgi" in who for who in looked)
