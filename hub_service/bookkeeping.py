@@ -14,7 +14,7 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, WorkloadState
-from runai.hub_service.compared import compared
+from runai.hub_service.compared import compared, is_same_workload
 from runai.hub_service.errors import NotFound
 from runai.hub_service.ledger import Asked, Held, Ledger
 from runai.hub_service.past_requests import request_of
@@ -126,7 +126,7 @@ class Bookkeeping:
         # just before a crash, is still in the ledger, and so is who came and went since the last
         # time while an agent reported.
         is_first, before = self._records is None, self._records or ()
-        differences = compared(before, records, _is_same_record)
+        differences = compared(before, records, is_same_workload)
         left = [before[place].id for place in differences.gone]
         states = {name: self._states.pop(name) for name in left if name in self._states}
         come = differences.come(records)
@@ -153,7 +153,7 @@ class Bookkeeping:
     async def _write_down_requests(self, changed: Mapping[WorkloadId, WorkloadRecord]) -> None:
         """Keep what everybody asks for, who is new or has changed since."""
         before, self._workloads = self._workloads, self._seen().workloads
-        differences = compared(before, self._workloads, _is_same_workload)
+        differences = compared(before, self._workloads, _has_same_name)
         for was in differences.gone:
             self._wanted.pop(before[was].name, None)
             self._requests.pop(before[was].name, None)
@@ -182,11 +182,7 @@ class Bookkeeping:
         return None
 
 
-def _is_same_record(one: WorkloadRecord, other: WorkloadRecord) -> bool:
-    return one.spec is other.spec or one.id == other.id
-
-
-def _is_same_workload(one: Workload, other: Workload) -> bool:
+def _has_same_name(one: Workload, other: Workload) -> bool:
     return one.name == other.name
 
 

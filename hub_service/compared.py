@@ -9,7 +9,9 @@ from itertools import compress, count
 from operator import is_not
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Differences", "compared"]
+from runai.hub_service.clusters.records import WorkloadRecord
+
+__all__ = ["Differences", "compared", "is_same_workload"]
 
 T = TypeVar("T")
 
@@ -50,3 +52,13 @@ def compared(
     new = min(len(before) - len(gone), len(after))
     gone += range(new + len(gone), len(before))
     return Differences(gone, changed, new)
+
+
+def is_same_workload(one: WorkloadRecord, other: WorkloadRecord) -> bool:
+    """Tell whether they are of one workload: not of a later one that has the name of another."""
+    mine, its = one.spec, other.spec
+    return mine is its or (one.id, one.submitted, mine.user) == (
+        other.id,
+        other.submitted,
+        its.user,
+    )

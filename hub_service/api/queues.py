@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from runai.hub_service.api.holders import Holders
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadState
-from runai.hub_service.compared import compared
+from runai.hub_service.compared import compared, is_same_workload
 
 __all__ = ["RECENT", "WAITING", "LastQueues", "ProjectSums", "Queues", "place", "sums_of"]
 
@@ -129,7 +129,7 @@ class LastQueues:
 
     def _follow(self, records: Sequence[WorkloadRecord]) -> None:
         before, numbers, last = self._records, self._numbers, self._queues
-        gone, changed, new = compared(before, records, _is_same)
+        gone, changed, new = compared(before, records, is_same_workload)
         is_held_otherwise = False
         for was in gone:
             is_held_otherwise |= self._remove(numbers[was], before[was])
@@ -222,12 +222,6 @@ class _Named(Generic[Name]):
         if own is None:
             own = self._touched[name] = dict(self._found.get(name, ()))
         return own
-
-
-def _is_same(one: WorkloadRecord, other: WorkloadRecord) -> bool:
-    """Tell whether they are of the same workload and the same person."""
-    mine, its = one.spec, other.spec
-    return mine is its or (one.id == other.id and mine.user == its.user)
 
 
 def _without(numbers: Sequence[int], gone: Iterable[int]) -> list[int]:

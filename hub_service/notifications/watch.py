@@ -13,7 +13,7 @@ from contextlib import suppress
 from runai.hub_service.broadcast import Broadcast
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, WorkloadState
-from runai.hub_service.compared import compared
+from runai.hub_service.compared import compared, is_same_workload
 from runai.hub_service.errors import RunaiError
 from runai.hub_service.idle.machine import Do
 from runai.hub_service.idle.watch import IdleNow
@@ -84,7 +84,7 @@ class Notifier:
     async def look(self) -> None:
         """Tell what has happened since the last look; the first one only remembers."""
         before, records = self._records, await self._cluster.workloads()
-        differences = compared(before, records, _is_same)
+        differences = compared(before, records, is_same_workload)
         for was in differences.gone:
             self._seen.pop(before[was].id, None)
             self._lively.pop(before[was].id, None)
@@ -140,10 +140,6 @@ class Notifier:
                     await asyncio.sleep(self._again_s * attempt)
                 else:
                     break
-
-
-def _is_same(one: WorkloadRecord, other: WorkloadRecord) -> bool:
-    return one.spec is other.spec or (one.id, one.submitted) == (other.id, other.submitted)
 
 
 _SENTENCES: dict[Kind, tuple[str, str]] = {
