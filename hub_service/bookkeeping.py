@@ -166,6 +166,8 @@ class Bookkeeping:
             if record is None or workload is None:
                 continue
             known = self._requests.get(name)
+            if known is not None and name not in come and known.starts == record.attempts:
+                continue  # it moves up in its queue: nothing else is asked for
             asked = _asked(workload, record, "" if known is None else known.text)
             if asked != known:
                 self._ledger.asked(name, asked)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runai.hub_service import bookkeeping
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.bookkeeping import Bookkeeping, Holdings, held_devices
 from runai.hub_service.broadcast import Broadcast
@@ -190,3 +191,22 @@ async def test_who_holds_what_is_listed_anew_only_when_it_changes(service):
     assert [one.workload for one in await holdings.now()] == [
         one.workload for one in held if one.workload != "vision/first"
     ]
+
+
+async def test_who_only_moves_up_in_a_queue_is_not_looked_at(service, monkeypatch):
+    await service.cluster.put_project(ProjectSpec("vision"))
+    for name in ("a-runs", "b-next", "c-last"):
+        spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(1000))
+        await service.cluster.submit([spec])
+    await service.cycle()
+    await service.cycle()
+    looked: list[str] = []
+    request_of = bookkeeping.request_of
+    monkeypatch.setattr(bookkeeping, "request_of", lambda w: looked.append(w.name) or request_of(w))
+
+    service.cluster.complete("vision/a-runs")
+    await service.cycle()
+    last = await service.cluster.workload("vision/c-last")
+
+    assert last.position == 1
+    assert set(looked) == {"vision/b-next"}
