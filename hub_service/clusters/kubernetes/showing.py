@@ -14,7 +14,7 @@ from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.kept import Kept
-from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects import JOB_KINDS, SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.refusals import turned_away
 from runai.hub_service.clusters.kubernetes.slots import shares_of
@@ -69,6 +69,8 @@ class Showing:
             if pod.scheduler != SCHEDULER or pod.is_reservation:
                 continue
             job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
+            if job is None and _is_left(pod):
+                continue
             if job is None or not job.is_whole:
                 shown.append(self._of_pod(pod, known))
             else:
@@ -119,6 +121,15 @@ class _Shown(NamedTuple):
 
 def _shown(record: WorkloadRecord) -> _Shown:
     return _Shown((record.submitted, record.id), record)
+
+
+def _is_left(pod: Pod) -> bool:
+    """Tell whether it holds nothing and is of a Job that has gone, or has not been seen yet.
+
+    The control plane deletes a Job first and then its pods, and those that run on are shown until
+    they end. What somebody keeps when they delete a Job has no owner any more.
+    """
+    return pod.owner is not None and pod.owner.kind in JOB_KINDS and not pod.holds
 
 
 def _by_job(promises: Mapping[str, Promise]) -> dict[str, dict[str, Promise]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,3 +116,25 @@ def test_what_a_job_was_told_is_shown_though_it_is_the_same_job_for_all_else() -
 
     assert SAID[0] == SAID[1]
     assert told != [told[0], told[0]], told
+
+
+@pytest.mark.parametrize(
+    ("pod", "is_shown"),
+    [
+        pytest.param(a_pod("gang-0", of=GANG), False, id="before-its-job"),
+        pytest.param(a_pod("gang-0", of=GANG, node="gpu-0"), True, id="runs"),
+        pytest.param(a_pod("gang-0", of=GANG, node="gpu-0", deleted=900.0), True, id="stops"),
+        pytest.param(
+            a_pod("gang-0", of=GANG, node="gpu-0", is_finished=True, exit_code=0), False, id="ended"
+        ),
+        pytest.param(
+            a_pod("kept", node="gpu-0", is_finished=True, exit_code=0), True, id="ended-on-its-own"
+        ),
+    ],
+)
+def test_what_a_job_that_is_gone_left_is_no_workload_once_it_holds_nothing(
+    pod: Pod,
+    is_shown: bool,
+) -> None:
+    """The control plane deletes a Job first, and what it made after that."""
+    assert len(Showing().records(known([pod], None, Slots(), []))) == is_shown
