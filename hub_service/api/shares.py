@@ -7,7 +7,7 @@ fed by `metering`.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 __all__ = ["Share", "Shares", "Together"]
@@ -181,7 +181,7 @@ class Together:
 
     async def told(
         self,
-        end: Awaitable[None],
+        end: Coroutine[None, None, None],
         brought: int,
         *,
         within_s: float,
@@ -194,7 +194,14 @@ class Together:
         self._brought += brought
         ending = asyncio.ensure_future(self._end(end, brought, within_s))
         self._ends.add(ending)  # or nobody might hold it
-        ending.add_done_callback(self._ends.discard)
+
+        def left(_ending: asyncio.Task[float]) -> None:
+            self._ends.discard(ending)
+            end.close()  # it may have been given up before it began
+            # When all whom this turn of the loop wakes have counted each other.
+            asyncio.get_running_loop().call_soon(self._gone, brought)
+
+        ending.add_done_callback(left)
         if word is None:
             return await ending
         telling = asyncio.ensure_future(word)
@@ -208,15 +215,11 @@ class Together:
             await asyncio.gather(telling, return_exceptions=True)
         return ending.result() if ending.done() else brought / self._brought
 
-    async def _end(self, end: Awaitable[None], brought: int, within_s: float) -> float:
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within_s):
-                    await end
-            return brought / self._brought
-        finally:
-            # When all whom this turn of the loop wakes have counted each other.
-            asyncio.get_running_loop().call_soon(self._gone, brought)
+    async def _end(self, end: Coroutine[None, None, None], brought: int, within_s: float) -> float:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await end
+        return brought / self._brought
 
     def _gone(self, brought: int) -> None:
         self._brought -= brought
