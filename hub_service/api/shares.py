@@ -7,7 +7,7 @@ fed by `metering`.
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 __all__ = ["Share", "Shares", "Together"]
@@ -177,49 +177,18 @@ class Together:
     def __init__(self) -> None:
         """Begin with nobody."""
         self._brought = 0
-        self._ends = set[asyncio.Task[float]]()
 
-    async def told(
-        self,
-        end: Coroutine[None, None, None],
-        brought: int,
-        *,
-        within_s: float,
-        word: Coroutine[None, None, None] | None = None,
-    ) -> float:
-        """Wait for what happens to all at once, but not for ever; return one's part of it.
-
-        Who has `word` of their own before that waits no longer, and counts until the end.
-        """
+    async def told(self, event: Awaitable[None], brought: int, *, within_s: float) -> float:
+        """Wait for what happens to all at once, but not for ever; return one's part of it."""
         self._brought += brought
-        ending = asyncio.ensure_future(self._end(end, brought, within_s))
-        self._ends.add(ending)  # or nobody might hold it
-
-        def left(_ending: asyncio.Task[float]) -> None:
-            self._ends.discard(ending)
-            end.close()  # it may have been given up before it began
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await event
+            return brought / self._brought
+        finally:
             # When all whom this turn of the loop wakes have counted each other.
             asyncio.get_running_loop().call_soon(self._gone, brought)
-
-        ending.add_done_callback(left)
-        if word is None:
-            return await ending
-        telling = asyncio.ensure_future(word)
-        try:
-            await asyncio.wait((ending, telling), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # whoever asked is gone, and pays for nothing
-            ending.cancel()
-            raise
-        finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
-        return ending.result() if ending.done() else brought / self._brought
-
-    async def _end(self, end: Coroutine[None, None, None], brought: int, within_s: float) -> float:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await end
-        return brought / self._brought
 
     def _gone(self, brought: int) -> None:
         self._brought -= brought

@@ -18,13 +18,7 @@ from runai.hub_service.api.schemas import SubmitReply, SubmitRequest, WorkloadVi
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.picture import workload_for_core
-from runai.hub_service.clusters.records import (
-    StateReason,
-    WorkloadId,
-    WorkloadRecord,
-    WorkloadSpec,
-    WorkloadState,
-)
+from runai.hub_service.clusters.records import StateReason, WorkloadId, WorkloadRecord, WorkloadSpec
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.scheduler.model import Plan, Wait
@@ -154,36 +148,21 @@ def _you(owner: Actor, actor: Actor) -> str:
 
 async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: int) -> SubmitReply:
     """Describe what was stored, with the next cycle's word on it."""
-    # Of several the end of the cycle is waited for: all have their word then.
-    word = _word(platform, ids[0]) if len(ids) == 1 else None
-    end = _cycle(platform, ids, seen)
+
+    async def decision() -> None:
+        await platform.controller.changes.after(seen)
+        # That cycle may have begun before we stored; the one after it has seen us for sure.
+        if not _knows(platform, ids):
+            await platform.controller.changes.after(platform.controller.changes.version)
+
     async with away():
-        part = await platform.undecided.told(end, len(ids), within_s=DECIDED_WITHIN_S, word=word)
+        part = await platform.undecided.told(decision(), len(ids), within_s=DECIDED_WITHIN_S)
     # Who submits makes a decision necessary, in which all who ask find the interpreter busy; most
     # of one that is made about thousands and one is not the one's.
     charge(platform.controller.last.computed * part)
     viewer = await platform.viewer(actor, progress_of=(), listed=False)
     records = [await platform.cluster.workload(workload) for workload in ids]
     return await _reply(viewer, records, dry_run=False)
-
-
-async def _word(platform: Platform, workload: WorkloadId) -> None:
-    """Wait until the scheduler's word on a new workload is written down: others hear theirs after.
-
-    Some have none, such as one that another scheduler is asked about.
-    """
-    record = await platform.cluster.workload(workload)
-    while record.state is WorkloadState.QUEUED and record.position is None:
-        record = await platform.cluster.wait(workload, record)
-
-
-async def _cycle(platform: Platform, ids: Sequence[WorkloadId], seen: int) -> None:
-    """Wait for the end of a cycle that saw them; `seen` is the last before they were stored."""
-    changes = platform.controller.changes
-    await changes.after(seen)
-    # That cycle may have begun before we stored; the one after it has seen us for sure.
-    if not _knows(platform, ids):
-        await changes.after(changes.version)
 
 
 def _knows(platform: Platform, ids: Sequence[str]) -> bool:

@@ -48,7 +48,7 @@ async def tell(
     first: list[tuple[Said, Step]] = []
     firsts = Counter[str]()
     drawn, news = 0, False
-    for queue in _newest_first(_queues(await _unsaid(waits, rows)), rows):
+    for queue in _queues(await _unsaid(waits, rows)):
         shown: list[Said] = []
         for wait in queue:
             if drawn == AT_A_TIME:
@@ -69,12 +69,8 @@ async def tell(
                 await asyncio.sleep(0)
         rows.say_all(shown)
         news |= bool(shown)
-        if first:  # whoever submitted waits for just this
-            _write_down(first, rows, store, clock())
-            first = []
-            announce()
-            news = False
-    if news:
+    _write_down(first, rows, store, clock())
+    if news or first:
         announce()
     if any(many > FIRST_OF_ONE for many in firsts.values()):
         later()
@@ -120,15 +116,6 @@ def _write_down(first: Iterable[tuple[Said, Step]], rows: Shelf, store: Store, n
     if told:
         store.save([said.row for said, _ in told], events=lines, soon=True)
         rows.say_all(said for said, _ in told)
-
-
-def _newest_first(queues: Iterable[list[Wait]], rows: Shelf) -> list[list[Wait]]:
-    """Put those before the others in which somebody is told for the first time, short ones first.
-
-    Whoever submitted is answered then; that others have moved up can wait.
-    """
-    known = rows.said
-    return sorted(queues, key=lambda queue: (all(w.workload in known for w in queue), len(queue)))
 
 
 def _queues(waits: Iterable[Wait]) -> Iterator[list[Wait]]:

@@ -165,22 +165,3 @@ async def test_of_an_array_a_part_is_told_with_each_plan_and_others_at_once():
     assert is_in_order(list(await cluster.workloads()))
     lines = await cluster.history(f"vision/exp-{many}")
     assert [line.kind for line in lines].count("waiting") == 1
-
-
-async def test_who_is_new_is_told_before_long_queues_move_up():
-    moving = Moving()
-    await moving.begin()
-    one = MilliGpu(1000)
-    await moving.cluster.put_project(ProjectSpec("zoo", quota=MilliGpu(0)))
-    await moving.cluster.submit([WorkloadSpec("zoo", "new", "mia", "job", ("train",), gpus=one)])
-    before, seen = await moving.places(), []
-
-    async def look() -> None:
-        places = await moving.places()
-        moved = sum(place != before[w] for w, place in places.items() if w != "zoo/new")
-        seen.append((places["zoo/new"], moved))
-
-    await moving.cycle_beside(look)
-
-    assert (1, 1) in seen, seen  # the one that starts had moved
-    assert sum(p != before[w] for w, p in (await moving.places()).items()) >= EACH - 2

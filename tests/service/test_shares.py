@@ -365,28 +365,3 @@ async def test_beside_a_flood_others_are_answered_first(simulated, monkeypatch):
         assert not any(task.done() for task in flood)
         clock.at += 100
         assert await asyncio.gather(*flood) == [200] * 5
-
-
-async def test_who_has_word_before_the_end_counts_until_then() -> None:
-    together, word, end = Together(), asyncio.Event(), asyncio.Event()
-
-    async def waited(event: asyncio.Event) -> None:
-        await event.wait()
-
-    def told(word: asyncio.Event | None) -> asyncio.Future[float]:
-        own = None if word is None else waited(word)
-        return asyncio.ensure_future(together.told(waited(end), 1, within_s=60, word=own))
-
-    early, late = told(word), told(None)
-    await asyncio.sleep(0)
-    word.set()
-
-    assert await early == 0.5
-    assert not late.done()
-    other = told(asyncio.Event())
-    await asyncio.sleep(0)
-    end.set()
-    assert await late == pytest.approx(1 / 3)
-    assert await other == pytest.approx(1 / 3)
-    word.clear()
-    assert await told(None) == 1.0
