@@ -133,8 +133,7 @@ def test_what_a_job_was_told_is_shown_though_it_is_the_same_job_for_all_else() -
     ],
 )
 def test_what_a_job_that_is_gone_left_is_no_workload_once_it_holds_nothing(
-    pod: Pod,
-    is_shown: bool,
+    pod: Pod, is_shown: bool
 ) -> None:
     """The control plane deletes a Job first, and what it made after that."""
     assert len(Showing().records(known([pod], None, Slots(), []))) == is_shown
