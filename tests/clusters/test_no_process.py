@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import pytest
 
 from runai.hub_service.clusters.local import starting
@@ -38,22 +39,35 @@ print(starting.start({"command": ["train"]}, {}, 1))
 """
 
 
+BOMB = """
+import os, sys, threading
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
 @contextmanager
 def bomb() -> Iterator[None]:
-    """Have more processes of an account than it may have, as supervisors are told."""
+    """Have more threads of an account than it may have processes, as supervisors are told.
+
+    A program of its own: a fork of ours, where other tests left threads, may end before its exec.
+    """
     before = resource.getrlimit(resource.RLIMIT_NPROC)
-    sleeping = [
-        subprocess.Popen(["sleep", "1000"], user=EVE, group=EVE, extra_groups=[])
-        for _ in range(MOST + 2)
-    ]
-    resource.setrlimit(resource.RLIMIT_NPROC, (MOST, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NPROC, before)
-        for process in sleeping:
-            process.kill()
-            process.wait()
+    command = [sys.executable, "-I", "-c", BOMB, str(EVE), str(MOST + 1)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as threads:
+        assert threads.stdout
+        assert threads.stdout.readline() == b"ready\n"
+        resource.setrlimit(resource.RLIMIT_NPROC, (MOST, before[1]))
+        try:
+            yield
+            assert psutil.Process(threads.pid).num_threads() > MOST
+        finally:
+            resource.setrlimit(resource.RLIMIT_NPROC, before)
+            threads.kill()
 
 
 def test_a_worker_for_whom_there_is_no_process_starts_when_there_is(tmp_path, eventually):
