@@ -19,6 +19,7 @@ from runai.hub_service.agent_process import agent_environment, keep_agent_runnin
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens
 from runai.hub_service.api.fair_use import Guests
+from runai.hub_service.api.job_limit import JobLimit
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.present import Present
 from runai.hub_service.bookkeeping import Bookkeeping
@@ -180,6 +181,7 @@ async def serve_here(config: Config) -> None:
             workdir_exists=no_opinion if config.system_users else is_directory,
             present=Present(sharing),
             guests=Guests(config.allowance),
+            jobs=JobLimit(config.allowance.unfinished_jobs),
         )
         platform.checks = {"database": cluster.trouble, "scheduler": platform.controller.trouble}
         own_url = url_of(config, listening)

@@ -286,6 +286,7 @@ def _allowance(environ: Mapping[str, str]) -> Allowance:
         open_at_once=asked("RUNAI_USER_OPEN", 200),
         submissions_at_once=asked("RUNAI_SUBMISSIONS_AT_ONCE", 256),
         time_percent=asked("RUNAI_USER_TIME", 10, 100),
+        unfinished_jobs=asked("RUNAI_USER_JOBS", 20_000),
     )
 
 

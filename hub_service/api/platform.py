@@ -17,6 +17,7 @@ from runai.hub_service.api.auth import Authenticator
 from runai.hub_service.api.drawn_views import MEASURED_FOR_S, DrawnViews
 from runai.hub_service.api.fair_use import Guests, credential_of
 from runai.hub_service.api.feeds import Feeds
+from runai.hub_service.api.job_limit import JobLimit
 from runai.hub_service.api.permissions import Action, Actor, authorise, no_such_workload
 from runai.hub_service.api.present import Present
 from runai.hub_service.api.queues import LastQueues
@@ -76,6 +77,8 @@ class Platform:
     """Of the workloads as they were when somebody looked last."""
     guests: Guests = field(default_factory=Guests)
     """Who calls how much."""
+    jobs: JobLimit = field(default_factory=JobLimit)
+    """How many of anybody may be unfinished."""
     undecided: Together = field(default_factory=Together)
     """Submissions that are stored and wait for the scheduler's word."""
     turns: Turns = field(default_factory=Turns)

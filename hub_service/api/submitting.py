@@ -51,11 +51,15 @@ async def submit(
             return await _reply(viewer, stored, dry_run=False)
         taken = await platform.cluster.names()
         specs = await _specs(platform, viewer, owner, request, taken, key)
+        unfinished = await platform.cluster.unfinished_jobs(owner.name)
+        jobs = sum(spec.kind == "job" for spec in specs)
         if dry_run:
+            platform.jobs.check(owner.name, jobs, unfinished)
             return await _tried(platform, viewer, specs)
         seen = platform.controller.changes.version
         try:
-            added = await platform.cluster.submit(specs)
+            with platform.jobs.taken(owner.name, jobs, unfinished):
+                added = await platform.cluster.submit(specs)
         except Conflict:
             if request.name is not None or attempt == TRIES - 1:
                 raise

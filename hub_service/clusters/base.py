@@ -178,6 +178,9 @@ class Cluster(Driven, Protocol):
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return what a user has submitted under a key that is not ""."""
 
+    async def unfinished_jobs(self, user: str) -> int:
+        """Return how many jobs of a user are not finished; suspended ones are not."""
+
     async def names(self) -> Container[WorkloadId]:
         """Return which names of workloads are taken: a view, good until something is awaited."""
 

@@ -164,6 +164,10 @@ class RecordedCluster:
         """Return what a user has submitted under a key."""
         return self._rows.keyed(user, key)
 
+    async def unfinished_jobs(self, user: str) -> int:
+        """Return how many jobs of a user are not finished."""
+        return self._rows.unfinished_jobs(user)
+
     async def names(self) -> Container[WorkloadId]:
         """Return which names are taken."""
         return self._rows.keys()
@@ -183,8 +187,7 @@ class RecordedCluster:
 
     async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Take a job out of the queue and stop it if it runs."""
-        row = self._row(workload)
-        self._keep({workload: wishes.suspended(row, by=by, now=self._clock())})
+        self._keep({workload: wishes.suspended(self._row(workload), by=by, now=self._clock())})
         return self._row(workload).record
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
@@ -203,8 +206,7 @@ class RecordedCluster:
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
         """Stop it if it holds anything and forget it when its processes are gone."""
-        row = self._row(workload)
-        self._keep({workload: wishes.deleted(row, by=by, now=self._clock())})
+        self._keep({workload: wishes.deleted(self._row(workload), by=by, now=self._clock())})
 
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
         """Tell which process is the session that somebody else started."""
@@ -215,8 +217,7 @@ class RecordedCluster:
 
     async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
         """Give a running session's GPUs to others; it goes on without them."""
-        step = wishes.released(self._row(workload), why=why, now=self._clock())
-        self._keep({workload: step})
+        self._keep({workload: wishes.released(self._row(workload), why=why, now=self._clock())})
         return self._row(workload).record
 
     async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
@@ -238,8 +239,7 @@ class RecordedCluster:
                 f"{workload} has no worker {worker}.",
                 hint=f"Its workers are numbered from 0 to {len(row.record.workers) - 1}.",
             )
-        held = row.record.workers[worker]
-        if held.state not in ACTIVE:
+        if (held := row.record.workers[worker]).state not in ACTIVE:
             raise Conflict(
                 f"{workload} holds no GPUs now ({row.record.state}).",
                 hint="Wait until it is started.",

@@ -5,6 +5,7 @@ look at all of them. Knows no storage and no rules. Kept by `recorded`.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import (
     Iterable,
     Iterator,
@@ -68,6 +69,8 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._timed: dict[WorkloadId, None] = {}
         self._begun: set[WorkloadId] = set()
         self._by_key: dict[tuple[str, str], list[WorkloadId]] = {}
+        self._unfinished = Counter[str]()
+        """Jobs, by user."""
         self._drawn: dict[WorkloadId, Workload] = {}
         self._to_draw: set[WorkloadId] = set()
         self._sized: set[WorkloadId] = set()
@@ -112,6 +115,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         known = self._rows.get(workload)
         if known is None:
             self._number([workload])
+        self._unfinished[row.spec.user] += _is_unfinished(row) - _is_unfinished(known)
         self.say(row)
         self._to_draw.add(workload)
         _keep(self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers))
@@ -128,6 +132,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
 
     def __delitem__(self, workload: WorkloadId) -> None:
         row = self._rows.pop(workload)
+        self._unfinished[row.spec.user] -= _is_unfinished(row)
         self._gone.append(self._numbers.pop(workload))
         self._told_otherwise.pop(workload, None)
         self._holding.pop(workload, None)
@@ -151,6 +156,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._rows.update(zip(names, rows, strict=True))
         self._told_otherwise.update(dict.fromkeys(names))
         self._drawn.update((w.name, w) for w in drawn if w is not None)
+        self._unfinished.update(row.spec.user for row in rows if _is_unfinished(row))
         for name, row in zip(names, rows, strict=True):
             if row.record.elastic is not None:
                 self._sized.add(name)
@@ -226,6 +232,10 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             self._holders = found
         return self._holders
 
+    def unfinished_jobs(self, user: str) -> int:
+        """Return how many jobs of a user are not finished."""
+        return self._unfinished[user]
+
     def unfinished(self, project: str) -> list[WorkloadId]:
         """Return a project's workloads that are not finished."""
         return [
@@ -299,6 +309,10 @@ class Shelf(MutableMapping[WorkloadId, Row]):
     def _note_end(self, row: Row) -> None:
         if row.record.state.finished and row.record.finished is not None:
             self._finished.add(row.id, row.spec.user, row.record.finished)
+
+
+def _is_unfinished(row: Row | None) -> bool:
+    return row is not None and row.spec.kind == "job" and not row.record.state.finished
 
 
 def _key(spec: WorkloadSpec) -> tuple[str, str]:

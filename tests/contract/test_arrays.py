@@ -50,6 +50,14 @@ async def test_others_have_their_turns_and_see_all_of_it_or_nothing(lab):
     assert [line.kind for line in await lab.cluster.history(specs[-1].id)] == ["queued"]
 
 
+async def test_all_of_it_is_unfinished_once_it_is_there(lab):
+    coming = await half_way(lab, array(lab))
+
+    assert await lab.cluster.unfinished_jobs("ana") == 0
+    await coming
+    assert await lab.cluster.unfinished_jobs("ana") == MANY
+
+
 async def test_what_others_submit_meanwhile_is_stored_at_once(lab):
     coming = await half_way(lab, array(lab))
 

@@ -148,3 +148,9 @@ async def test_a_released_session_that_has_ended_is_not_queued_again(lab):
     with pytest.raises(Conflict, match="runs no more"):
         await lab.cluster.regain(spec.id, by="ana")
     assert (await lab.cluster.workload(spec.id)).state == "ended"
+
+
+async def test_a_session_is_no_unfinished_job(lab):
+    await lab.cluster.submit([lab.session(), lab.job()])
+
+    assert await lab.cluster.unfinished_jobs("ana") == 1

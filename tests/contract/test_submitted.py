@@ -57,6 +57,26 @@ async def test_a_finished_name_stays_taken_until_it_is_deleted(lab):
     assert record.state == "queued"
 
 
+async def test_what_of_a_users_jobs_is_not_finished_is_counted(lab):
+    ended, suspended = lab.job("ended"), lab.job("suspended")
+    others = lab.job("others", user="mia")
+    await lab.started(ended)
+    await lab.cluster.submit([suspended, others, lab.job("deleted"), lab.job("waits")])
+
+    async def of_ana_and_mia() -> list[int]:
+        return [await lab.cluster.unfinished_jobs(user) for user in ("ana", "mia", "out")]
+
+    assert await of_ana_and_mia() == [4, 1, 0]
+    await lab.cluster.suspend(suspended.id, by="ana")
+    assert await of_ana_and_mia() == [4, 1, 0]
+    await lab.cluster.delete("vision/deleted", by="ana")
+    await lab.end(ended, 0)
+    await lab.until(ended.id, "succeeded")
+    assert await of_ana_and_mia() == [2, 1, 0]
+    await lab.cluster.delete(ended.id, by="ana")
+    assert await of_ana_and_mia() == [2, 1, 0]
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -100,18 +100,26 @@ def test_what_people_may_ask_at_once_is_set():
             "RUNAI_USER_OPEN": "0",
             "RUNAI_SUBMISSIONS_AT_ONCE": "7",
             "RUNAI_USER_TIME": "20",
+            "RUNAI_USER_JOBS": "50",
         }
     )
 
     assert given.allowance == Allowance(
-        calls_per_s=5, open_at_once=0, submissions_at_once=7, time_percent=20
+        calls_per_s=5, open_at_once=0, submissions_at_once=7, time_percent=20, unfinished_jobs=50
     )
-    assert Config.from_environment(LEAST).allowance == Allowance(30, 200, 256, 10)
+    assert Config.from_environment(LEAST).allowance == Allowance(30, 200, 256, 10, 20_000)
 
 
 @pytest.mark.parametrize("value", ["-1", "many", "1.5", "1000001"])
 @pytest.mark.parametrize(
-    "name", ["RUNAI_USER_CALLS", "RUNAI_USER_OPEN", "RUNAI_SUBMISSIONS_AT_ONCE", "RUNAI_USER_TIME"]
+    "name",
+    [
+        "RUNAI_USER_CALLS",
+        "RUNAI_USER_OPEN",
+        "RUNAI_SUBMISSIONS_AT_ONCE",
+        "RUNAI_USER_TIME",
+        "RUNAI_USER_JOBS",
+    ],
 )
 def test_what_people_may_ask_must_make_sense(name, value):
     with pytest.raises(InvalidRequest, match=f"{name} is '{value}'"):

@@ -1,4 +1,4 @@
-"""What a submission asks first: whether it is a repeat.
+"""What a submission asks first: whether it is a repeat, and what its user has already.
 
 Looks at the workloads as they are drawn. Part of `cluster`.
 """
@@ -22,3 +22,10 @@ class Submitted(ElasticWorkers):
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return what a user has submitted under a key."""
         return [r for r in await self.workloads() if (r.spec.user, r.spec.key) == (user, key)]
+
+    async def unfinished_jobs(self, user: str) -> int:
+        """Return how many jobs of a user are not finished; suspended ones are not."""
+        return sum(
+            r.spec.user == user and r.spec.kind == "job" and not r.state.finished
+            for r in await self.workloads()
+        )

@@ -1,0 +1,132 @@
+"""Nobody has more unfinished jobs than the operator allows, and what would be too many is refused.
+
+An array is one call, however long: calls alone bound nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import httpx
+import pytest
+
+from runai.hub_service.api.job_limit import JobLimit
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.errors import Conflict
+
+MOST = 10
+
+
+def wish(many: int = 1, **fields: object) -> SubmitRequest:
+    told: dict[str, object] = {"gpus": 1, "command": ["train"]}
+    return SubmitRequest(**told | ({"array": many} if many > 1 else {}) | fields)
+
+
+@pytest.fixture
+def limited(simulated, monkeypatch):
+    """The API where everybody may have ten."""
+    monkeypatch.setattr(simulated.platform, "jobs", JobLimit(MOST))
+    return simulated
+
+
+async def stored(served) -> int:
+    return len(await served.platform.cluster.workloads())
+
+
+async def test_what_would_be_too_many_is_refused_whole_with_the_way_out(limited):
+    ana = await limited.client("ana")
+    await ana.submit(wish(MOST - 1))
+
+    for dry_run in (True, False):
+        with pytest.raises(Conflict) as refused:
+            await ana.submit(wish(2), dry_run=dry_run)
+        assert refused.value.code == "too_many_jobs"
+        assert refused.value.message == (
+            "ana has 9 unfinished jobs; with 2 more it would be more than 10."
+        )
+        assert "delete some that wait" in refused.value.hint
+    assert await stored(limited) == MOST - 1
+    await ana.submit(wish())
+    assert await stored(limited) == MOST
+
+
+async def test_others_and_sessions_are_not_refused_for_it(limited):
+    ana, mia = await limited.client("ana"), await limited.client("mia")
+    await ana.submit(wish(MOST))
+
+    await mia.submit(wish(MOST))
+    await ana.submit(wish(kind="session", gpus=0.5, name="lab"))
+
+    assert await stored(limited) == 2 * MOST + 1
+
+
+async def test_who_asks_for_the_same_submission_again_is_answered(limited):
+    told = {"gpus": 1, "command": ["train"], "array": MOST}
+    shown = {"Authorization": "Bearer ana-token", "Idempotency-Key": "the-only-one"}
+    async with httpx.AsyncClient(base_url=limited.url, headers=shown, timeout=60) as http:
+        first, again = [await http.post("api/v1/workloads", json=told) for _ in range(2)]
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json()["workloads"] == again.json()["workloads"]
+    assert await stored(limited) == MOST
+
+
+async def test_what_was_deleted_counts_no_more(limited):
+    ana = await limited.client("ana")
+    reply = await ana.submit(wish(MOST))
+    await ana.delete(reply.workloads[-1].id)
+
+    await ana.submit(wish())
+
+
+async def test_what_is_being_stored_counts_before_it_is_there(limited, monkeypatch):
+    """Two arrays at once, of which one has room: the second asks while the first is stored."""
+    ana = await limited.client("ana")
+    under_way, go_on = asyncio.Event(), asyncio.Event()
+    submit = SimulatedCluster.submit
+
+    async def slow(self, specs):
+        under_way.set()
+        await go_on.wait()
+        return await submit(self, specs)
+
+    monkeypatch.setattr(SimulatedCluster, "submit", slow)
+    first = asyncio.create_task(ana.submit(wish(MOST - 1)))
+    await under_way.wait()
+
+    with pytest.raises(Conflict, match=re.escape("ana has 9 unfinished jobs")):
+        await ana.submit(wish(2))
+    go_on.set()
+    await first
+    assert await stored(limited) == MOST - 1
+
+
+@pytest.mark.parametrize(
+    ("most", "unfinished", "more", "refused"),
+    [
+        pytest.param(10, 0, 10, False, id="all at once"),
+        pytest.param(10, 0, 11, True, id="an array larger than everything"),
+        pytest.param(10, 10, 1, True, id="full"),
+        pytest.param(10, 12, 0, True, id="more than there may be since it was lowered"),
+        pytest.param(0, 10**6, 10**4, False, id="no limit"),
+    ],
+)
+def test_how_many_fit(most, unfinished, more, refused):
+    limit = JobLimit(most)
+
+    if refused:
+        with pytest.raises(Conflict):
+            limit.check("ana", more, unfinished)
+    else:
+        limit.check("ana", more, unfinished)
+
+
+def test_what_could_not_be_stored_counts_no_more():
+    limit = JobLimit(10)
+
+    with pytest.raises(OSError, match="no room"), limit.taken("ana", 10, 0):
+        raise OSError("no room")
+
+    limit.check("ana", 10, 0)
