@@ -78,7 +78,7 @@ class Controller:
         """Drive `cluster` by `decide`; `on_cycle` is told of each cycle (metrics).
 
         Where changes never end, the next cycle begins `rests` times as long after the last one as
-        that took, at the earliest: whoever asks something needs the same interpreter.
+        its decision took, at the earliest: whoever asks something needs the same interpreter.
 
         `policy` is what the operator chose, None the scheduler's own. `history` adds what projects
         used of late, where the policy lets that count.
@@ -196,7 +196,7 @@ class Controller:
                 await self._cluster.changed()
         except TimeoutError:
             return
-        rest = min(LONGEST_REST_S, self._rests * self.last.seconds)
+        rest = min(LONGEST_REST_S, self._rests * self.last.phases.get("decide", 0.0))
         later = min(LATEST_S, NOT_PRESSING * self._rests * self.last.seconds)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._left_of(later)):

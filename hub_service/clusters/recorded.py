@@ -117,12 +117,11 @@ class RecordedCluster:
             await asyncio.sleep(0)
         self._changed.clear()
         self._pressing.clear()
-        return picture.snapshot(
-            self._clock(),
-            self._nodes,
-            self._projects.records(),
-            self._rows.for_core(self._clock(), self._elastic),
-        )
+        now = self._clock()
+        drawn = self._rows.for_core(now, self._elastic)
+        if self._rows.coming:
+            self._changed.set()
+        return picture.snapshot(now, self._nodes, self._projects.records(), drawn)
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""

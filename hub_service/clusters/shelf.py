@@ -34,6 +34,10 @@ FORGOTTEN_AT_ONCE = 5
 DRAWN_AT_ONCE = 200
 """For the core, while nobody else has their turn."""
 
+TAKEN_IN = 1000
+"""Of one user's new workloads that came as an array, with each look of the core: whoever submits
+something else meanwhile waits for the end of the cycle that looks, and for the next one."""
+
 _workload = attrgetter("workload")
 
 
@@ -72,6 +76,8 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._unfinished = Counter[str]()
         """Jobs, by user."""
         self._drawn: dict[WorkloadId, Workload] = {}
+        self._coming: dict[str, dict[WorkloadId, Workload]] = {}
+        """Drawn, and not seen by the core yet: of each user, in the order in which they came."""
         self._to_draw: set[WorkloadId] = set()
         self._sized: set[WorkloadId] = set()
         """Elastic ones: what is drawn of them depends on the time, too."""
@@ -117,6 +123,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             self._number([workload])
         self._unfinished[row.spec.user] += _is_unfinished(row) - _is_unfinished(known)
         self.say(row)
+        self._forget_coming(workload, row)
         self._to_draw.add(workload)
         _keep(self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers))
         has = row.record.holds_devices or row.record.released is not None
@@ -139,6 +146,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._having.pop(workload, None)
         self._timed.pop(workload, None)
         self._drawn.pop(workload, None)
+        self._forget_coming(workload, row)
         self.said.pop(workload, None)
         self._finished.discard(workload, row.spec.user)
         for named in (self._to_draw, self._sized, self._begun):
@@ -155,11 +163,14 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._number(names)
         self._rows.update(zip(names, rows, strict=True))
         self._told_otherwise.update(dict.fromkeys(names))
-        self._drawn.update((w.name, w) for w in drawn if w is not None)
+        for w in drawn:
+            if w is not None:
+                self._coming.setdefault(w.user, {})[w.name] = w
         self._unfinished.update(row.spec.user for row in rows if _is_unfinished(row))
         for name, row in zip(names, rows, strict=True):
             if row.record.elastic is not None:
                 self._sized.add(name)
+                self._forget_coming(name, row)  # it is drawn with each look anyway
             if row.spec.key:
                 self._by_key.setdefault(_key(row.spec), []).append(name)
 
@@ -293,11 +304,30 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             yield
 
     def for_core(self, now: float, rules: ElasticRules) -> tuple[Workload, ...]:
-        """Draw what the core is to see: what has not changed is the same object as before."""
+        """Draw what the core is to see: what has not changed is the same object as before.
+
+        Of what came in thousands a part, in its order; while some is `coming`, it is to look again.
+        """
+        for user, coming in list(self._coming.items()):
+            for name in list(islice(coming, TAKEN_IN)):
+                self._drawn[name] = coming.pop(name)
+            if not coming:
+                del self._coming[user]
         for workload in self._to_draw | self._sized:
             self._draw(workload, now, rules)
         self._to_draw.clear()
         return tuple(self._drawn.values())
+
+    @property
+    def coming(self) -> bool:
+        """Tell whether there is something that the core has not been shown yet."""
+        return bool(self._coming)
+
+    def _forget_coming(self, workload: WorkloadId, row: Row) -> None:
+        if coming := self._coming.get(row.spec.user):
+            coming.pop(workload, None)
+            if not coming:
+                del self._coming[row.spec.user]
 
     def _draw(self, workload: WorkloadId, now: float, rules: ElasticRules) -> None:
         drawn = picture.workload_for_core(self._rows[workload], now, rules)

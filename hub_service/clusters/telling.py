@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.model import Wait
 
 __all__ = ["AT_A_TIME", "FIRST_OF_ONE", "tell"]
 
-LOOKED_AT, AT_A_TIME = 2000, 200
+LOOKED_AT, AT_A_TIME = 4000, 200
 """Waits between which others have their turn, while looking and while drawing: a millisecond."""
 WRITTEN_DOWN = 100
 """At once: five milliseconds. Nobody waits for the disk: what is lost is told by the next cycle."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import count
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters import shelf
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec, WorkloadState
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
 from runai.hub_service.scheduler import Index, decide
@@ -54,6 +57,83 @@ async def test_a_cycle_writes_nothing_about_those_that_wait_as_before():
     await cluster.apply(decide(await cluster.observe()))
 
     assert store.written == []
+
+
+# -- an array comes before the core in parts ------------------------------------------------------
+
+PART = 60
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    monkeypatch.setattr(shelf, "TAKEN_IN", PART)
+    return SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
+
+
+async def looks(cluster: SimulatedCluster) -> list[str]:
+    return [workload.name for workload in (await cluster.observe()).workloads]
+
+
+async def test_an_array_is_seen_in_parts_in_its_order_without_pressing(parts):
+    specs = [job(n) for n in range(2 * PART + 1)]
+    await parts.submit(specs)
+    names = [spec.id for spec in specs]
+
+    assert await looks(parts) == names[:PART]
+    await asyncio.wait_for(parts.changed(), 1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(parts.changed(pressing=True), 0)
+    assert await looks(parts) == names[: 2 * PART]
+    assert await looks(parts) == names
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(parts.changed(), 0)
+
+
+async def test_nobody_elses_are_held_back_for_it(parts):
+    await parts.submit([job(n) for n in range(3 * PART)])
+    of_mia = [replace(job(n), user="mia", name=f"mia-{n}") for n in range(PART)]
+    await parts.submit(of_mia)
+    await parts.submit([replace(job(0), name="one")])
+
+    seen = set(await looks(parts))
+
+    assert {spec.id for spec in of_mia} | {"vision/one"} < seen
+    assert len(seen) == 2 * PART + 1
+
+
+@given(
+    acts=some.lists(
+        some.tuples(
+            some.sampled_from(["suspend", "resume", "delete", "look"]),
+            some.integers(0, 2 * PART),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_happens_to_what_is_held_back_in_the_end_all_that_waits_is_seen(acts):
+    async def story() -> None:
+        cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
+        await cluster.submit([job(n) for n in range(2 * PART + 1)])
+        for act, number in acts:
+            name = job(number).id
+            match act:
+                case "look":
+                    await cluster.observe()
+                case _ if name not in await cluster.names():
+                    pass
+                case "suspend":
+                    await cluster.suspend(name, by="ana")
+                case "resume":
+                    await cluster.resume(name, by="ana")
+                case "delete":
+                    await cluster.delete(name, by="ana")
+        seen = [await looks(cluster) for _ in range(4)][-1]
+        waits = [r.id for r in await cluster.workloads() if r.state == "queued"]
+        assert sorted(seen) == sorted(waits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shelf, "TAKEN_IN", PART)
+        asyncio.run(story())
 
 
 async def test_who_has_left_the_queue_and_come_back_between_two_cycles_is_told_again():

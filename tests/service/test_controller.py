@@ -286,7 +286,8 @@ def test_a_large_cluster_is_decided_about_beside_the_event_loop(loop, cluster):
 
     async def story() -> None:
         controller = Controller(cluster, notes_its_thread)
-        await cluster.submit([job(f"exp{n}") for n in range(THREAD_ABOVE + 1)])
+        await cluster.submit([job(f"exp{n}") for n in range(THREAD_ABOVE)])
+        await cluster.submit([job("one-more")])
         await controller.cycle()
 
     asyncio.run(story())  # threads need real time
