@@ -199,6 +199,8 @@ async def test_a_joiner_waits_for_the_checkpoint_of_the_last_rank(lab):
     await lab.cluster.apply(plan(stop(spec.id, 1)))
     pause = await target(lab)
     await eventually_async(lambda: _waits(lab, 1))
+    # On Kubernetes the pod is gone first, and what the others are told is written after that.
+    await eventually_async(lambda: _trains(lab, 1))
 
     assert pause.reason is Reason.PAUSE
     assert (await ranks(lab), (await target(lab)).reason) == ([0], Reason.START)
