@@ -73,6 +73,7 @@ function chart(figure) {
     };
     drawn = new uPlot({
       width: place.clientWidth, height: HEIGHT,
+      padding: [null, times.space / 2 - 8, null, null], // half of the last label, should it stand at the end
       scales: { x: { min: since, max: until }, y: { range: [0, highest * 1.05] } },
       axes: [times, { ...axis, size: 56 }],
       cursor: { drag: { x: true, y: false, setScale: false } },
