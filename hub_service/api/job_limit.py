@@ -25,11 +25,14 @@ class JobLimit:
     def check(self, user: str, more: int, unfinished: int) -> None:
         """Refuse what would be too many for somebody who has `unfinished` stored ones.
 
+        Who adds none, as with a session, is never refused: they may have too many already, since the
+        limit was lowered or of Jobs that nobody submitted here.
+
         Raises:
             Conflict: it would.
         """
         has = unfinished + self._coming[user]
-        if self._most and has + more > self._most:
+        if self._most and more and has + more > self._most:
             raise Conflict(
                 f"{user} has {has:,} unfinished jobs; with {more:,} more it would be more than"
                 f" {self._most:,}.",

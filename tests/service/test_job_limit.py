@@ -62,6 +62,18 @@ async def test_others_and_sessions_are_not_refused_for_it(limited):
     assert await stored(limited) == 2 * MOST + 1
 
 
+async def test_a_session_is_not_refused_to_who_has_too_many_since_the_limit_was_lowered(
+    limited, monkeypatch
+):
+    ana = await limited.client("ana")
+    await ana.submit(wish(MOST))
+    monkeypatch.setattr(limited.platform, "jobs", JobLimit(MOST - 1))
+
+    await ana.submit(wish(kind="session", gpus=0.5, name="lab"))
+
+    assert await stored(limited) == MOST + 1
+
+
 async def test_who_asks_for_the_same_submission_again_is_answered(limited):
     told = {"gpus": 1, "command": ["train"], "array": MOST}
     shown = {"Authorization": "Bearer ana-token", "Idempotency-Key": "the-only-one"}
@@ -109,7 +121,8 @@ async def test_what_is_being_stored_counts_before_it_is_there(limited, monkeypat
         pytest.param(10, 0, 10, False, id="all at once"),
         pytest.param(10, 0, 11, True, id="an array larger than everything"),
         pytest.param(10, 10, 1, True, id="full"),
-        pytest.param(10, 12, 0, True, id="more than there may be since it was lowered"),
+        pytest.param(10, 12, 1, True, id="more than there may be since it was lowered"),
+        pytest.param(10, 12, 0, False, id="a session of somebody who has too many"),
         pytest.param(0, 10**6, 10**4, False, id="no limit"),
     ],
 )
