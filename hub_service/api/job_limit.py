@@ -25,8 +25,8 @@ class JobLimit:
     def check(self, user: str, more: int, unfinished: int) -> None:
         """Refuse what would be too many for somebody who has `unfinished` stored ones.
 
-        Who adds none, as with a session, is never refused: they may have too many already, since the
-        limit was lowered or of Jobs that nobody submitted here.
+        Who adds none, as with a session, is never refused: they may have too many already, since
+        the limit was lowered or of Jobs that nobody submitted here.
 
         Raises:
             Conflict: it would.

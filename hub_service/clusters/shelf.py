@@ -163,14 +163,12 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._number(names)
         self._rows.update(zip(names, rows, strict=True))
         self._told_otherwise.update(dict.fromkeys(names))
-        for w in drawn:
-            if w is not None:
-                self._coming.setdefault(w.user, {})[w.name] = w
         self._unfinished.update(row.spec.user for row in rows if _is_unfinished(row))
-        for name, row in zip(names, rows, strict=True):
+        for name, row, workload in zip(names, rows, drawn, strict=True):
             if row.record.elastic is not None:
-                self._sized.add(name)
-                self._forget_coming(name, row)  # it is drawn with each look anyway
+                self._sized.add(name)  # and drawn with each look
+            elif workload is not None:
+                self._coming.setdefault(row.spec.user, {})[name] = workload
             if row.spec.key:
                 self._by_key.setdefault(_key(row.spec), []).append(name)
 
