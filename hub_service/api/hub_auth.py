@@ -299,6 +299,7 @@ class HubAuthenticator:
             reply = await self._http.get(path)
         except httpx.TransportError as away:
             raise _hub_is_away() from away
+        reply.stream = httpx.ByteStream(b"")  # read already; it knows its reply: a circle for each
         if reply.status_code == httpx.codes.NOT_FOUND:
             return None
         if not reply.is_success:

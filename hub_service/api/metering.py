@@ -34,9 +34,11 @@ def metered(work: Coroutine[Any, Any, T], spend: Spend) -> Generator[Any, Any, T
             result: T = done.value
             return result
         finally:
+            # What was thrown knows by its trace that we had it: a circle for each stream that ends.
+            given, step = None, work.send
             spend(thread_time() - began)
         try:
-            given, step = (yield waits_for), work.send
+            given = yield waits_for
         except BaseException as thrown:  # noqa: BLE001  cancelled, or closed: the work's business
             given, step = thrown, work.throw
 

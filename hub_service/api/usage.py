@@ -134,6 +134,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     authorise(caller, Action.REPORT)
     if node != caller.name:
         raise Forbidden(f"The token of node {caller.name} reports about that node alone.")
+    await asyncio.sleep(0)  # hundreds of holders took milliseconds to read: others go first
     devices = await on.cluster.devices()
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
@@ -147,9 +148,9 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     own = {device.uuid for device in devices.get(node, ())}
     report = _of_its_node(report, own, await on.cluster.names())
     on.ledger.record(on.clock(), report.interval, await on.holdings.now(), report)
-    # Hundreds of holders take milliseconds: others go first. The report is in the books by now, as
-    # a whole; all that follows asks anew who holds what, and passes over who does no more. Should
-    # the agent send it again meanwhile, it counts once in the books and once for who is idle.
+    # And to count: others go first again. The report is in the books by now, as a whole; all that
+    # follows asks anew who holds what, and passes over who does no more. Should the agent send it
+    # again meanwhile, it counts once in the books and once for who is idle.
     await asyncio.sleep(0)
     await on.idle.observe(report)
     allocations = await on.cluster.allocations(node)

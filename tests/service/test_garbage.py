@@ -71,13 +71,46 @@ def test_what_has_lived_for_a_while_is_put_aside_and_looked_at_no_more():
     assert aside.look() is False
 
 
+def test_what_is_new_is_looked_at_once():
+    aside = Aside(blocks=lambda: 1)
+    aside.look()
+    lived = Circle()
+    circle = weakref.ref(lived)
+    aside.look_at_what_is_new()
+    del lived
+    aside.look_at_what_is_new()
+
+    assert circle() is not None
+
+
+def test_python_itself_does_not_look_at_what_is_new_while_something_is_read():
+    collect_seldom()
+    gc.collect()
+    before = gc.get_stats()[0]["collections"]
+    kept = [[None] for _ in range(50_000)]
+
+    assert gc.get_stats()[0]["collections"] == before
+    assert kept
+
+
 def test_a_circle_that_dies_young_is_found_at_the_next_look():
     aside = Aside(blocks=lambda: 1)
     aside.look()
     circle = weakref.ref(Circle())
-    aside.look()
+    aside.look_at_what_is_new()
 
     assert circle() is None
+
+
+async def test_what_is_new_is_looked_at_again_and_again(monkeypatch):
+    monkeypatch.setattr("runai.hub_service.garbage.YOUNG_S", 0.0)
+    begun = asyncio.Event()
+    begun.set()
+    running = asyncio.create_task(Aside(blocks=lambda: 1).run(begun.wait()))
+    await eventually_async(gc.get_freeze_count)
+    circle = weakref.ref(Circle())
+    await eventually_async(lambda: circle() is None)
+    running.cancel()
 
 
 @pytest.mark.parametrize(
