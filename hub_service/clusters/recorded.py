@@ -128,7 +128,7 @@ class RecordedCluster:
         carried = PlanSteps(self._rows, self._nodes, now=self._clock(), free_port=self.free_port)
         carried.take(plan)
         self._keep(carried.steps, quietly=True)
-        nobody = await tell(
+        await tell(
             carried.waits,
             self._rows,
             self._store,
@@ -136,7 +136,7 @@ class RecordedCluster:
             announce=partial(self._announce, core=False),
             later=partial(self._announce, pressing=False),
         )
-        return [*carried.refused, *nobody]
+        return carried.refused
 
     # -- workloads -------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from runai.hub_service.clusters import wishes
-from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.picture import wants_devices
 from runai.hub_service.clusters.records import HistoryEvent
 from runai.hub_service.clusters.row import Step
@@ -38,13 +37,12 @@ async def tell(
     clock: Callable[[], float],
     announce: Callable[[], None],
     later: Callable[[], None],
-) -> Sequence[Refused]:
+) -> None:
     """Bring the rows to what these waits say, which came in the order of the queues.
 
     `announce` wakes those who look; `later` asks for another plan, if some are still to be told for
-    the first time. Refuses who is not there.
+    the first time. Who was deleted while it was decided is told nothing.
     """
-    refused: list[Refused] = []
     first: list[tuple[Said, Step]] = []
     firsts = Counter[str]()
     drawn, news = 0, False
@@ -55,7 +53,7 @@ async def tell(
                 drawn = 0
                 await asyncio.sleep(0)
             drawn += 1
-            told = _told(wait, rows, refused, firsts)
+            told = _told(wait, rows, firsts)
             if told is None:
                 continue
             said, step = told
@@ -74,17 +72,12 @@ async def tell(
         announce()
     if any(many > FIRST_OF_ONE for many in firsts.values()):
         later()
-    return refused
 
 
-def _told(
-    wait: Wait, rows: Shelf, refused: list[Refused], firsts: Counter[str]
-) -> tuple[Said, Step] | None:
+def _told(wait: Wait, rows: Shelf, firsts: Counter[str]) -> tuple[Said, Step] | None:
     """Draw what somebody is told, if it is anything new; count who is told first, by person."""
     row = rows.row(wait.workload)
     if row is None:
-        text = f"there is no workload {wait.workload}"
-        refused.append(Refused(wait.workload, "", text))
         return None
     if wishes.says(row.record, wait):
         rows.said[wait.workload] = wait

@@ -14,7 +14,7 @@ from operator import is_, itemgetter
 from typing import NamedTuple
 
 from runai.hub_service.clusters.kubernetes.jobs import Job
-from runai.hub_service.clusters.kubernetes.objects import JOB_KINDS, PYTORCH_JOB, SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects import PYTORCH_JOB, SCHEDULER, Pod
 from runai.hub_service.largest_requests import MOST_WORKERS
 
 __all__ = ["Group", "Grouping", "name_of", "project_of"]
@@ -262,7 +262,7 @@ def _counts(pod: Pod, jobs: Mapping[str, Job]) -> bool:
         return not pod.is_finished
     if pod.deleted is not None or pod.is_gated:
         return False
-    if pod.owner is None or pod.owner.kind not in JOB_KINDS:
+    if pod.owner is None or not pod.owner.is_job:
         return True
     # We may see a pod before its Job; and one whose Job is suspended is about to be deleted.
     job = jobs.get(pod.owner.uid)

@@ -43,7 +43,6 @@ __all__ = [
     "GPU_TYPE_LABEL",
     "HELD",
     "INDEX",
-    "JOB_KINDS",
     "PRIORITIES",
     "PRIORITY",
     "PYTORCH_JOB",
@@ -110,6 +109,11 @@ class Owner:
     kind: str
     name: str
     uid: str
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it makes a pod again that is gone."""
+        return self.kind in JOB_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +351,7 @@ def _kind(labels: Mapping[str, str], spec: Object, owner: Owner | None) -> PodKi
         match said:
             case "train" | "build" | "inference":
                 return said
-    return "train" if owner is not None and owner.kind in JOB_KINDS else "build"
+    return "train" if owner is not None and owner.is_job else "build"
 
 
 def _priority(spec: Object, annotations: Mapping[str, str], kind: PodKind) -> int:
@@ -384,7 +388,7 @@ def _condition(status: Object, kind: str) -> Object:
 
 def _half_a_gang(labels: Mapping[str, str], owner: Owner | None) -> str:
     """Refuse a gang of which nobody says how many it is: it would be started one by one."""
-    if labels.get(GANG_LABEL) != "true" or (owner is not None and owner.kind in JOB_KINDS):
+    if labels.get(GANG_LABEL) != "true" or (owner is not None and owner.is_job):
         return ""
     return f"{GANG_LABEL} is for the pods of a Job, which says how many start together: use a Job"
 

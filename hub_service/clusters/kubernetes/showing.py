@@ -14,7 +14,7 @@ from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.kept import Kept
-from runai.hub_service.clusters.kubernetes.objects import JOB_KINDS, SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.refusals import turned_away
 from runai.hub_service.clusters.kubernetes.slots import shares_of
@@ -129,7 +129,7 @@ def _is_left(pod: Pod) -> bool:
     The control plane deletes a Job first and then its pods, and those that run on are shown until
     they end. What somebody keeps when they delete a Job has no owner any more.
     """
-    return pod.owner is not None and pod.owner.kind in JOB_KINDS and not pod.holds
+    return pod.owner is not None and pod.owner.is_job and not pod.holds
 
 
 def _by_job(promises: Mapping[str, Promise]) -> dict[str, dict[str, Promise]]:
