@@ -18,7 +18,7 @@ PHASES = {"quiet": "nobody submits", "submits": "submits beside"}
 FLOODS = {
     "loops": "50 calls under way all the time",
     "open": "100 calls a second, three times what is allowed",
-    "arrays": "arrays of 10,000 jobs, deleted one by one",
+    "arrays": "arrays of 9,000 jobs, deleted one by one",
 }
 BEGIN, END = "<!-- load -->\n", "<!-- end load -->"
 

@@ -29,9 +29,10 @@ PATIENCE_S = 90.0
 LOOPS = 50
 OPEN_A_SECOND = 100.0
 """More than three times as often as one may ask."""
-ARRAY = 10_000
+ARRAY = 9_000
+"""Two of them, and what their user has besides, are what one may have (`RUNAI_USER_JOBS`)."""
 DELETES_AT_ONCE, DELETES_S = 8, 10.0
-"""Of an array, before the next one is submitted; two of them are as much as one may have."""
+"""Of an array, before the next one is submitted."""
 
 Flood = Literal["", "loops", "open", "arrays"]
 FLOODED = ("submit", "overview", "mine")
