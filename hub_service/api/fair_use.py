@@ -21,7 +21,7 @@ from runai.hub_service.allowance import Allowance
 from runai.hub_service.api.metering import metered, spending
 from runai.hub_service.api.places import Places
 from runai.hub_service.api.rush import Rush
-from runai.hub_service.api.shares import Share, Shares
+from runai.hub_service.api.shares import Share, Shares, held
 from runai.hub_service.errors import RunaiError, TooMany, Unavailable
 
 __all__ = ["FairUse", "Guests", "credential_of"]
@@ -204,6 +204,7 @@ class FairUse:
                 work = _Work(share)
                 if share is not None:
                     inside.callback(work.end, await share.enter())
+                    held.set(share.is_held(guests.clock()))
                 if submits and not guest.free:
                     await inside.enter_async_context(guests.places.taken(guest))
                 spending.set(work.spend)

@@ -9,8 +9,12 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import ContextVar
 
-__all__ = ["Share", "Shares", "Together"]
+__all__ = ["Share", "Shares", "Together", "held"]
+
+held: ContextVar[bool] = ContextVar("held", default=False)
+"""Whether whoever asks in this context is made to wait for others."""
 
 FULL_S = 0.3
 """What somebody who was quiet may take at once: a page of the largest installation."""

@@ -163,8 +163,12 @@ class Cluster(Driven, Protocol):
 
     # -- workloads -------------------------------------------------------------------------------
 
-    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
+    async def submit(
+        self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
+    ) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none (an array is several specs).
+
+        Those that are not `pressing` are decided about with others, or a little later.
 
         Where they have a key that their user has used before, nothing is stored: what that
         submission has stored is returned.

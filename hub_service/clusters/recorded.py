@@ -39,6 +39,7 @@ from runai.hub_service.clusters.row import ACTIVE, Ending, Row, Step
 from runai.hub_service.clusters.row_store import Store
 from runai.hub_service.clusters.shelf import Shelf
 from runai.hub_service.clusters.telling import tell
+from runai.hub_service.clusters.waking import Waking
 from runai.hub_service.elastic_messages import Status
 from runai.hub_service.errors import Conflict, NotFound
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
@@ -70,18 +71,16 @@ class RecordedCluster:
         self._clock = clock
         self._rows = Shelf(store.rows(), keeping or Keeping())
         self._arrivals = Arrivals(store)
+        self._waking = Waking()
         self._projects = RecordedProjects(
             store,
             self._rows,
             arriving=self._arrivals.of,
             clock=clock,
             keep=partial(self._keep, quietly=True),
-            announce=self._announce,
+            announce=self._waking.announce,
         )
         self._allocations = Allocations()
-        self._changed, self._pressing = asyncio.Event(), asyncio.Event()
-        self._changed.set()
-        self._next_change = asyncio.Event()
 
     # -- what subclasses do ----------------------------------------------------------------------
 
@@ -109,18 +108,17 @@ class RecordedCluster:
 
     async def changed(self, *, pressing: bool = False) -> None:
         """Return when anything that a snapshot shows has changed since the last `observe`."""
-        await (self._pressing if pressing else self._changed).wait()
+        await self._waking.changed(pressing=pressing)
 
     async def observe(self) -> Snapshot:
         """Return everything the core needs."""
         for _ in self._rows.draw_ahead(self._clock(), self._elastic):
             await asyncio.sleep(0)
-        self._changed.clear()
-        self._pressing.clear()
+        self._waking.looked()
         now = self._clock()
         drawn = self._rows.for_core(now, self._elastic)
         if self._rows.coming:
-            self._changed.set()
+            self._waking.look_again(pressing=False)
         return picture.snapshot(now, self._nodes, self._projects.records(), drawn)
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
@@ -133,14 +131,16 @@ class RecordedCluster:
             self._rows,
             self._store,
             clock=self._clock,
-            announce=partial(self._announce, core=False),
-            later=partial(self._announce, pressing=False),
+            announce=partial(self._waking.announce, core=False),
+            later=partial(self._waking.announce, pressing=False),
         )
         return carried.refused
 
     # -- workloads -------------------------------------------------------------------------------
 
-    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
+    async def submit(
+        self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
+    ) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none."""
         async with self._arrivals.turn(specs):
             if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
@@ -150,9 +150,9 @@ class RecordedCluster:
             if len(specs) > AT_A_TIME:
                 rows, drawn = await self._arrivals.bring(specs, make, self._for_core)
                 self._rows.add(rows, drawn)
-                self._announce()
+                self._waking.announce(pressing=pressing)
                 return [row.record for row in rows]  # nothing of them runs: nothing to act upon
-            self._keep({spec.id: make(spec) for spec in specs})
+            self._keep({spec.id: make(spec) for spec in specs}, pressing=pressing)
             return [self._rows[spec.id].record for spec in specs]
 
     def _new(self, spec: WorkloadSpec, now: float) -> Step:
@@ -227,7 +227,7 @@ class RecordedCluster:
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen`."""
         while (record := self._row(workload).record) == seen:
-            await self._next_change.wait()
+            await self._waking.next()
         return record
 
     async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
@@ -278,7 +278,7 @@ class RecordedCluster:
         if after != before:
             self._nodes = {**self._nodes, node: after}
             self._keep(told(node, before, after, self._rows.values()))
-            self._announce()
+            self._waking.announce()
 
     async def note_holders(self, node: str, seen: Seen) -> None:
         """Do nothing: devices are given out here."""
@@ -335,7 +335,12 @@ class RecordedCluster:
         return row
 
     def _keep(
-        self, steps: Mapping[WorkloadId, Step], *, quietly: bool = False, soon: bool = False
+        self,
+        steps: Mapping[WorkloadId, Step],
+        *,
+        quietly: bool = False,
+        soon: bool = False,
+        pressing: bool = True,
     ) -> None:
         """Make steps durable, or `soon` so, then visible, then real.
 
@@ -350,7 +355,7 @@ class RecordedCluster:
         changed = {w: s for w, s in steps.items() if s.row != self._rows.get(w) or s.events}
         if not changed:
             if said:
-                self._announce(core=False)
+                self._waking.announce(core=False)
             return
         gone = [self._rows[w] for w, s in changed.items() if s.row is None]
         events = [
@@ -364,28 +369,20 @@ class RecordedCluster:
             for row in gone:
                 leaving.enter_context(self.forgetting(row, aged=changed[row.id].aged))
             self._store.save(rows, gone=[row.id for row in gone], events=events, soon=soon)
-        seen_otherwise, pressing = not quietly, False
+        seen_otherwise, presses = not quietly, False
         for workload, step in changed.items():
             before = self._rows.get(workload)
-            pressing |= not picture.only_leaves(before, step.row)
+            presses |= pressing and not picture.only_leaves(before, step.row)
             if step.row is None:
                 del self._rows[workload]
             else:
                 self._rows[workload] = step.row
             if not seen_otherwise:
                 seen_otherwise = self._for_core(before, now) != self._for_core(step.row, now)
-        self._announce(core=seen_otherwise, pressing=pressing)
+        self._waking.announce(core=seen_otherwise, pressing=presses)
         for step in changed.values():
             if step.row is not None:
                 self.act(step.row)
-
-    def _announce(self, *, core: bool = True, pressing: bool = True) -> None:
-        if core:
-            self._changed.set()
-            if pressing:
-                self._pressing.set()
-        self._next_change.set()
-        self._next_change = asyncio.Event()
 
     def _followed(self, step: Step, now: float) -> Step:
         """Let the target of an elastic job follow from its workers."""

@@ -86,6 +86,17 @@ async def test_who_only_waited_and_goes_presses_nobody(lab):
 
 
 @pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
+@pytest.mark.parametrize("many", [1, 501], ids=["one", "an array"])
+async def test_what_need_not_be_decided_about_at_once_presses_nobody(lab, many):
+    await lab.cluster.observe()
+
+    await lab.cluster.submit([lab.job(f"exp-{n}") for n in range(many)], pressing=False)
+
+    assert await _wakes(lab)
+    assert not await _presses(lab)
+
+
+@pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
 @pytest.mark.parametrize("what", ["submitted", "resumed", "deleted", "suspended", "project"])
 async def test_whatever_else_happens_presses(lab, what):
     runs, waits = lab.job("runs"), lab.job("waits")

@@ -391,3 +391,39 @@ async def test_beside_a_flood_others_are_answered_first(simulated, monkeypatch):
         assert not any(task.done() for task in flood)
         clock.at += 100
         assert await asyncio.gather(*flood) == [200] * 5
+
+
+@pytest.mark.parametrize("who", ["ana", "mia"], ids=["who floods", "anybody else"])
+async def test_what_who_floods_submits_makes_no_cycle_of_its_own(simulated, monkeypatch, who):
+    found, cluster = simulated.platform.guests, simulated.platform.cluster
+    clock, pressed, submit = Clock(), list[bool](), simulated.platform.cluster.submit
+
+    async def told(specs, *, pressing: bool = True):
+        pressed.append(pressing)
+        return await submit(specs, pressing=pressing)
+
+    monkeypatch.setattr(found, "allowance", Allowance(time_percent=10))
+    monkeypatch.setattr(found, "clock", clock)
+    monkeypatch.setattr(cluster, "submit", told)
+    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+
+        async def ask(name: str, method: str, path: str, **more: object) -> int:
+            headers = {"Authorization": f"Bearer {name}-token"}
+            return (await http.request(method, path, headers=headers, **more)).status_code
+
+        for name in ("ana", "mia"):
+            await ask(name, "GET", "api/v1/whoami")
+        found._guests["user mia"].share.spend(0.001)
+        found._guests["user ana"].share.spend(1.0)
+        clock.at += 0.2
+        assert found._guests["user ana"].share.wait_s() > 0
+        clock.at += 1.0
+        found._guests["user mia"].share.spend(0.001)
+        body = {"project": "vision", "gpus": 1, "command": ["train"]}
+        submitted = asyncio.create_task(ask(who, "POST", "api/v1/workloads", json=body))
+        while not submitted.done():
+            clock.at += 0.1
+            await asyncio.sleep(0.01)
+
+    assert submitted.result() == 201
+    assert pressed == [who != "ana"]

@@ -97,8 +97,11 @@ class KubernetesCluster(PodSessions, KeptProjects):
 
     # -- workloads ---------------------------------------------------------------------------------
 
-    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
+    async def submit(
+        self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
+    ) -> Sequence[WorkloadRecord]:
         """Make a Job of each, all or none."""
+        del pressing  # as in `changed`
         known = await self._records()
         seen: set[WorkloadId] = set()
         for spec in specs:
