@@ -10,7 +10,6 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NoReturn
@@ -98,6 +97,8 @@ class Controller:
         """The cluster as the last cycle left it, so that the next one costs what has changed."""
         self.last = Cycle()
         self._ended = -1.0
+        self._pressed = True
+        """Whether the last cycle was made for something pressing."""
         self._computed = 0.0
         self._failing = ""
         self.changes = Broadcast()
@@ -198,9 +199,13 @@ class Controller:
             return
         rest = min(LONGEST_REST_S, self._rests * self.last.phases.get("decide", 0.0))
         later = min(LATEST_S, NOT_PRESSING * self._rests * self.last.seconds)
-        with suppress(TimeoutError):
+        # There is one of those in nine times its length: nobody need rest from it besides.
+        rest, self._pressed = (rest if self._pressed else 0.0), True
+        try:
             async with asyncio.timeout(self._left_of(later)):
                 await self._cluster.changed(pressing=True)
+        except TimeoutError:
+            self._pressed = False
         await asyncio.sleep(max(SETTLE_S, self._left_of(rest)))
 
     def _left_of(self, rest: float) -> float:

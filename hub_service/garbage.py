@@ -22,10 +22,10 @@ YOUNG_S = 0.25
 A look takes 1 ms for each thousand objects, for which everybody waits: seldomer looks at more make
 the slowest answers slower. They find nearly all, since next to nothing that dies here is a circle.
 """
-UNSEEN = 10_000
+UNSEEN = 5_000
 """Objects more than there were at the last look, after which Python itself looks at what is new:
 while thousands of jobs are made in one go. One that goes counts as one less, however old it is, so
-the new may be many more by then: with 5,000, and nobody else who looked, they were up to 60,000.
+the new may be many more by then: while nobody else looked, they were up to 60,000.
 """
 NEVER = 1_000_000
 """Looks at what is new between which Python itself would make one at more."""

@@ -17,8 +17,10 @@ from runai.hub_service.scheduler.explanation import ExpectedStart
 __all__ = ["FEW", "MEASURED_FOR_S", "DrawnViews", "was_begun"]
 
 MOST = 30_000
-"""Views kept at once, of 6 KiB each; for each that is new then the oldest goes. (To drop half of
-them held everybody up for 40 ms.)"""
+"""Views kept at once, of 6 KiB each; then the older half is drawn anew."""
+
+GO_AT_ONCE = 10
+"""For each new one: all of them at once held everybody up for 40 ms."""
 
 FEW = 100
 """So many of workloads that are there no more cost less than looking for them."""
@@ -53,13 +55,27 @@ def was_begun(record: WorkloadRecord) -> bool:
     return record.attempts > 0 or any(worker.state != "pending" for worker in record.workers)
 
 
+class _Kept(OrderedDict[K, V]):
+    """Views by what they are of, oldest first; not too many."""
+
+    _goes = False
+    """Whether the older half is about to be dropped."""
+
+    def keep(self, key: K, view: V) -> None:
+        """Keep one, and drop the oldest where there are too many."""
+        self[key] = view
+        self._goes = len(self) > (MOST // 2 if self._goes else MOST)
+        for _ in range(GO_AT_ONCE if self._goes else 0):
+            self.popitem(last=False)
+
+
 class DrawnViews:
     """What was drawn, by what is in it and by what its reader may do."""
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._views = OrderedDict[ViewKey, _Drawn]()
-        self._devices = OrderedDict[DeviceKey, tuple[object, DeviceView]]()
+        self._views = _Kept[ViewKey, _Drawn]()
+        self._devices = _Kept[DeviceKey, tuple[object, DeviceView]]()
         self._busy: tuple[object, float, Mapping[str, float]] = None, 0.0, {}
         self._enough = FEW
         """With more views than this it is time to look for those of nobody."""
@@ -110,7 +126,7 @@ class DrawnViews:
                 self._views[key] = known._replace(start=start, view=view)
                 return view
         view = draw()
-        _keep(self._views, key, _Drawn(record, start, said, at, view))
+        self._views.keep(key, _Drawn(record, start, said, at, view))
         return view
 
     def device(self, key: DeviceKey, seat: object, draw: Callable[[], DeviceView]) -> DeviceView:
@@ -119,7 +135,7 @@ class DrawnViews:
         if known is not None and known[0] == seat:
             return known[1]
         view = draw()
-        _keep(self._devices, key, (seat, view))
+        self._devices.keep(key, (seat, view))
         return view
 
     def busy(
@@ -131,9 +147,3 @@ class DrawnViews:
             busy = measure()
             self._busy = holding, at, busy
         return busy
-
-
-def _keep(views: OrderedDict[K, V], key: K, value: V) -> None:
-    views[key] = value
-    if len(views) > MOST:
-        views.popitem(last=False)

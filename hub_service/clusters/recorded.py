@@ -114,9 +114,8 @@ class RecordedCluster:
         """Return everything the core needs."""
         for _ in self._rows.draw_ahead(self._clock(), self._elastic):
             await asyncio.sleep(0)
-        self._waking.looked()
-        now = self._clock()
-        drawn = self._rows.for_core(now, self._elastic)
+        pressing, now = self._waking.looked(), self._clock()
+        drawn = self._rows.for_core(now, self._elastic, pressing=pressing)
         if self._rows.coming:
             self._waking.look_again(pressing=False)
         return picture.snapshot(now, self._nodes, self._projects.records(), drawn)
@@ -150,7 +149,7 @@ class RecordedCluster:
             if len(specs) > AT_A_TIME:
                 rows, drawn = await self._arrivals.bring(specs, make, self._for_core)
                 self._rows.add(rows, drawn)
-                self._waking.announce(pressing=pressing)
+                self._waking.announce(pressing=False)
                 return [row.record for row in rows]  # nothing of them runs: nothing to act upon
             self._keep({spec.id: make(spec) for spec in specs}, pressing=pressing)
             return [self._rows[spec.id].record for spec in specs]

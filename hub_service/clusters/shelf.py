@@ -37,6 +37,8 @@ DRAWN_AT_ONCE = 200
 TAKEN_IN = 1000
 """Of one user's new workloads that came as an array, with each look of the core: whoever submits
 something else meanwhile waits for the end of the cycle that looks, and for the next one."""
+TAKEN_IN_BETWEEN = 100
+"""Of them where something else is pressing: that is the cycle for which its user waits."""
 
 _workload = attrgetter("workload")
 
@@ -301,13 +303,17 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             self._to_draw.difference_update(some)
             yield
 
-    def for_core(self, now: float, rules: ElasticRules) -> tuple[Workload, ...]:
+    def for_core(
+        self, now: float, rules: ElasticRules, *, pressing: bool = False
+    ) -> tuple[Workload, ...]:
         """Draw what the core is to see: what has not changed is the same object as before.
 
-        Of what came in thousands a part, in its order; while some is `coming`, it is to look again.
+        Of what came in thousands a part, in its order, a small one where something else is
+        `pressing`; while some is `coming`, it is to look again.
         """
+        part = TAKEN_IN_BETWEEN if pressing else TAKEN_IN
         for user, coming in list(self._coming.items()):
-            for name in list(islice(coming, TAKEN_IN)):
+            for name in list(islice(coming, part)):
                 self._drawn[name] = coming.pop(name)
             if not coming:
                 del self._coming[user]

@@ -21,10 +21,12 @@ class Waking:
         """Return when anything that the core sees has changed since it was last `looked`."""
         await (self._pressing if pressing else self._changed).wait()
 
-    def looked(self) -> None:
-        """Note that the core sees what there is now."""
+    def looked(self) -> bool:
+        """Note that the core sees what there is now; tell whether that was pressing."""
+        pressing = self._pressing.is_set()
         self._changed.clear()
         self._pressing.clear()
+        return pressing
 
     def look_again(self, *, pressing: bool) -> None:
         """Have the core look; where it is not `pressing`, with others, or a little later."""

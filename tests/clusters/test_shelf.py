@@ -44,6 +44,7 @@ async def queued() -> tuple[SimulatedCluster, CountingStore]:
     store = CountingStore()
     cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
+    await cluster.observe()
     await cluster.submit([job(n) for n in range(MANY)])
     for _ in range(2):
         await cluster.apply(decide(await cluster.observe()))
@@ -66,7 +67,8 @@ PART = 60
 
 @pytest.fixture
 def parts(monkeypatch):
-    monkeypatch.setattr(shelf, "TAKEN_IN", PART)
+    for part in ("TAKEN_IN", "TAKEN_IN_BETWEEN"):
+        monkeypatch.setattr(shelf, part, PART)
     return SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
 
 
@@ -87,6 +89,18 @@ async def test_an_array_is_seen_in_parts_in_its_order_without_pressing(parts):
     assert await looks(parts) == names
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(parts.changed(), 0)
+
+
+async def test_little_of_an_array_is_seen_with_what_presses(parts, monkeypatch):
+    monkeypatch.setattr(shelf, "TAKEN_IN_BETWEEN", 2)
+    specs = [job(n) for n in range(2 * PART)]
+    await parts.submit(specs)
+    quick = replace(job(0), name="quick", user="mia")
+    await parts.submit([quick])
+    names = [spec.id for spec in specs]
+
+    assert sorted(await looks(parts)) == sorted([*names[:2], quick.id])
+    assert sorted(await looks(parts)) == sorted([*names[: PART + 2], quick.id])
 
 
 async def test_nobody_elses_are_held_back_for_it(parts):

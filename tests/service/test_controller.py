@@ -261,6 +261,24 @@ def test_after_a_long_cycle_it_rests_longer_where_nobody_can_gain_a_device(
     assert -0.001 <= loop.run_until_complete(story()) - expected <= SETTLE_S + 0.001
 
 
+def test_after_a_cycle_for_what_was_not_pressing_it_need_not_rest(loop, cluster):
+    """An array's next part, which took a while to decide about; then somebody submits one job."""
+
+    async def story() -> float:
+        async with Watched(cluster, in_time(loop, 0.2), rests=1.0) as watched:
+            await cluster.submit([job(f"exp{n}") for n in range(4)])
+            await asyncio.sleep(5)
+            await cluster.submit([job("array")], pressing=False)
+            while watched.at[-1] < 5:
+                await watched.controller.changes.after(watched.controller.changes.version)
+            ended = watched.at[-1]
+            await cluster.submit([job("another")])
+            await watched.controller.changes.after(watched.controller.changes.version)
+            return float(watched.at[-1] - ended - 0.2)
+
+    assert loop.run_until_complete(story()) == pytest.approx(SETTLE_S, abs=0.001)
+
+
 def test_who_runs_and_is_deleted_makes_room_at_once(loop, cluster):
     async def story() -> float:
         async with Watched(cluster, in_time(loop, 0.2), rests=1.0):
@@ -287,6 +305,7 @@ def test_a_large_cluster_is_decided_about_beside_the_event_loop(loop, cluster):
     async def story() -> None:
         controller = Controller(cluster, notes_its_thread)
         await cluster.submit([job(f"exp{n}") for n in range(THREAD_ABOVE)])
+        await cluster.observe()  # beside what presses it would see a part of these
         await cluster.submit([job("one-more")])
         await controller.cycle()
 

@@ -99,10 +99,10 @@ async def test_what_is_being_stored_counts_before_it_is_there(limited, monkeypat
     under_way, go_on = asyncio.Event(), asyncio.Event()
     submit = SimulatedCluster.submit
 
-    async def slow(self, specs):
+    async def slow(self, specs, **how):
         under_way.set()
         await go_on.wait()
-        return await submit(self, specs)
+        return await submit(self, specs, **how)
 
     monkeypatch.setattr(SimulatedCluster, "submit", slow)
     first = asyncio.create_task(ana.submit(wish(MOST - 1)))
