@@ -304,8 +304,9 @@ def test_a_large_cluster_is_decided_about_beside_the_event_loop(loop, cluster):
 
     async def story() -> None:
         controller = Controller(cluster, notes_its_thread)
+        await cluster.observe()  # beside what presses a part of these would be seen
         await cluster.submit([job(f"exp{n}") for n in range(THREAD_ABOVE)])
-        await cluster.observe()  # beside what presses it would see a part of these
+        await cluster.observe()
         await cluster.submit([job("one-more")])
         await controller.cycle()
 
