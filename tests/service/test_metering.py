@@ -1,0 +1,97 @@
+"""What a call costs: its own steps, whoever makes them, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from runai.hub_service.api.metering import charge, charged, metered, spending
+
+
+async def test_the_steps_of_a_call_are_counted_and_not_its_waits(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("runai.hub_service.api.metering.thread_time", lambda: now)
+    spent: list[float] = []
+
+    async def call() -> str:
+        nonlocal now
+        now += 1
+        await asyncio.sleep(0)
+        now += 2
+        return "answer"
+
+    async def meanwhile() -> None:
+        nonlocal now
+        now += 100
+
+    answer, _ = await asyncio.gather(metered(call(), spent.append), meanwhile())
+
+    assert (answer, sum(spent)) == ("answer", 3)
+
+
+async def test_who_breaks_a_call_off_breaks_off_what_is_in_it():
+    ended: list[str] = []
+
+    async def call() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cleaned up")
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await metered(call(), lambda _seconds: None)
+
+    assert ended == ["cleaned up"]
+
+
+async def test_a_call_that_is_broken_off_leaves_no_circle():
+    class Kept:
+        """What a call had."""
+
+    async def call(kept: Kept) -> None:
+        await asyncio.Event().wait()
+        assert kept
+
+    gc.disable()
+    try:
+        had = Kept()
+        gone = weakref.ref(had)
+        calling = asyncio.create_task(metered(call(had), lambda _seconds: None))
+        del had
+        await asyncio.sleep(0)
+        calling.cancel()
+        await asyncio.wait([calling])
+        del calling
+
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+async def test_what_is_made_while_it_is_sent_is_counted_for_who_asked():
+    spent: list[float] = []
+
+    async def page():
+        yield b"a"
+        yield b"b"
+
+    token = spending.set(spent.append)
+    sent = [piece async for piece in charged(page())]
+    spending.reset(token)
+
+    assert sent == [b"a", b"b"]
+    assert len(spent) >= 2
+
+
+async def test_what_a_call_has_made_necessary_is_charged_to_who_asked():
+    spent: list[float] = []
+    charge(1.0)  # nobody asks here
+    token = spending.set(spent.append)
+    charge(0.25)
+    spending.reset(token)
+
+    assert spent == [0.25]
