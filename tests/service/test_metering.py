@@ -54,7 +54,7 @@ async def test_a_call_that_is_broken_off_leaves_no_circle():
 
     async def call(kept: Kept) -> None:
         await asyncio.Event().wait()
-        assert kept
+        assert kept is not None
 
     gc.disable()
     try:

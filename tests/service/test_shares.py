@@ -318,9 +318,9 @@ async def test_what_who_floods_submits_makes_no_cycle_of_its_own(simulated, monk
     monkeypatch.setattr(cluster, "submit", told)
     async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
 
-        async def ask(name: str, method: str, path: str, **more: object) -> int:
+        async def ask(name: str, method: str, path: str, body: object = None) -> int:
             headers = {"Authorization": f"Bearer {name}-token"}
-            return (await http.request(method, path, headers=headers, **more)).status_code
+            return (await http.request(method, path, headers=headers, json=body)).status_code
 
         for name in ("ana", "mia"):
             await ask(name, "GET", "api/v1/whoami")
@@ -331,7 +331,7 @@ async def test_what_who_floods_submits_makes_no_cycle_of_its_own(simulated, monk
         clock.at += 1.0
         found._guests["user mia"].share.spend(0.001)
         body = {"project": "vision", "gpus": 1, "command": ["train"]}
-        submitted = asyncio.create_task(ask(who, "POST", "api/v1/workloads", json=body))
+        submitted = asyncio.create_task(ask(who, "POST", "api/v1/workloads", body))
         while not submitted.done():
             clock.at += 0.1
             await asyncio.sleep(0.01)
