@@ -145,12 +145,14 @@ async def test_of_an_array_a_part_is_told_with_each_plan_and_others_at_once():
     cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
     one, many = MilliGpu(1000), 2 * FIRST_OF_ONE
+    await cluster.observe()  # beside what presses little of an array would be seen
     await cluster.submit(
         [
             WorkloadSpec("vision", f"exp-{n}", "ana", "job", ("train",), gpus=one)
             for n in range(many + 1)
         ]
     )
+    await cluster.observe()
     await cluster.submit([WorkloadSpec("vision", "mine", "mia", "job", ("train",), gpus=one)])
     told = []
 
