@@ -1,6 +1,6 @@
 """Tell everybody who waits that something has changed; nobody misses a change, many wake once.
 
-Knows nothing of what changed. The controller announces; event streams and long polls wait.
+Knows nothing of what changed. The controller and the cluster announce; streams and long polls wait.
 """
 
 import asyncio

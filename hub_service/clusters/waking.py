@@ -5,6 +5,8 @@ Kept by `recorded`.
 
 import asyncio
 
+from runai.hub_service.broadcast import Broadcast
+
 __all__ = ["Waking"]
 
 
@@ -15,7 +17,7 @@ class Waking:
         """Begin with something to look at."""
         self._changed, self._pressing = asyncio.Event(), asyncio.Event()
         self._changed.set()
-        self._next = asyncio.Event()
+        self._anything = Broadcast()
 
     async def changed(self, *, pressing: bool = False) -> None:
         """Return when anything that the core sees has changed since it was last `looked`."""
@@ -38,9 +40,8 @@ class Waking:
         """Wake those who look at anything, and the `core`."""
         if core:
             self.look_again(pressing=pressing)
-        self._next.set()
-        self._next = asyncio.Event()
+        self._anything.announce()
 
     async def next(self) -> None:
         """Return when anything has changed since now."""
-        await self._next.wait()
+        await self._anything.after(self._anything.version)
