@@ -16,6 +16,7 @@ from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, WorkloadState
 from runai.hub_service.compared import compared, is_same_workload
 from runai.hub_service.errors import NotFound
+from runai.hub_service.giving_way import Way
 from runai.hub_service.ledger import Asked, Held, Ledger
 from runai.hub_service.past_requests import request_of
 from runai.hub_service.scheduler.model import Snapshot, WorkerState, Workload
@@ -106,16 +107,19 @@ class Bookkeeping:
     async def run(self) -> NoReturn:
         """Write down every change, for ever; where that takes long, several at once."""
         while True:
-            version, began = self._changes.version, time.perf_counter()
-            await self.write_down()
-            took = time.perf_counter() - began
+            version = self._changes.version
+            took = await self.write_down()
             await self._changes.after(version)
             # After a change, not before the next one: the cycle that may follow it at once goes
             # first.
             await asyncio.sleep(RESTS * took)
 
-    async def write_down(self) -> None:
-        """Write down what is held now and what became of the workloads since the last time."""
+    async def write_down(self) -> float:
+        """Write down what is held now and what became of the workloads since the last time.
+
+        Return how many seconds' work that was.
+        """
+        way = Way()
         # Asked before who is there: agents' reports tell the ledger of who comes meanwhile.
         counted = set(self._ledger.workloads())
         records = await self._cluster.workloads()
@@ -132,7 +136,7 @@ class Bookkeeping:
         come = differences.come(records)
         for place, record in enumerate(come):
             if place % AT_A_TIME == 0:
-                await asyncio.sleep(0)  # others have something to do, too
+                await way.give()
             name, state = record.id, record.state
             known = self._states.get(name, states.get(name))
             self._states[name] = state
@@ -148,9 +152,12 @@ class Bookkeeping:
             self._ledger.event(gone, "deleted", "")
             self._ledger.forget(gone)
         self._records = records
-        await self._write_down_requests({record.id: record for record in come})
+        await self._write_down_requests({record.id: record for record in come}, way)
+        return way.worked
 
-    async def _write_down_requests(self, changed: Mapping[WorkloadId, WorkloadRecord]) -> None:
+    async def _write_down_requests(
+        self, changed: Mapping[WorkloadId, WorkloadRecord], way: Way
+    ) -> None:
         """Keep what everybody asks for, who is new or has changed since."""
         before, self._workloads = self._workloads, self._seen().workloads
         differences = compared(before, self._workloads, _has_same_name)
@@ -161,7 +168,7 @@ class Bookkeeping:
         self._wanted |= come
         for place, name in enumerate({**come, **changed}):
             if place % REQUESTS_AT_A_TIME == 0:
-                await asyncio.sleep(0)
+                await way.give()
             workload, record = self._wanted.get(name), await self._record(name, changed)
             if record is None or workload is None:
                 continue

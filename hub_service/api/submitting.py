@@ -21,6 +21,7 @@ from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.picture import workload_for_core
 from runai.hub_service.clusters.records import StateReason, WorkloadId, WorkloadRecord, WorkloadSpec
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
+from runai.hub_service.giving_way import Way
 from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.scheduler.model import Plan, Wait
 from runai.hub_service.submission import Site, choose_project, specs_one_by_one
@@ -31,7 +32,7 @@ DECIDED_WITHIN_S = 2.0
 """A submission answers with the scheduler's word on it; a slow cycle is not waited for longer."""
 _FORESEEN = 10
 """Of an array that would be submitted: more starts nobody reads."""
-DRAWN_AT_ONCE = 50
+DRAWN_AT_ONCE = 25
 """Of an array's answer: two milliseconds' work."""
 TRIES = 5
 """For a name that the service picks itself while others submit too."""
@@ -115,9 +116,10 @@ async def _specs(
     site = Site(projects, taken, *most, platform.images, world.gpu_types)
     one_by_one = specs_one_by_one(request, user=owner.name, project=project, site=site, key=key)
     specs: list[WorkloadSpec] = []
+    way = Way()
     while some := list(islice(one_by_one, AT_A_TIME)):
         if specs:
-            await asyncio.sleep(0)
+            await way.give()
         specs += some
     if request.name is not None:
         _check_names(specs, taken)
@@ -205,9 +207,10 @@ async def _reply(
     views: list[WorkloadView] = []
     # An array waits for one reason: say it once.
     waits: dict[str, WorkloadRecord] = {}
+    way = Way()
     for piece in in_pieces(records, DRAWN_AT_ONCE):
         if views:
-            await asyncio.sleep(0)
+            await way.give()
         views += map(viewer.workload, piece)
         for record in piece:
             if record.reason is not None and not record.allocated:

@@ -132,6 +132,7 @@ class RecordedCluster:
             clock=self._clock,
             announce=partial(self._waking.announce, core=False),
             later=partial(self._waking.announce, pressing=False),
+            overtaken=self._waking.is_overtaken,
         )
         return carried.refused
 

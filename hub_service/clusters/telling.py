@@ -19,11 +19,11 @@ from runai.hub_service.clusters.row_store import Store
 from runai.hub_service.clusters.shelf import Said, Shelf
 from runai.hub_service.scheduler.model import Wait
 
-__all__ = ["AT_A_TIME", "FIRST_OF_ONE", "tell"]
+__all__ = ["AT_A_TIME", "FIRST_OF_ONE", "WRITTEN_DOWN", "tell"]
 
 LOOKED_AT, AT_A_TIME = 4000, 200
 """Waits between which others have their turn, while looking and while drawing: a millisecond."""
-WRITTEN_DOWN = 100
+WRITTEN_DOWN = 50
 """At once: five milliseconds. Nobody waits for the disk: what is lost is told by the next cycle."""
 FIRST_OF_ONE = 500
 """Of one person's who wait for the first time, with each plan."""
@@ -37,78 +37,98 @@ async def tell(
     clock: Callable[[], float],
     announce: Callable[[], None],
     later: Callable[[], None],
+    overtaken: Callable[[], bool],
 ) -> None:
     """Bring the rows to what these waits say, which came in the order of the queues.
 
     `announce` wakes those who look; `later` asks for another plan, if some are still to be told for
-    the first time. Who was deleted while it was decided is told nothing.
+    the first time. Who was deleted while it was decided is told nothing. Once it is `overtaken`
+    the rest is left to the next plan: somebody waits for that.
     """
-    first: list[tuple[Said, Step]] = []
-    firsts = Counter[str]()
-    drawn, news = 0, False
-    for queue in _queues(await _unsaid(waits, rows)):
-        shown: list[Said] = []
-        for wait in queue:
-            if drawn == AT_A_TIME:
-                drawn = 0
-                await asyncio.sleep(0)
-            drawn += 1
-            told = _told(wait, rows, firsts)
-            if told is None:
-                continue
-            said, step = told
-            if step.passing:
-                shown.append(said)
-            else:
-                first.append((said, step))
-            if len(first) == WRITTEN_DOWN:
-                _write_down(first, rows, store, clock())
-                first, drawn, news = [], 0, True
-                await asyncio.sleep(0)
-        rows.say_all(shown)
-        news |= bool(shown)
-    _write_down(first, rows, store, clock())
-    if news or first:
+    telling = _Telling(rows, store, clock)
+    for _ in telling.parts(waits):
+        await asyncio.sleep(0)
+        if overtaken():
+            break
+    if telling.news:
         announce()
-    if any(many > FIRST_OF_ONE for many in firsts.values()):
+    if telling.leaves_some:
         later()
 
 
-def _told(wait: Wait, rows: Shelf, firsts: Counter[str]) -> tuple[Said, Step] | None:
-    """Draw what somebody is told, if it is anything new; count who is told first, by person."""
-    row = rows.row(wait.workload)
-    if row is None:
-        return None
-    if wishes.says(row.record, wait):
-        rows.said[wait.workload] = wait
-        return None
-    if not wants_devices(row):  # who was suspended while it was decided waits for nothing
-        return None
-    if row.record.position is None:
-        firsts[row.spec.user] += 1
-        if firsts[row.spec.user] > FIRST_OF_ONE:
+class _Telling:
+    """What one plan tells."""
+
+    def __init__(self, rows: Shelf, store: Store, clock: Callable[[], float]) -> None:
+        self._rows, self._store, self._clock = rows, store, clock
+        self._firsts = Counter[str]()
+        """Who is told for the first time, by person."""
+        self.news = False
+
+    @property
+    def leaves_some(self) -> bool:
+        """Tell whether somebody has more than are told at once."""
+        return any(many > FIRST_OF_ONE for many in self._firsts.values())
+
+    def parts(self, waits: Sequence[Wait]) -> Iterator[None]:
+        """Tell, and yield between parts."""
+        unsaid: list[Wait] = []
+        for begin in range(0, len(waits), LOOKED_AT):
+            if begin:
+                yield
+            unsaid += self._rows.unsaid(waits[begin : begin + LOOKED_AT])
+        first: list[tuple[Said, Step]] = []
+        drawn = 0
+        for queue in _queues(unsaid):
+            moved: list[Said] = []
+            new: list[tuple[Said, Step]] = []
+            for wait in queue:
+                if drawn == AT_A_TIME:
+                    drawn = 0
+                    yield
+                drawn += 1
+                if (told := self._told(wait)) is not None:
+                    said, step = told
+                    moved += [said] if step.passing else []
+                    new += [] if step.passing else [told]
+            # Who is there makes room before anybody new stands behind them.
+            self._rows.say_all(moved)
+            self.news |= bool(moved)
+            first += new
+            while len(first) >= WRITTEN_DOWN:
+                self._write_down(first[:WRITTEN_DOWN])
+                del first[:WRITTEN_DOWN]
+                drawn = 0
+                yield
+        self._write_down(first)
+
+    def _told(self, wait: Wait) -> tuple[Said, Step] | None:
+        """Draw what somebody is told, if it is anything new."""
+        row = self._rows.row(wait.workload)
+        if row is None:
             return None
-    step = wishes.waiting(row, wait)
-    assert step.row is not None
-    return Said(wait, row, step.row), step
+        if wishes.says(row.record, wait):
+            self._rows.said[wait.workload] = wait
+            return None
+        if not wants_devices(row):  # who was suspended while it was decided waits for nothing
+            return None
+        if row.record.position is None:
+            self._firsts[row.spec.user] += 1
+            if self._firsts[row.spec.user] > FIRST_OF_ONE:
+                return None
+        step = wishes.waiting(row, wait)
+        assert step.row is not None
+        return Said(wait, row, step.row), step
 
-
-async def _unsaid(waits: Sequence[Wait], rows: Shelf) -> list[Wait]:
-    found: list[Wait] = []
-    for begin in range(0, len(waits), LOOKED_AT):
-        if begin:
-            await asyncio.sleep(0)
-        found += rows.unsaid(waits[begin : begin + LOOKED_AT])
-    return found
-
-
-def _write_down(first: Iterable[tuple[Said, Step]], rows: Shelf, store: Store, now: float) -> None:
-    """Keep, then show, what those are told for the first time who have not changed meanwhile."""
-    told = [(said, step) for said, step in first if rows.row(said.wait.workload) is said.before]
-    lines = [(s.row.id, HistoryEvent(now, *line)) for s, step in told for line in step.events]
-    if told:
-        store.save([said.row for said, _ in told], events=lines, soon=True)
-        rows.say_all(said for said, _ in told)
+    def _write_down(self, first: Sequence[tuple[Said, Step]]) -> None:
+        """Keep, then show, what those are told who have not changed meanwhile."""
+        rows, now = self._rows, self._clock()
+        told = [(said, step) for said, step in first if rows.row(said.wait.workload) is said.before]
+        lines = [(s.row.id, HistoryEvent(now, *line)) for s, step in told for line in step.events]
+        if told:
+            self._store.save([said.row for said, _ in told], events=lines, soon=True)
+            rows.say_all(said for said, _ in told)
+            self.news = True
 
 
 def _queues(waits: Iterable[Wait]) -> Iterator[list[Wait]]:

@@ -17,6 +17,7 @@ class Waking:
         """Begin with something to look at."""
         self._changed, self._pressing = asyncio.Event(), asyncio.Event()
         self._changed.set()
+        self._was_pressing = True
         self._anything = Broadcast()
 
     async def changed(self, *, pressing: bool = False) -> None:
@@ -25,10 +26,14 @@ class Waking:
 
     def looked(self) -> bool:
         """Note that the core sees what there is now; tell whether that was pressing."""
-        pressing = self._pressing.is_set()
+        self._was_pressing = self._pressing.is_set()
         self._changed.clear()
         self._pressing.clear()
-        return pressing
+        return self._was_pressing
+
+    def is_overtaken(self) -> bool:
+        """Tell whether the last look was for nothing pressing, and something that is has come."""
+        return self._pressing.is_set() and not self._was_pressing
 
     def look_again(self, *, pressing: bool) -> None:
         """Have the core look; where it is not `pressing`, with others, or a little later."""

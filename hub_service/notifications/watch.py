@@ -15,6 +15,7 @@ from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, WorkloadState
 from runai.hub_service.compared import compared, is_same_workload
 from runai.hub_service.errors import RunaiError
+from runai.hub_service.giving_way import Way
 from runai.hub_service.idle.machine import Do
 from runai.hub_service.idle.watch import IdleNow
 from runai.hub_service.notifications.channels import Channel, Undelivered
@@ -74,15 +75,18 @@ class Notifier:
             for channel, queue in self._queues:
                 tasks.create_task(self._deliver(channel, queue))
             while True:
-                version, began = self._changes.version, time.perf_counter()
-                await self.look()
-                await asyncio.sleep(RESTS * (time.perf_counter() - began))
+                version = self._changes.version
+                await asyncio.sleep(RESTS * await self.look())
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_EVERY_S):
                         await self._changes.after(version)
 
-    async def look(self) -> None:
-        """Tell what has happened since the last look; the first one only remembers."""
+    async def look(self) -> float:
+        """Tell what has happened since the last look; the first one only remembers.
+
+        Return how many seconds' work that was.
+        """
+        way = Way()
         before, records = self._records, await self._cluster.workloads()
         differences = compared(before, records, is_same_workload)
         for was in differences.gone:
@@ -92,7 +96,7 @@ class Notifier:
         others = self._lively | {record.id: record for record in differences.come(records)}
         for place, (workload, record) in enumerate(others.items()):
             if place % AT_A_TIME == 0:
-                await asyncio.sleep(0)  # others have something to do, too
+                await way.give()
             self._lively.pop(workload, None)
             if record.state is WorkloadState.QUEUED and not record.attempts:
                 self._seen[workload] = NEVER_RAN
@@ -108,6 +112,7 @@ class Notifier:
             for kind in happened(last, self._seen[workload]) if last is not None else ():
                 self._tell(await self._notification(kind, record))
         self._records = records
+        return way.worked
 
     async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
         history_kind, sentence = _SENTENCES[kind]

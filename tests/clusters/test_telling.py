@@ -9,7 +9,7 @@ from collections.abc import Callable
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.clusters.telling import AT_A_TIME, FIRST_OF_ONE
+from runai.hub_service.clusters.telling import AT_A_TIME, FIRST_OF_ONE, WRITTEN_DOWN
 from runai.hub_service.scheduler import Index, decide
 from runai.hub_service.scheduler.quantity import MilliGpu
 
@@ -139,6 +139,56 @@ async def test_a_telling_that_was_broken_off_is_made_up_for_by_the_next_plan():
         await undisturbed.cycle()
 
     assert await moving.places() == await undisturbed.places()
+
+
+async def test_what_presses_overtakes_a_telling_for_which_nobody_waits():
+    moving = Moving()
+    await moving.begin()
+    await moving.cycle()
+    await moving.cycle_beside(lambda: None)
+    # Who only waited and is deleted moves a queue up: that does not press.
+    waits = [r.id for r in await moving.cluster.workloads() if r.position == 1]
+    for workload in waits:
+        await moving.cluster.delete(workload, by="ana")
+    before, moving.turns = await moving.places(), 0
+    quick = WorkloadSpec("vision", "quick", "mia", "job", ("train",), gpus=MilliGpu(1000))
+
+    async def submit_then_look() -> None:
+        if moving.turns == 1:
+            await moving.cluster.submit([quick])
+        assert is_in_order(list(await moving.cluster.workloads()))
+
+    await moving.cycle_beside(submit_then_look)
+    assert moving.turns == 1
+    places = await moving.places()
+    assert [w for w, place in places.items() if place == before.get(w, place)] != []
+    moving.turns = 0
+    await moving.cycle_beside(lambda: None)
+
+    places = await moving.places()
+    assert moving.turns > 1
+    assert is_in_order(list(await moving.cluster.workloads()))
+    for project in PROJECTS:
+        waiting = sorted(p for w, p in places.items() if p and w.startswith(project))
+        assert waiting == list(range(1, len(waiting) + 1))
+
+
+async def test_who_is_new_is_never_seen_where_somebody_else_still_stands():
+    moving = Moving()
+    await moving.begin()
+    await moving.cluster.submit(
+        [
+            WorkloadSpec("nlp", f"new-{n}", "mia", "job", ("train",), gpus=MilliGpu(1000))
+            for n in range(3 * WRITTEN_DOWN)
+        ]
+    )
+
+    async def look() -> None:
+        assert is_in_order(list(await moving.cluster.workloads()))
+
+    for _ in range(3):
+        await moving.cycle_beside(look)
+    assert all(p is not None for w, p in (await moving.places()).items() if "new-" in w)
 
 
 async def test_of_an_array_a_part_is_told_with_each_plan_and_others_at_once():

@@ -11,7 +11,7 @@ from runai.hub_service.clusters.arrivals import WRITTEN
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.errors import Conflict, Unavailable
 
-MANY = 2 * WRITTEN + 1
+MANY = 6 * WRITTEN + 1
 
 pytestmark = pytest.mark.not_on_kubernetes("a Job is stored by the API server, each by itself")
 

@@ -1,0 +1,51 @@
+"""What is long gives way between its parts, and leaves others most of the time."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.giving_way import LONGEST_S, RESTS, SOMETHING_S, Way
+
+
+class Loop:
+    """Time that passes in parts, in sleeps, and while others have their turn."""
+
+    def __init__(self, others: float) -> None:
+        self.now, self.others, self.slept = 0.0, others, 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self.now += seconds or self.others
+
+
+@pytest.mark.parametrize(
+    ("part", "others", "rests"),
+    [
+        pytest.param(0.004, 0.0, 0.0, id="nobody else has anything to do"),
+        pytest.param(0.004, SOMETHING_S / 2, 0.0, id="next to nothing"),
+        pytest.param(0.004, 0.002, 0.004 * RESTS, id="others have something to do"),
+        pytest.param(0.004, 0.2, 0.004 * RESTS, id="others have much to do"),
+        pytest.param(1.0, 0.002, LONGEST_S, id="the part was held up"),
+        pytest.param(0.0, 0.002, 0.0, id="nothing was done: virtual time"),
+    ],
+)
+async def test_after_a_part_it_rests_where_others_have_something_to_do(part, others, rests):
+    loop = Loop(others)
+    way = Way(lambda: loop.now, loop.sleep)
+
+    for _ in range(3):
+        loop.now += part
+        await way.give()
+
+    assert loop.slept == pytest.approx(3 * rests)
+    assert way.worked == pytest.approx(3 * part)
+
+
+async def test_what_was_worked_includes_the_part_that_is_under_way():
+    loop = Loop(0.002)
+    way = Way(lambda: loop.now, loop.sleep)
+    loop.now += 0.01
+    await way.give()
+    loop.now += 0.02
+
+    assert way.worked == pytest.approx(0.03)
