@@ -51,8 +51,6 @@ class Cycle:
     seconds: float = 0.0
     phases: Mapping[Phase, float] = field(default_factory=dict)
     """How long each part of it took, in seconds."""
-    computed: float = 0.0
-    """Seconds of a processor that the decision took."""
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -99,10 +97,13 @@ class Controller:
         self._ended = -1.0
         self._pressed = True
         """Whether the last cycle was made for something pressing."""
-        self._computed = 0.0
+        self.computed = 0.0
+        """Seconds of a processor that the last decision took; its cycle may be under way."""
         self._failing = ""
         self.changes = Broadcast()
         """Announced after every cycle, so after every change that anybody could see."""
+        self.told = Broadcast()
+        """Announced then, and whenever some know what a plan says of them."""
 
     def trouble(self) -> str:
         """Say why nothing is decided now; "" while cycles are run and succeed."""
@@ -148,7 +149,7 @@ class Controller:
         plan = await self._decided(snapshot)
         decided = self._clock()
         _log_plan(plan, observing=seen - began, deciding=decided - seen)
-        refused = await self._cluster.apply(plan)
+        refused = await self._cluster.apply(plan, told=self.told.announce)
         for refusal in refused:
             LOG.warning("not done: %s: %s", refusal.worker or refusal.workload, refusal.text)
         self._ended = self._clock()
@@ -157,9 +158,10 @@ class Controller:
             "decide": decided - seen,
             "apply": self._ended - decided,
         }
-        self.last = Cycle(snapshot, plan, refused, self._ended - began, phases, self._computed)
+        self.last = Cycle(snapshot, plan, refused, self._ended - began, phases)
         self._on_cycle(self.last)
         self.changes.announce()
+        self.told.announce()
         return self.last
 
     async def plan(self, snapshot: Snapshot) -> Plan:
@@ -176,7 +178,7 @@ class Controller:
             began = time.thread_time()
             index.follow(snapshot)
             plan = self._decide(index)
-            self._computed = time.thread_time() - began
+            self.computed = time.thread_time() - began
             return plan
 
         plan = await self._beside_requests(snapshot, followed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,12 @@ class Insisting(KubernetesCluster):
 
     to_start: dict[str, Start]
 
-    async def apply(self, plan: Plan) -> Sequence[Refused]:
+    async def apply(
+        self, plan: Plan, *, told: Callable[[], None] = lambda: None
+    ) -> Sequence[Refused]:
         """Carry out, and remember."""
         await self.observe()
-        refused = await super().apply(plan)
+        refused = await super().apply(plan, told=told)
         named = {r.worker for r in refused}
         for decision in plan.decisions:
             if isinstance(decision, Start | Resize) and decision.worker not in named:

@@ -19,7 +19,13 @@ from runai.hub_service.api.shares import held
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.picture import workload_for_core
-from runai.hub_service.clusters.records import StateReason, WorkloadId, WorkloadRecord, WorkloadSpec
+from runai.hub_service.clusters.records import (
+    StateReason,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.giving_way import Way
 from runai.hub_service.scheduler.cycle import forecast
@@ -157,22 +163,28 @@ def _you(owner: Actor, actor: Actor) -> str:
 
 async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: int) -> SubmitReply:
     """Describe what was stored, with the next cycle's word on it."""
+    controller = platform.controller
 
     async def decision() -> None:
-        await platform.controller.changes.after(seen)
-        # That cycle may have begun before we stored; the one after it has seen us for sure, or
-        # the first of us.
-        if ids[0] not in platform.controller.last.names:
-            await platform.controller.changes.after(platform.controller.changes.version)
+        # Places of thousands are told for a tenth of a second: the first of us may know theirs
+        # long before. A cycle that ends meanwhile may have begun before we were stored.
+        while not _is_decided(await platform.cluster.workload(ids[0])):
+            if controller.changes.version > seen and ids[0] in controller.last.names:
+                break
+            await controller.told.after(controller.told.version)
 
     async with away():
         part = await platform.undecided.told(decision(), len(ids), within_s=DECIDED_WITHIN_S)
     # Who submits makes a decision necessary, in which all who ask find the interpreter busy; most
     # of one that is made about thousands and one is not the one's.
-    charge(platform.controller.last.computed * part)
+    charge(controller.computed * part)
     viewer = await platform.viewer(actor, progress_of=(), listed=False)
     records = [await platform.cluster.workload(workload) for workload in ids]
     return await _reply(viewer, records, dry_run=False)
+
+
+def _is_decided(record: WorkloadRecord) -> bool:
+    return record.position is not None or record.state is not WorkloadState.QUEUED
 
 
 async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpec]) -> SubmitReply:

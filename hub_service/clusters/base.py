@@ -105,8 +105,12 @@ class Driven(Protocol):
         Suspended, retrying (before their time) and finished workloads are left out.
         """
 
-    async def apply(self, plan: Plan) -> Sequence[Refused]:
+    async def apply(
+        self, plan: Plan, *, told: Callable[[], None] = lambda: None
+    ) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself.
+
+        `told` may be called whenever some know what it says of them, while others do not yet.
 
         Idempotent: a decision that is already true does nothing. `start` of all of a gang's minimum
         workers starts them together. `stop` returns at once; the worker holds its devices as

@@ -120,16 +120,20 @@ class RecordedCluster:
             self._waking.look_again(pressing=False)
         return picture.snapshot(now, self._nodes, self._projects.records(), drawn)
 
-    async def apply(self, plan: Plan) -> Sequence[Refused]:
+    async def apply(
+        self, plan: Plan, *, told: Callable[[], None] = lambda: None
+    ) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
         carried = PlanSteps(self._rows, self._nodes, now=self._clock(), free_port=self.free_port)
         carried.take(plan)
         self._keep(carried.steps, quietly=True)
+        told()
         await tell(
             carried.waits,
             self._rows,
             self._store,
             clock=self._clock,
+            told=told,
             announce=partial(self._waking.announce, core=False),
             later=partial(self._waking.announce, pressing=False),
             overtaken=self._waking.is_overtaken,

@@ -35,17 +35,19 @@ async def tell(
     store: Store,
     *,
     clock: Callable[[], float],
+    told: Callable[[], None],
     announce: Callable[[], None],
     later: Callable[[], None],
     overtaken: Callable[[], bool],
 ) -> None:
     """Bring the rows to what these waits say, which came in the order of the queues.
 
-    `announce` wakes those who look; `later` asks for another plan, if some are still to be told for
-    the first time. Who was deleted while it was decided is told nothing. Once it is `overtaken`
-    the rest is left to the next plan: somebody waits for that.
+    Short queues come first, and `told` is called whenever some who are new know what is said of
+    them: they wait for it. `announce` wakes those who look; `later` asks for another plan, if some
+    are still to be told for the first time. Who was deleted while it was decided is told nothing.
+    Once it is `overtaken` the rest is left to the next plan: somebody waits for that.
     """
-    telling = _Telling(rows, store, clock)
+    telling = _Telling(rows, store, clock, told)
     for _ in telling.parts(waits):
         await asyncio.sleep(0)
         if overtaken():
@@ -59,8 +61,15 @@ async def tell(
 class _Telling:
     """What one plan tells."""
 
-    def __init__(self, rows: Shelf, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        rows: Shelf,
+        store: Store,
+        clock: Callable[[], float],
+        tell_them: Callable[[], None],
+    ) -> None:
         self._rows, self._store, self._clock = rows, store, clock
+        self._tell_them = tell_them
         self._firsts = Counter[str]()
         """Who is told for the first time, by person."""
         self.news = False
@@ -79,12 +88,13 @@ class _Telling:
             unsaid += self._rows.unsaid(waits[begin : begin + LOOKED_AT])
         first: list[tuple[Said, Step]] = []
         drawn = 0
-        for queue in _queues(unsaid):
+        for queue in sorted(_queues(unsaid), key=len):
             moved: list[Said] = []
             new: list[tuple[Said, Step]] = []
             for wait in queue:
                 if drawn == AT_A_TIME:
-                    drawn = 0
+                    self._write_down(first)
+                    first, drawn = [], 0
                     yield
                 drawn += 1
                 if (told := self._told(wait)) is not None:
@@ -129,6 +139,7 @@ class _Telling:
             self._store.save([said.row for said, _ in told], events=lines, soon=True)
             rows.say_all(said for said, _ in told)
             self.news = True
+            self._tell_them()
 
 
 def _queues(waits: Iterable[Wait]) -> Iterator[list[Wait]]:

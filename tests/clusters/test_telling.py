@@ -191,6 +191,35 @@ async def test_who_is_new_is_never_seen_where_somebody_else_still_stands():
     assert all(p is not None for w, p in (await moving.places()).items() if "new-" in w)
 
 
+async def test_who_is_new_in_a_short_queue_knows_before_long_ones_have_moved_up():
+    moving = Moving()
+    await moving.begin()
+    for _ in range(2):
+        await moving.cycle()
+    for record in await moving.cluster.workloads():
+        if record.position == 1:
+            await moving.cluster.delete(record.id, by="ana")
+    await moving.cluster.put_project(ProjectSpec("audio"))
+    quick = WorkloadSpec("audio", "quick", "mia", "job", ("train",), gpus=MilliGpu(1000))
+    await moving.cluster.submit([quick])
+    before = await moving.places()
+
+    def moved() -> int:
+        records = moving.cluster._rows.records()
+        return sum(r.position != before[r.id] for r in records if r.spec.user == "ana")
+
+    others_when_it_knew = []
+
+    def told() -> None:
+        if moving.cluster._rows["audio/quick"].record.position is not None:
+            others_when_it_knew.append(moved())
+
+    moving.index.follow(await moving.cluster.observe())
+    await moving.cluster.apply(decide(moving.index), told=told)
+
+    assert others_when_it_knew[0] < EACH < moved()
+
+
 async def test_of_an_array_a_part_is_told_with_each_plan_and_others_at_once():
     cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))

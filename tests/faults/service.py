@@ -84,9 +84,11 @@ class Away:
         self._answer()
         return await self._cluster.observe()
 
-    async def apply(self, plan: Plan) -> Sequence[Refused]:
+    async def apply(
+        self, plan: Plan, *, told: Callable[[], None] = lambda: None
+    ) -> Sequence[Refused]:
         self._answer()
-        return await self._cluster.apply(plan)
+        return await self._cluster.apply(plan, told=told)
 
     def _answer(self) -> None:
         if self._is_away():

@@ -202,10 +202,10 @@ def test_a_change_during_a_cycle_is_not_missed(loop, cluster):
         async with Watched(cluster) as watched:
             apply = cluster.apply
 
-            async def slowly(plan: Plan) -> Any:
+            async def slowly(plan: Plan, **how: Any) -> Any:
                 await cluster.submit([job("meanwhile")])
                 cluster.apply = apply
-                return await apply(plan)
+                return await apply(plan, **how)
 
             cluster.apply = slowly
             await cluster.submit([job("exp1")])

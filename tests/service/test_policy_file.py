@@ -52,7 +52,7 @@ class Still:
     async def observe(self):
         return snapshot(cluster("2x2"), [project("a", 4)], [job("a-1"), job("a-2")])
 
-    async def apply(self, plan):
+    async def apply(self, plan, *, told):
         return ()
 
 

@@ -227,8 +227,9 @@ class Scheduling:
             ),
         )
 
-    async def apply(self, plan: Plan) -> Sequence[Refused]:
+    async def apply(self, plan: Plan, *, told: object = None) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
+        del told  # all know it at once, in the end
         acting = Acting(self._api, self._sharing, self._events)
         pods = self._applied_pods()
         machines = self._nodes(pods)
