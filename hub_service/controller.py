@@ -19,6 +19,7 @@ from runai.hub_service.clusters.base import Driven, Refused
 from runai.hub_service.errors import Unavailable
 from runai.hub_service.scheduler import Index
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot
+from runai.hub_service.word import Word
 
 __all__ = ["Controller", "Cycle", "Phase"]
 
@@ -102,8 +103,7 @@ class Controller:
         self._failing = ""
         self.changes = Broadcast()
         """Announced after every cycle, so after every change that anybody could see."""
-        self.told = Broadcast()
-        """Announced then, and whenever some know what a plan says of them."""
+        self.word = Word()
 
     def trouble(self) -> str:
         """Say why nothing is decided now; "" while cycles are run and succeed."""
@@ -149,7 +149,7 @@ class Controller:
         plan = await self._decided(snapshot)
         decided = self._clock()
         _log_plan(plan, observing=seen - began, deciding=decided - seen)
-        refused = await self._cluster.apply(plan, told=self.told.announce)
+        refused = await self._cluster.apply(plan, told=self.word.give)
         for refusal in refused:
             LOG.warning("not done: %s: %s", refusal.worker or refusal.workload, refusal.text)
         self._ended = self._clock()
@@ -161,7 +161,8 @@ class Controller:
         self.last = Cycle(snapshot, plan, refused, self._ended - began, phases)
         self._on_cycle(self.last)
         self.changes.announce()
-        self.told.announce()
+        if self.word.is_awaited:
+            self.word.end(self.last.names)
         return self.last
 
     async def plan(self, snapshot: Snapshot) -> Plan:

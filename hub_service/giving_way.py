@@ -2,14 +2,16 @@
 
 Others have their turn after each part anyway. But a call is ten of those, and beside work that is
 ready again at once each of them waits for a part: where others have anything to do, it rests for
-longer than a part takes, and most of a call goes by meanwhile.
+longer than a part takes, and most of a call goes by meanwhile. What is short after all does not.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-__all__ = ["RESTS", "Way"]
+__all__ = ["RESTS", "SHORT_S", "Way"]
 
+SHORT_S = 0.05
+"""What takes no longer altogether is no longer than many a call."""
 RESTS = 3.0
 """Times as long as the part took: beside others it has a quarter of the time."""
 LONGEST_S = 0.05
@@ -42,6 +44,6 @@ class Way:
         took = ended - self._began
         self._before += took
         await self._sleep(0)
-        if self._clock() - ended > SOMETHING_S:
+        if self._before > SHORT_S and self._clock() - ended > SOMETHING_S:
             await self._sleep(min(LONGEST_S, RESTS * took))
         self._began = self._clock()

@@ -31,7 +31,7 @@ MORE = 1.5
 MUCH = 0.5
 """Of an even part. At a whole one a flood beside one other person may keep the loop busy for half
 of the time, and everybody's calls take more than twice as long as without it."""
-MANY = 12
+MANY = 32
 """Calls at the door at once are a flood from the start: no page asks for so many."""
 LOOK_EVERY_S = 0.1
 SOONEST_S = 0.001
@@ -40,10 +40,10 @@ SOONEST_S = 0.001
 class Shares:
     """Everybody's part of the time: what others take on average, for who would take more.
 
-    Nobody is held to less than `least`, and nobody begins to wait who takes no more than others, or
-    than half an even part: who is held takes little for that reason, and is no measure of what is
-    much. So time is not left unused while somebody waits for it who is alone, or beside floods
-    only.
+    Nobody is held to less than `least`, and who has few calls at the door to no less than half an
+    even part, or than others take: until they ask for more they do not begin to wait. Who is held
+    takes little for that reason, and is no measure of what is much. So time is not left unused
+    while somebody waits for it who is alone, or beside floods only.
     """
 
     def __init__(self, least: float, clock: Callable[[], float]) -> None:
@@ -76,11 +76,12 @@ class Shares:
         if not others:
             return 1.0
         rate, even = share.rate(now), 1.0 / (others + 1)
-        if not share.is_held(now):
-            average = max(0.0, self._sum - rate) / others
-            few = share.waiting <= MANY
-            if few and rate <= max(self._least, MUCH * even, MORE * average):
-                return 1.0
+        average = max(0.0, self._sum - rate) / others
+        if share.waiting <= MANY:
+            # And no less while they are held: else who wants a tenth more would wait for ever
+            # longer, and nobody use what is left.
+            usual = max(self._least, MUCH * even, MORE * average)
+            return usual if share.is_held(now) or rate > usual else 1.0
         free = self._free - {share}
         if not free:
             return max(self._least, even)

@@ -19,13 +19,7 @@ from runai.hub_service.api.shares import held
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.picture import workload_for_core
-from runai.hub_service.clusters.records import (
-    StateReason,
-    WorkloadId,
-    WorkloadRecord,
-    WorkloadSpec,
-    WorkloadState,
-)
+from runai.hub_service.clusters.records import StateReason, WorkloadId, WorkloadRecord, WorkloadSpec
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.giving_way import Way
 from runai.hub_service.scheduler.cycle import forecast
@@ -165,26 +159,19 @@ async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: i
     """Describe what was stored, with the next cycle's word on it."""
     controller = platform.controller
 
-    async def decision() -> None:
-        # Places of thousands are told for a tenth of a second: the first of us may know theirs
-        # long before. A cycle that ends meanwhile may have begun before we were stored.
-        while not _is_decided(await platform.cluster.workload(ids[0])):
-            if controller.changes.version > seen and ids[0] in controller.last.names:
-                break
-            await controller.told.after(controller.told.version)
+    async def word() -> None:
+        # Stored by a call to somewhere else we may have been seen before we are back.
+        if controller.changes.version == seen or ids[0] not in controller.last.names:
+            await controller.word.on(ids)
 
     async with away():
-        part = await platform.undecided.told(decision(), len(ids), within_s=DECIDED_WITHIN_S)
+        part = await platform.undecided.told(word(), len(ids), within_s=DECIDED_WITHIN_S)
     # Who submits makes a decision necessary, in which all who ask find the interpreter busy; most
     # of one that is made about thousands and one is not the one's.
     charge(controller.computed * part)
     viewer = await platform.viewer(actor, progress_of=(), listed=False)
     records = [await platform.cluster.workload(workload) for workload in ids]
     return await _reply(viewer, records, dry_run=False)
-
-
-def _is_decided(record: WorkloadRecord) -> bool:
-    return record.position is not None or record.state is not WorkloadState.QUEUED
 
 
 async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpec]) -> SubmitReply:

@@ -36,11 +36,15 @@ __all__ = [
     "ProjectChange",
     "Refused",
     "Seen",
+    "Told",
     "WorkerMessages",
 ]
 
 ProjectChange = Callable[[ProjectSpec | None], ProjectSpec]
 """From what a project is, None where there is none, to what it is to be; it may refuse."""
+
+Told = Callable[[Container[WorkloadId]], None]
+"""Hears of some who know now what a plan says of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +109,10 @@ class Driven(Protocol):
         Suspended, retrying (before their time) and finished workloads are left out.
         """
 
-    async def apply(
-        self, plan: Plan, *, told: Callable[[], None] = lambda: None
-    ) -> Sequence[Refused]:
+    async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself.
 
-        `told` may be called whenever some know what it says of them, while others do not yet.
+        `told` may be called with those who know what it says of them, while others do not yet.
 
         Idempotent: a decision that is already true does nothing. `start` of all of a gang's minimum
         workers starts them together. `stop` returns at once; the worker holds its devices as

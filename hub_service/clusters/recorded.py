@@ -16,7 +16,7 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
 from runai.hub_service.clusters.allocations import Allocations
 from runai.hub_service.clusters.arrivals import AT_A_TIME, Arrivals, refuse_taken
-from runai.hub_service.clusters.base import ProjectChange, Refused, Seen
+from runai.hub_service.clusters.base import ProjectChange, Refused, Seen, Told
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import worker_environment
 from runai.hub_service.clusters.faults import told, with_faults
@@ -120,14 +120,12 @@ class RecordedCluster:
             self._waking.look_again(pressing=False)
         return picture.snapshot(now, self._nodes, self._projects.records(), drawn)
 
-    async def apply(
-        self, plan: Plan, *, told: Callable[[], None] = lambda: None
-    ) -> Sequence[Refused]:
+    async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
         carried = PlanSteps(self._rows, self._nodes, now=self._clock(), free_port=self.free_port)
         carried.take(plan)
         self._keep(carried.steps, quietly=True)
-        told()
+        told(carried.steps.keys())
         await tell(
             carried.waits,
             self._rows,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from runai.hub_service.clusters import wishes
+from runai.hub_service.clusters.base import Told
 from runai.hub_service.clusters.picture import wants_devices
 from runai.hub_service.clusters.records import HistoryEvent
 from runai.hub_service.clusters.row import Step
@@ -35,16 +36,17 @@ async def tell(
     store: Store,
     *,
     clock: Callable[[], float],
-    told: Callable[[], None],
+    told: Told,
     announce: Callable[[], None],
     later: Callable[[], None],
     overtaken: Callable[[], bool],
 ) -> None:
     """Bring the rows to what these waits say, which came in the order of the queues.
 
-    Short queues come first, and `told` is called whenever some who are new know what is said of
-    them: they wait for it. `announce` wakes those who look; `later` asks for another plan, if some
-    are still to be told for the first time. Who was deleted while it was decided is told nothing.
+    Short queues come first, and `told` hears of those who are new as soon as they know what is
+    said of them: they wait for it. `announce` wakes those who look; `later` asks for another plan,
+    if some are still to be told for the first time. Who was deleted while it was decided is told
+    nothing.
     Once it is `overtaken` the rest is left to the next plan: somebody waits for that.
     """
     telling = _Telling(rows, store, clock, told)
@@ -66,10 +68,10 @@ class _Telling:
         rows: Shelf,
         store: Store,
         clock: Callable[[], float],
-        tell_them: Callable[[], None],
+        hear: Told,
     ) -> None:
         self._rows, self._store, self._clock = rows, store, clock
-        self._tell_them = tell_them
+        self._hear = hear
         self._firsts = Counter[str]()
         """Who is told for the first time, by person."""
         self.news = False
@@ -139,7 +141,7 @@ class _Telling:
             self._store.save([said.row for said, _ in told], events=lines, soon=True)
             rows.say_all(said for said, _ in told)
             self.news = True
-            self._tell_them()
+            self._hear({said.row.id for said, _ in told})
 
 
 def _queues(waits: Iterable[Wait]) -> Iterator[list[Wait]]:

@@ -22,7 +22,7 @@ from faults.virtual_time import VirtualLoop, WallClock, abandon
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.bookkeeping import Bookkeeping, held_devices
-from runai.hub_service.clusters.base import Refused
+from runai.hub_service.clusters.base import Refused, Told
 from runai.hub_service.clusters.local import tending
 from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.local.store import SqliteStore
@@ -84,9 +84,7 @@ class Away:
         self._answer()
         return await self._cluster.observe()
 
-    async def apply(
-        self, plan: Plan, *, told: Callable[[], None] = lambda: None
-    ) -> Sequence[Refused]:
+    async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
         self._answer()
         return await self._cluster.apply(plan, told=told)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.giving_way import LONGEST_S, RESTS, SOMETHING_S, Way
+from runai.hub_service.giving_way import LONGEST_S, RESTS, SHORT_S, SOMETHING_S, Way
 
 
 class Loop:
@@ -32,13 +32,27 @@ class Loop:
 async def test_after_a_part_it_rests_where_others_have_something_to_do(part, others, rests):
     loop = Loop(others)
     way = Way(lambda: loop.now, loop.sleep)
+    loop.now += 2 * SHORT_S
+    await way.give()
+    loop.slept = 0.0
 
     for _ in range(3):
         loop.now += part
         await way.give()
 
     assert loop.slept == pytest.approx(3 * rests)
-    assert way.worked == pytest.approx(3 * part)
+    assert way.worked == pytest.approx(2 * SHORT_S + 3 * part)
+
+
+async def test_what_is_short_altogether_does_not_rest():
+    loop = Loop(0.002)
+    way = Way(lambda: loop.now, loop.sleep)
+
+    for _ in range(3):
+        loop.now += SHORT_S / 4
+        await way.give()
+
+    assert loop.slept == 0.0
 
 
 async def test_what_was_worked_includes_the_part_that_is_under_way():

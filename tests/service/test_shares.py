@@ -17,7 +17,9 @@ from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.api.shares import (
     ASKS_S,
     FULL_S,
+    MANY,
     MOST_OWED_S,
+    MUCH,
     Share,
     Shares,
     Together,
@@ -63,7 +65,7 @@ def test_who_is_alone_has_all_the_time():
     assert loop.play(20, (ana, 1.0))[ana] > 0.85
 
 
-def test_a_flood_beside_somebody_who_asks_little_takes_the_least_part():
+def test_a_flood_beside_somebody_who_asks_little_takes_half_of_an_even_part():
     loop = Loop()
     flood, quiet = loop.new(), loop.new()
     loop.play(5, (flood, 1.0), (quiet, 0.02))  # until it is seen to be one
@@ -71,7 +73,35 @@ def test_a_flood_beside_somebody_who_asks_little_takes_the_least_part():
     got = loop.play(60, (flood, 1.0), (quiet, 0.02))
 
     assert got[quiet] == pytest.approx(0.02, rel=0.1)
-    assert got[flood] == pytest.approx(LEAST, rel=0.2)
+    assert got[flood] == pytest.approx(MUCH / 2, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("calls", "part"),
+    [
+        pytest.param(MANY, MUCH / 2, id="a few calls at once"),
+        pytest.param(MANY + 1, LEAST, id="many"),
+    ],
+)
+def test_a_flood_of_many_calls_at_once_takes_the_least_part(calls, part):
+    loop = Loop()
+    flood, quiet = loop.new(), loop.new()
+    loop.play(5, (flood, 1.0), (quiet, 0.02))
+    flood.waiting = calls
+
+    assert loop.shares._part(flood) == pytest.approx(part)
+
+
+@pytest.mark.parametrize("asked", [0.26, 0.3, 0.4])
+def test_who_asks_for_more_than_half_an_even_part_is_held_to_no_less(asked):
+    """Beside somebody who asks for little, and does not wait."""
+    loop = Loop()
+    busy, other = loop.new(), loop.new()
+
+    got = loop.play(60, (busy, asked), (other, 0.1))
+
+    assert got[other] == pytest.approx(0.1, rel=0.1)
+    assert got[busy] >= 0.95 * MUCH / 2
 
 
 def test_a_flood_beside_somebody_who_asks_more_takes_about_as_much():

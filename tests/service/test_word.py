@@ -1,0 +1,71 @@
+"""Whoever submits is woken once, when a plan has said something of all of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runai.hub_service.word import FEW, Word
+
+
+async def waiting(word: Word, *workloads: str) -> asyncio.Task[None]:
+    task = asyncio.ensure_future(word.on(workloads))
+    await asyncio.sleep(0)
+    return task
+
+
+async def is_over(task: asyncio.Task[None]) -> bool:
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+@pytest.mark.parametrize(
+    ("workloads", "given", "over"),
+    [
+        pytest.param(["a"], [{"a", "b"}], True, id="given with others"),
+        pytest.param(["a"], [{"b"}], False, id="given to others only"),
+        pytest.param(["a", "b"], [{"a"}], False, id="to one of them"),
+        pytest.param(["a", "b"], [{"a"}, {"b", "c"}], True, id="to one after the other"),
+        pytest.param([f"a-{n}" for n in range(FEW + 1)], [{"a-0"}], False, id="to one of many"),
+    ],
+)
+async def test_who_waits_is_woken_by_the_word_on_all_of_theirs(workloads, given, over):
+    word = Word()
+    task = await waiting(word, *workloads)
+
+    for names in given:
+        word.give(names)
+
+    assert await is_over(task) is over
+    assert word.is_awaited is not over
+    task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("saw", "over"),
+    [
+        pytest.param([{"a-0"}], True, id="the first of many"),
+        pytest.param([{"b"}], False, id="a cycle that had begun before"),
+        pytest.param([{"b"}, {"b"}], True, id="deleted meanwhile"),
+    ],
+)
+async def test_who_waits_is_woken_by_the_end_of_a_cycle_that_saw_them(saw, over):
+    word = Word()
+    task = await waiting(word, *[f"a-{n}" for n in range(FEW + 1)])
+
+    for names in saw:
+        word.end(names)
+
+    assert await is_over(task) is over
+    task.cancel()
+
+
+async def test_who_has_gone_is_not_waited_for():
+    word = Word()
+    task = await waiting(word, "a")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert not word.is_awaited
