@@ -19,7 +19,7 @@ from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.plane import ControlPlane
 from labs import DEVICES, NODE, Clock, Lab, running
-from runai.hub_service.clusters.base import Refused, Told
+from runai.hub_service.clusters.base import Refused
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
@@ -37,7 +37,7 @@ class Insisting(KubernetesCluster):
 
     to_start: dict[str, Start]
 
-    async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
+    async def apply(self, plan: Plan, *, told: object = None) -> Sequence[Refused]:
         """Carry out, and remember."""
         await self.observe()
         refused = await super().apply(plan, told=told)
