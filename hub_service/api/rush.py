@@ -16,6 +16,9 @@ SOONEST_S, LATEST_S = 2.0, 30.0
 """Who is told to wait longer than a client is patient would only give up."""
 LOOK_BACK_S = 1.0
 """A rush is older than that when the first is refused: its pace is known, not that before it."""
+AGAIN = 2.0
+"""Times as fast as work goes those come again whose turn had come and who found all places taken:
+at once, thousands of them would cost more than what they ask for."""
 SLOWEST = 10.0
 """Done a second, at least: before anything is known, and after a pause."""
 LATER = 1.5
@@ -45,6 +48,7 @@ class Rush:
     _done: int = 0
     """Since then."""
     _given_until: float = 0.0
+    _again_until: float = 0.0
     _turns: dict[Hashable, _Turn] = field(default_factory=dict)
 
     def admits(self, who: Hashable, under_way: int, most: int, now: float) -> bool:
@@ -71,7 +75,11 @@ class Rush:
         """
         self._look_back(now)
         turn = self._turns.pop(who, None)
-        if turn is not None:
+        if turn is not None and turn.due <= now:
+            due, again = turn.due, min(max(self._again_until, now + SOONEST_S), now + LATEST_S)
+            self._again_until = again + 1 / (AGAIN * self._rate)
+            wait = again - now
+        elif turn is not None:
             due = turn.due
             wait = max(SOONEST_S, due - now)
         else:

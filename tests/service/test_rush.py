@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from runai.hub_service.api.rush import (
+    AGAIN,
     FIRST,
     GRACE_S,
     LATER,
@@ -142,3 +144,42 @@ def test_however_many_come_nobody_waits_much_longer_than_the_rest(come, chance):
 
     backlog_s = 10 * (come / 100 - 1)
     assert max(waited) <= LATER * (backlog_s + 2 * SOONEST_S)
+
+
+def test_those_whose_turn_had_come_and_who_found_no_place_come_again_one_after_the_other():
+    seen = rush(100)
+    due = max(seen.wait(who, 100.0) for who in range(400)) + 100.0
+    for n in range(1, 1 + int(100 * (due - 100.0))):
+        seen.done(100.0 + n / 100)
+
+    waits = [seen.wait(who, due) for who in range(400)]
+
+    assert waits[0] == SOONEST_S
+    assert waits[-1] == pytest.approx(SOONEST_S + 400 / (AGAIN * 100), rel=0.1)
+    assert seen.admits(0, 7, 8, due), "they go before who has just come, whenever they come"
+
+
+def test_asking_again_does_not_take_the_time_of_what_is_asked_for():
+    """Twice as many come for a minute as can be done, and each refusal costs a third as much."""
+    seen, chance = Rush(), Random(1)
+    done_each, refused_each, come, most, patience = 0.01, 0.003, 200, 256, 90.0
+    coming = [(n / come, n) for n in range(60 * come)]
+    begun = {who: at for at, who in coming}
+    busy, tries, done, ends = 0.0, 0, 0, deque[float]()
+    while coming:
+        now, who = heappop(coming)
+        while ends and ends[0] <= now:
+            seen.done(ends.popleft())
+        tries += 1
+        if seen.admits(who, len(ends), most, now):
+            busy = max(busy, now) + done_each
+            ends.append(busy)
+            done += 1
+            continue
+        busy = max(busy, now) + refused_each
+        again = now + seen.wait(who, now) * chance.uniform(1, LATER)
+        if again - begun[who] < patience:
+            heappush(coming, (again, who))
+
+    assert tries < 4 * len(begun)
+    assert done * done_each > 0.4 * busy
