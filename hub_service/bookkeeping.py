@@ -117,7 +117,7 @@ class Bookkeeping:
     async def write_down(self) -> float:
         """Write down what is held now and what became of the workloads since the last time.
 
-        Return how many seconds' work that was.
+        Return for how many seconds it was at it.
         """
         way = Way()
         # Asked before who is there: agents' reports tell the ledger of who comes meanwhile.
@@ -153,7 +153,7 @@ class Bookkeeping:
             self._ledger.forget(gone)
         self._records = records
         await self._write_down_requests({record.id: record for record in come}, way)
-        return way.worked
+        return way.passed
 
     async def _write_down_requests(
         self, changed: Mapping[WorkloadId, WorkloadRecord], way: Way

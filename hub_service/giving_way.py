@@ -31,19 +31,25 @@ class Way:
         """Begin the first part, by a clock in seconds; None: the loop's own."""
         self._clock = clock or asyncio.get_running_loop().time
         self._sleep = sleep
-        self._began, self._before = self._clock(), 0.0
+        self._began = self._clock()
+        self._worked = self._passed = 0.0
 
     @property
-    def worked(self) -> float:
-        """Return how many seconds its parts have taken."""
-        return self._before + self._clock() - self._began
+    def passed(self) -> float:
+        """Return how many seconds it has been at it: its parts and others' turns, no rests.
+
+        Whoever is to begin again after a multiple of that begins seldomer where others do much.
+        """
+        return self._passed + self._clock() - self._began
 
     async def give(self) -> None:
         """Let others go first; the next part begins on return."""
         ended = self._clock()
         took = ended - self._began
-        self._before += took
+        self._worked += took
         await self._sleep(0)
-        if self._before > SHORT_S and self._clock() - ended > SOMETHING_S:
+        others = self._clock() - ended
+        self._passed += took + others
+        if self._worked > SHORT_S and others > SOMETHING_S:
             await self._sleep(min(LONGEST_S, RESTS * took))
         self._began = self._clock()

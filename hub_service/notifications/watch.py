@@ -84,7 +84,7 @@ class Notifier:
     async def look(self) -> float:
         """Tell what has happened since the last look; the first one only remembers.
 
-        Return how many seconds' work that was.
+        Return for how many seconds it was at it.
         """
         way = Way()
         before, records = self._records, await self._cluster.workloads()
@@ -112,7 +112,7 @@ class Notifier:
             for kind in happened(last, self._seen[workload]) if last is not None else ():
                 self._tell(await self._notification(kind, record))
         self._records = records
-        return way.worked
+        return way.passed
 
     async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
         history_kind, sentence = _SENTENCES[kind]

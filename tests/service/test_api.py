@@ -55,14 +55,6 @@ async def test_a_submission_answers_with_what_came_of_it_at_once(simulated):
     assert [note.startswith("exp2 waits: ") for note in second.notes] == [True]
 
 
-async def test_an_array_of_which_some_start_answers_why_the_others_wait(simulated):
-    ana = await simulated.client("ana")
-    reply = await ana.submit(job("exp", "1", array=6))
-
-    found = [(w.state, w.reason and w.reason.position) for w in reply.workloads]
-    assert found == [("running", None)] * 4 + [("queued", 1), ("queued", 2)]
-
-
 async def test_a_dry_run_says_the_same_and_stores_nothing(simulated):
     ana = await simulated.client("ana")
     fits = await ana.submit(job("exp1", "1"), dry_run=True)

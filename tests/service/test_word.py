@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 
 import pytest
 
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.word import FEW, Word
 
 
@@ -69,3 +71,13 @@ async def test_who_has_gone_is_not_waited_for():
     await asyncio.gather(task, return_exceptions=True)
 
     assert not word.is_awaited
+
+
+async def test_an_array_of_which_some_start_answers_why_the_others_wait(simulated):
+    ana = await simulated.client("ana")
+    wish = SubmitRequest(name="exp", gpus=Decimal(1), array=6, command=["true"])
+
+    reply = await ana.submit(wish)
+
+    found = [(w.state, w.reason and w.reason.position) for w in reply.workloads]
+    assert found == [("running", None)] * 4 + [("queued", 1), ("queued", 2)]
