@@ -19,7 +19,8 @@ class _Waiting:
 
     def __init__(self, workloads: Collection[str]) -> None:
         self.first = next(iter(workloads))
-        self.left = set(workloads) if len(workloads) <= FEW else {""}
+        self.left = set(workloads) if len(workloads) <= FEW else None
+        """Of whom nothing was said yet; None: they are too many to be waited for."""
         self.ended = 0
         """Cycles, since."""
         self.over = asyncio.Event()
@@ -49,6 +50,8 @@ class Word:
     def give(self, on: Container[str]) -> None:
         """Wake those who wait for no others than these, and such as were given before."""
         for waiting in self._waiting:
+            if waiting.left is None:
+                continue
             waiting.left = {name for name in waiting.left if name not in on}
             if not waiting.left:
                 waiting.over.set()

@@ -75,17 +75,17 @@ class Rush:
         """
         self._look_back(now)
         turn = self._turns.pop(who, None)
-        if turn is not None and turn.due <= now:
-            due, again = turn.due, min(max(self._again_until, now + SOONEST_S), now + LATEST_S)
-            self._again_until = again + 1 / (AGAIN * self._rate)
-            wait = again - now
-        elif turn is not None:
+        if turn is None:
+            due = _within_bounds(self._given_until, now)
+            self._given_until = due + 1 / self._rate
+            wait = due - now
+        elif turn.due > now:
             due = turn.due
             wait = max(SOONEST_S, due - now)
         else:
-            due = min(max(self._given_until, now + SOONEST_S), now + LATEST_S)
-            self._given_until = due + 1 / self._rate
-            wait = due - now
+            due, again = turn.due, _within_bounds(self._again_until, now)
+            self._again_until = again + 1 / (AGAIN * self._rate)
+            wait = again - now
         if who is not None and len(self._turns) < MOST:
             self._turns[who] = _Turn(due, now + LATER * wait + GRACE_S)
         return wait
@@ -99,3 +99,8 @@ class Rush:
         if passed >= LOOK_BACK_S:
             self._rate = max(SLOWEST, self._done / passed)
             self._since, self._done = now, 0
+
+
+def _within_bounds(when: float, now: float) -> float:
+    """Return the time nearest to `when` at which somebody may be told to come."""
+    return min(max(when, now + SOONEST_S), now + LATEST_S)

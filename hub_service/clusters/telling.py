@@ -99,10 +99,14 @@ class _Telling:
                     first, drawn = [], 0
                     yield
                 drawn += 1
-                if (told := self._told(wait)) is not None:
-                    said, step = told
-                    moved += [said] if step.passing else []
-                    new += [] if step.passing else [told]
+                told = self._told(wait)
+                if told is None:
+                    continue
+                said, step = told
+                if step.passing:
+                    moved.append(said)
+                else:
+                    new.append(told)
             # Who is there makes room before anybody new stands behind them.
             self._rows.say_all(moved)
             self.news |= bool(moved)
