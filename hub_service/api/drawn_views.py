@@ -2,19 +2,19 @@
 
 Of a workload that was never started its record, its expected start and what the reader may do say
 it all. What is measured of others is shown as it was a moment ago, as long as their agents report
-nothing new. Kept by `platform`, asked by `views` and `world`.
+nothing new, and else put in anew alone. Kept by `platform`, asked by `views` and `world`.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from runai.hub_service.api.schemas import DeviceView, WorkloadView
 from runai.hub_service.api.start_views import start_view
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.explanation import ExpectedStart
 
-__all__ = ["FEW", "MEASURED_FOR_S", "DrawnViews", "was_begun"]
+__all__ = ["FEW", "MEASURED_FOR_S", "DrawnViews", "Measured", "was_begun"]
 
 MOST = 30_000
 """Views kept at once, of 6 KiB each; then the older half is drawn anew."""
@@ -40,13 +40,25 @@ there they know beside those: everybody's, or of an account of their own.
 """
 
 
+class Measured(NamedTuple):
+    """When something was measured of a workload that was begun."""
+
+    at: float
+    told: Sequence[float]
+    """When its agents have reported last."""
+
+    def is_recent(self, now: "Measured") -> bool:
+        """Tell whether it may be shown now, too."""
+        return self.told == now.told and 0 <= now.at - self.at < MEASURED_FOR_S
+
+
 class _Drawn(NamedTuple):
     """A view, and what was true when it was drawn."""
 
     record: WorkloadRecord
     start: ExpectedStart | None
     said: object
-    at: float | None
+    measured: Measured | None
     view: WorkloadView
 
 
@@ -102,31 +114,38 @@ class DrawnViews:
         rights: tuple[bool, bool],
         start: ExpectedStart | None,
         said: object,
-        at: float | None,
+        measured: Measured | None,
+        measure: Callable[[], Mapping[str, Any]],
         draw: Callable[[], WorkloadView],
     ) -> WorkloadView:
         """Return a view, drawn anew where anything is not as it was.
 
         `rights` are what the reader may do: change it, and read it. `said` is all else that is in
-        it; but what is measured is as of the time `at`, None where nothing is. Where only its
-        expected start is another, as with each forecast, that alone is drawn.
+        it; but for what is measured, None where nothing is, and the fields that `measure` gives.
+        Where those are all that is new, or its expected start, as with each forecast, they alone
+        are put into what was drawn.
         """
         key = (record.id, *rights)
         known = self._views.get(key)
-        if known is not None and known.record is record and known.said == said:
-            if at is None or known.at is None:
-                is_recent = at is known.at
-            else:
-                is_recent = 0 <= at - known.at < MEASURED_FOR_S
-            if is_recent:
-                if known.start == start:
-                    return known.view
-                of_start = {"expected_start": start_view(start) if start else None}
-                view = known.view.model_copy(update=of_start)
-                self._views[key] = known._replace(start=start, view=view)
-                return view
-        view = draw()
-        self._views.keep(key, _Drawn(record, start, said, at, view))
+        if (
+            known is None
+            or known.record is not record
+            or known.said != said
+            or (known.measured is None) is not (measured is None)
+        ):
+            view = draw()
+            self._views.keep(key, _Drawn(record, start, said, measured, view))
+            return view
+        new: dict[str, Any] = {}
+        if known.start != start:
+            new["expected_start"] = start_view(start) if start else None
+        if measured and known.measured and not known.measured.is_recent(measured):
+            new |= measure()
+            known = known._replace(measured=measured)
+        if not new:
+            return known.view
+        view = known.view.model_copy(update=new)
+        self._views[key] = known._replace(start=start, view=view)
         return view
 
     def device(self, key: DeviceKey, seat: object, draw: Callable[[], DeviceView]) -> DeviceView:

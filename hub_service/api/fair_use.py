@@ -96,6 +96,8 @@ class Guests:
             guest.left = min(BURST_S * rate, guest.left + (now - guest.at) * rate)
             guest.at = now
             if guest.left < 1:
+                if guest.share is not None:
+                    guest.share.refuse()
                 raise TooMany(
                     f"You ask more than {rate} times a second.",
                     hint="Wait a moment; many jobs are one call as an array (--array).",

@@ -26,67 +26,47 @@ LATELY_S = 1.5
 """What was taken longer ago counts for less and less."""
 ASKS_S = 2.0
 """Whoever has taken nothing for so long asks for nothing now."""
-MORE = 1.5
-"""Than others take on average: more than that is a flood, if it is `MUCH`, too."""
-MUCH = 0.5
-"""Of an even part. At a whole one a flood beside one other person may keep the loop busy for half
-of the time, and everybody's calls take more than twice as long as without it."""
 MANY = 32
 """Calls at the door at once are a flood from the start: no page asks for so many."""
+FLOODS_S = 2.0
+"""For so long somebody is taken for a flood who was refused for asking too often."""
 LOOK_EVERY_S = 0.1
 SOONEST_S = 0.001
 
 
 class Shares:
-    """Everybody's part of the time: what others take on average, for who would take more.
+    """Everybody's part of the time: an even one beside others, the least one for who floods.
 
-    Nobody is held to less than `least`, and who has few calls at the door to no less than half an
-    even part, or than others take: until they ask for more they do not begin to wait. Who is held
-    takes little for that reason, and is no measure of what is much. So time is not left unused
-    while somebody waits for it who is alone, or beside floods only.
+    Nobody begins to wait who takes no more than that, and nobody is held to less than `least`. A
+    flood is told by how much is asked for, not by how much time it takes: who is held takes little,
+    and beside a flood somebody else's few, dear calls may well take more than it does.
     """
 
     def __init__(self, least: float, clock: Callable[[], float]) -> None:
         """Give everybody at least such a part of the time, by a clock in seconds."""
         self._least, self._clock = least, clock
         self._asking: set[Share] = set()
-        self._free: set[Share] = set()
-        """Of those who ask the ones that are not held."""
-        self._sum = self._sum_of_free = 0.0
         self._looked = -math.inf
 
     def new(self) -> "Share":
         """Return the share of somebody who has just come."""
-        return Share(self._part, self._note, self._clock)
-
-    def _note(self, share: "Share") -> None:
-        self._asking.add(share)
-        if not share.is_held(self._clock()):
-            self._free.add(share)
+        return Share(self._part, self._asking.add, self._clock)
 
     def _part(self, share: "Share") -> float:
         now = self._clock()
         if now - self._looked >= LOOK_EVERY_S:
             self._looked = now
-            self._asking = {one for one in self._asking if one.asks(now)}
-            self._free = {one for one in self._asking if not one.is_held(now)}
-            self._sum = sum(one.rate(now) for one in self._asking)
-            self._sum_of_free = sum(one.rate(now) for one in self._free)
-        others = len(self._asking - {share})
+            # Not a new set: shares add themselves to this one.
+            self._asking -= {one for one in self._asking if not one.asks(now)}
+        others = self._asking - {share}
         if not others:
             return 1.0
-        rate, even = share.rate(now), 1.0 / (others + 1)
-        average = max(0.0, self._sum - rate) / others
-        if share.waiting <= MANY:
-            # And no less while they are held: else who wants a tenth more would wait for ever
-            # longer, and nobody use what is left.
-            usual = max(self._least, MUCH * even, MORE * average)
-            return usual if share.is_held(now) or rate > usual else 1.0
-        free = self._free - {share}
-        if not free:
-            return max(self._least, even)
-        mine = rate if share in self._free else 0.0
-        return max(self._least, max(0.0, self._sum_of_free - mine) / len(free))
+        even = max(self._least, 1.0 / (len(others) + 1))
+        if share.floods(now):
+            return even if all(one.floods(now) for one in others) else self._least
+        # And no less while they are held: else who wants a little more would wait for ever longer,
+        # and nobody use what is left.
+        return even if share.is_held(now) or share.rate(now) > even else 1.0
 
 
 class Share:
@@ -109,6 +89,8 @@ class Share:
         self._usual = USUAL_S
         self._held_at = -math.inf
         """When somebody was last made to wait for others."""
+        self._refused_at = -math.inf
+        """When they last asked too often."""
         self.waiting = 0
         """Calls at the door."""
         self._in_turn = asyncio.Lock()
@@ -124,6 +106,14 @@ class Share:
     def is_held(self, now: float) -> bool:
         """Tell whether its owner is, or was just now, made to wait for others."""
         return now - self._held_at < ASKS_S
+
+    def floods(self, now: float) -> bool:
+        """Tell whether its owner asks for more than anybody who works with this needs."""
+        return self.waiting > MANY or now - self._refused_at < FLOODS_S
+
+    def refuse(self) -> None:
+        """Note that its owner was refused for asking too often."""
+        self._refused_at = self._clock()
 
     def wait_s(self) -> float:
         """Return how long one more would wait, as things are; 0: it would not."""

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from runai.hub_service.api.device_views import device_view
-from runai.hub_service.api.drawn_views import was_begun
 from runai.hub_service.api.elastic_views import elastic_view
 from runai.hub_service.api.idle_views import idle_rules, idle_view
 from runai.hub_service.api.limit_views import limit_view, process_views
@@ -100,7 +99,8 @@ class Viewer:
             self._rights(record.spec),
             world.start_of(record),
             world.said_of(record),
-            world.at if was_begun(record) else None,
+            world.measured_at(record),
+            lambda: self._measured(record),
             lambda: WorkloadView(**self._workload(record)),
         )
 
@@ -144,7 +144,6 @@ class Viewer:
 
     def _workload(self, record: WorkloadRecord) -> dict[str, object]:
         world, spec = self.world, record.spec
-        measured = world.meter.current(record.id) if record.allocated else None
         start = world.start_of(record)
         mine, reads = self._rights(spec)
         return {
@@ -171,19 +170,27 @@ class Viewer:
             "attempts": record.attempts,
             "failures": record.failures,
             "exit_code": record.exit_code,
-            "utilized": measured[0] if measured else None,
-            "utilized_average": world.meter.average(record.id),
-            "memory_used_mib": measured[1] if measured else None,
-            "gpu_hours": world.meter.totals(record.id).allocated_s / 3600,
-            "limit": limit_view(record, world.devices, world.present),
             "notice": world.present.notice(world.at, record.id, reads=reads),
-            "idle": idle_view(world.idle(record.id), world.at),
             "elastic": elastic_view(record),
             "progress": progress_view(world.progress.get(record.id), reads=reads),
             "released": _maybe_time(record.released),
             "simulated": world.simulated,
             "mine": mine,
             "version": version_of(record),
+            **self._measured(record),
+        }
+
+    def _measured(self, record: WorkloadRecord) -> dict[str, object]:
+        """Show what is another from one report of its agents to the next."""
+        world = self.world
+        now = world.meter.current(record.id) if record.allocated else None
+        return {
+            "utilized": now[0] if now else None,
+            "utilized_average": world.meter.average(record.id),
+            "memory_used_mib": now[1] if now else None,
+            "gpu_hours": world.meter.totals(record.id).allocated_s / 3600,
+            "limit": limit_view(record, world.devices, world.present),
+            "idle": idle_view(world.idle(record.id), world.at),
         }
 
     def _reason(self, record: WorkloadRecord) -> ReasonView | None:

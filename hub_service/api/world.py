@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.api.drawn_views import DrawnViews, was_begun
+from runai.hub_service.api.drawn_views import DrawnViews, Measured, was_begun
 from runai.hub_service.api.holders import NOBODY, OnDevice
 from runai.hub_service.api.present import Present
 from runai.hub_service.api.queues import WAITING, ProjectSums, Queues, sums_of
@@ -112,13 +112,19 @@ class World:
         site = self.simulated, self.largest_device_mib
         if not was_begun(record):
             return site
+        held = [(w.node, share.device) for w in record.workers for share in w.devices]
         return (
             site,
-            self.idle(record.id),
             self.progress.get(record.id),
             self.present.notice(self.at, record.id),
-            [self.present.told_at(worker.node) for worker in record.workers],
+            [device and device.uuid for device in (self.device(*each) for each in held)],
         )
+
+    def measured_at(self, record: WorkloadRecord) -> Measured | None:
+        """Return as of when something is measured of a workload; None: nothing is, or was."""
+        if not was_begun(record):
+            return None
+        return Measured(self.at, [self.present.told_at(w.node) for w in record.workers])
 
     @cached_property
     def largest_device_mib(self) -> int:

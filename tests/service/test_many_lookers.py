@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from runai.hub_service.api import device_views
-from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews
+from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews, Measured
 from runai.hub_service.api.page_parts import ShownDevice, ShownPart
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.queues import LastQueues, Queues
@@ -25,6 +26,9 @@ from runai.hub_service.clusters.records import (
     WorkloadSpec,
     WorkloadState,
 )
+from runai.hub_service.idle.machine import Do
+from runai.hub_service.idle.watch import IdleNow
+from runai.hub_service.ledger import Totals
 from runai.hub_service.scheduler.explanation import ExpectedStart
 
 ANA, MIA, OUT = Actor("ana"), Actor("mia"), Actor("out")
@@ -70,7 +74,7 @@ async def test_what_was_drawn_of_workloads_that_are_no_more_is_forgotten(simulat
         after = [replace(r, spec=replace(r.spec, name=f"{r.spec.name}-{number}")) for r in queued]
         drawn.retain(after)
         for record in after:
-            drawn.view(record, (True, True), None, None, None, lambda: view)
+            drawn.view(record, (True, True), None, None, None, dict, lambda: view)
 
     assert len(drawn) <= 3 * FEW
 
@@ -113,35 +117,72 @@ VIEW = WorkloadView(
 )
 
 
+TOLD = [5.0]
+AT_9 = Measured(9.0, TOLD)
+
+
 @pytest.mark.parametrize(
-    ("first", "second", "drawn"),
+    ("first", "second", "drawn", "measured"),
     [
-        pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", None), 1, id="all as it was"),
-        pytest.param((WAITS, ME, "x", 9.0), (WAITS, ME, "x", 9.3), 1, id="measured just now"),
-        pytest.param((WAITS, ME, "x", 9.0), (WAITS, ME, "x", 9.5), 2, id="measured before"),
-        pytest.param((WAITS, ME, "x", 9.0), (WAITS, ME, "x", 8.9), 2, id="the clock was set back"),
-        pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", 9.0), 2, id="begun"),
-        pytest.param((WAITS, ME, "x", 9.0), (WAITS, ME, "y", 9.0), 2, id="something else is said"),
-        pytest.param((WAITS, ME, "x", None), (WAITS, OTHERS, "x", None), 2, id="others look"),
+        pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", None), 1, 0, id="all as it was"),
+        pytest.param(
+            (WAITS, ME, "x", AT_9),
+            (WAITS, ME, "x", Measured(9.3, TOLD)),
+            1,
+            0,
+            id="measured just now",
+        ),
+        pytest.param(
+            (WAITS, ME, "x", AT_9),
+            (WAITS, ME, "x", Measured(9.3, [9.1])),
+            1,
+            1,
+            id="an agent has reported",
+        ),
+        pytest.param(
+            (WAITS, ME, "x", AT_9),
+            (WAITS, ME, "x", Measured(9.5, TOLD)),
+            1,
+            1,
+            id="measured before",
+        ),
+        pytest.param(
+            (WAITS, ME, "x", AT_9),
+            (WAITS, ME, "x", Measured(8.9, TOLD)),
+            1,
+            1,
+            id="the clock was set back",
+        ),
+        pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", AT_9), 2, 0, id="begun"),
+        pytest.param(
+            (WAITS, ME, "x", AT_9), (WAITS, ME, "y", AT_9), 2, 0, id="something else is said"
+        ),
+        pytest.param((WAITS, ME, "x", None), (WAITS, OTHERS, "x", None), 2, 0, id="others look"),
         pytest.param(
             (WAITS, ME, "x", None),
             (replace(WAITS, position=1), ME, "x", None),
             2,
+            0,
             id="another record",
         ),
     ],
 )
-def test_what_is_the_same_is_drawn_once(first, second, drawn):
-    views, times = DrawnViews(), []
+def test_what_is_the_same_is_drawn_once(first, second, drawn, measured):
+    views, times, measurements = DrawnViews(), [], []
 
     def draw() -> WorkloadView:
         times.append(1)
         return VIEW
 
-    for record, rights, said, at in (first, second):
-        views.view(record, rights, None, said, at, draw)
+    def measure() -> dict[str, object]:
+        measurements.append(1)
+        return {"utilized": 0.5}
 
-    assert len(times) == drawn
+    for record, rights, said, at in (first, second, second):
+        shown = views.view(record, rights, None, said, at, measure, draw)
+
+    assert (len(times), len(measurements)) == (drawn, measured)
+    assert shown == (VIEW.model_copy(update={"utilized": 0.5}) if measured else VIEW)
 
 
 def test_of_another_start_that_alone_is_drawn():
@@ -149,13 +190,49 @@ def test_of_another_start_that_alone_is_drawn():
         DrawnViews(),
         ExpectedStart(at=60, earliest=None, latest=None, is_estimated=True, text="in a minute"),
     )
-    first = views.view(WAITS, ME, None, "x", None, lambda: VIEW)
 
-    second = views.view(WAITS, ME, soon, "x", None, lambda: pytest.fail("drawn whole"))
-    third = views.view(WAITS, ME, None, "x", None, lambda: pytest.fail("drawn whole"))
+    def shown(start: ExpectedStart | None, draw: Callable[[], WorkloadView]) -> WorkloadView:
+        return views.view(WAITS, ME, start, "x", None, dict, draw)
+
+    first = shown(None, lambda: VIEW)
+
+    second = shown(soon, lambda: pytest.fail("drawn whole"))
+    third = shown(None, lambda: pytest.fail("drawn whole"))
 
     assert (first, third) == (VIEW, VIEW)
     assert second == VIEW.model_copy(update={"expected_start": start_view(soon)})
+
+
+class _Grows:
+    """A meter by which everybody's use is another each second."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def current(self, _workload: str) -> tuple[float, int | None] | None:
+        return (self._at / 10, 100 * self._at) if self._at else None
+
+    def average(self, _workload: str) -> float | None:
+        return self._at / 20 if self._at else None
+
+    def totals(self, _workload: str) -> Totals:
+        return Totals(allocated_s=3600.0 * self._at)
+
+
+async def test_what_is_put_into_what_was_drawn_is_what_would_be_drawn(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=2))
+    world, drawn = await simulated.platform.world(), DrawnViews()
+    assert all(record.allocated for record in world.workloads)
+
+    for second in range(5):
+        idle = IdleNow(60.0 * second, Do.BADGE if second % 2 else None)
+        later = replace(
+            world, at=world.at + second, meter=_Grows(second), idle=lambda _id, now=idle: now
+        )
+        for record in later.workloads:
+            whole = Viewer(replace(later, drawn=DrawnViews()), ANA).workload(record)
+            assert Viewer(replace(later, drawn=drawn), ANA).workload(record) == whole
 
 
 async def test_who_looks_at_devices_after_a_change_elsewhere_draws_none_of_them(
