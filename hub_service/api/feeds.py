@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 
+from runai.hub_service.api.overview_steps import drawn, let_others
 from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.schemas import Overview
 from runai.hub_service.api.turns import Turns
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
@@ -92,17 +94,17 @@ class Feeds:
     async def _keep_drawing(self, feed: _Feed) -> None:
         while True:
             # Who has just come does not wait for a turn.
-            async with self._turns.turn() if feed.text else nullcontext():
+            async with self._turns.turn() if feed.text else nullcontext(let_others) as rest:
                 # Not before: the world of then would be nobody else's by the time of the turn.
                 version = self._changes.version
-                self._draw(feed, await self._world())
+                shown = await drawn(Viewer(await self._world(), feed.actor), rest)
+                self._tell(feed, shown)
             await asyncio.sleep(AT_MOST_EVERY_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):
                     await self._changes.after(version)
 
-    def _draw(self, feed: _Feed, world: World) -> None:
-        shown = Viewer(world, feed.actor).overview()
+    def _tell(self, feed: _Feed, shown: Overview) -> None:
         self.drawn += 1
         # The time alone is no news.
         news = shown.model_dump_json(exclude={"at"}).encode()

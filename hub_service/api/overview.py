@@ -8,6 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.answers import what_if
 from runai.hub_service.api.auth import XSRF_HEADER
+from runai.hub_service.api.overview_steps import drawn
 from runai.hub_service.api.permissions import Action, authorise, is_member
 from runai.hub_service.api.platform import Caller, On, Watching
 from runai.hub_service.api.questions import PlanQuestion, WhatIf
@@ -41,7 +42,7 @@ async def whoami(on: On, caller: Caller, response: Response) -> WhoAmI:
 async def overview(on: On, caller: Caller) -> Overview:
     """Show everything that the caller may see, at one instant."""
     authorise(caller, Action.SEE_CLUSTER)
-    return (await on.viewer(caller)).overview()
+    return await drawn(await on.viewer(caller))
 
 
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}

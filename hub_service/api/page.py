@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.answers import explanation
+from runai.hub_service.api.overview_steps import drawn
 from runai.hub_service.api.page_parts import (
     RANGES,
     Range,
@@ -79,7 +80,7 @@ async def gpus(request: Request, on: On, chosen: Chosen = "24h") -> Response:
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
-        overview = Viewer(await on.shared_world(), caller).overview()
+        overview = await drawn(Viewer(await on.shared_world(), caller))
         return {
             "here": "",
             "live": "gpus",
@@ -99,8 +100,8 @@ async def gpus_live(request: Request, on: On, watching: Watching) -> StreamingRe
 
     async def render() -> Rendered:
         world = await on.shared_world()
-        async with on.turns.turn():
-            overview = Viewer(world, watching.actor).overview()
+        async with on.turns.turn() as rest:
+            overview = await drawn(Viewer(world, watching.actor), rest)
             return gpus_parts(environment, overview, watching.actor.name)
 
     return part_stream(request, on, watching, render)

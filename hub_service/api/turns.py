@@ -1,7 +1,8 @@
 """Drawing in turns, so that many who look on leave time for those who ask for something.
 
-Who draws for a stream takes a turn; after each, nobody draws until the service has had nothing to
-do for four times as long as that took. Knows nothing of what is drawn. Kept by `platform`.
+Who draws for a stream takes a turn; after each step of it, nobody draws until the service has had
+nothing to do for four times as long as that took: a call that came meanwhile is through by then.
+Knows nothing of what is drawn. Kept by `platform`.
 """
 
 import asyncio
@@ -34,14 +35,24 @@ class Turns:
         self._sleep = sleep
 
     @asynccontextmanager
-    async def turn(self) -> AsyncGenerator[None]:
-        """Draw within this block; it does not wait for anything but its own work."""
+    async def turn(self) -> AsyncGenerator[Callable[[float], Awaitable[None]]]:
+        """Draw within this block, which is given the rest after a step of so many seconds.
+
+        It does not wait for anything but that and its own work; after what is left it rests, too.
+        """
         async with self._one_at_a_time:
-            began, _ = self._times()
+            began, rested = self._times()[0], 0.0
+
+            async def rest(took: float) -> None:
+                nonlocal rested
+                ended = self._times()[0]
+                await self._rest(took)
+                rested += took + self._times()[0] - ended
+
             try:
-                yield
+                yield rest
             finally:
-                await self._rest(self._times()[0] - began)
+                await self._rest(self._times()[0] - began - rested)
 
     async def _rest(self, took: float) -> None:
         """Return when there was little to do for some time, or at last."""

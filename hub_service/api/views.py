@@ -4,7 +4,6 @@ Pure: takes a `World` (everything at one instant) and an actor; knows no HTTP an
 What a caller must not see is left out here and nowhere else.
 """
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,14 +21,12 @@ from runai.hub_service.api.permissions import (
     may,
 )
 from runai.hub_service.api.progress_views import metrics_view, progress_view
-from runai.hub_service.api.queues import ProjectSums, place
+from runai.hub_service.api.queues import ProjectSums
 from runai.hub_service.api.schemas import (
     DeviceShareView,
     DeviceView,
     HistoryView,
     NodeView,
-    NotificationView,
-    Overview,
     ProjectView,
     ReasonView,
     WorkerView,
@@ -46,16 +43,10 @@ from runai.hub_service.clusters.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
-from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory, gpu_text
+from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory
 from runai.hub_service.submission import build_quota
 
 __all__ = ["Viewer"]
-
-TOLD = 10
-"""Notifications in an overview."""
-
-SHOWN_WAITING, SHOWN_OWN = 200, 300
-"""Workloads that wait in an overview: of thousands the first, and how many more there are."""
 
 
 @dataclass(frozen=True)
@@ -299,79 +290,6 @@ class Viewer:
             seat,
             lambda: device_view(seat, actor=actor, sees=self.sees),
         )
-
-    def overview(self) -> Overview:
-        """Show everything, without what finished long ago and without the ends of long queues."""
-        waiting, left_out = self._first_in_queue()
-        seen = [*filter(self.sees, self.world.queues.present), *waiting]
-        seen.sort(key=lambda record: record.submitted)
-        return Overview(
-            at=_time(self.world.at),
-            projects=self.projects(),
-            workloads=[self.workload(record) for record in seen],
-            waiting_left_out=left_out,
-            nodes=self.nodes(),
-            idle_gpu_hours_reclaimed=self.world.meter.reclaimed() / 3600,
-            notifications=self._notifications(),
-            notes=[*_more(left_out), *(self._notes() if self.actor.admin else ())],
-        )
-
-    def _first_in_queue(self) -> tuple[list[WorkloadRecord], int]:
-        """Return those that wait, the actor's own and the first ones before others, and the rest.
-
-        Of a project's queue no more than all together: whose turn is far off is listed by
-        `workloads`.
-        """
-        queues = self.world.queues
-        own = queues.of_user.first(self.actor.name, SHOWN_OWN)
-        found = {record.id: record for record in own if self.sees(record)}
-        many = {name: each for name, each in queues.of_project.many() if self.sees_all_of(name)}
-        # Of those with the same place always the same first.
-        firsts = [queues.of_project.first(name, SHOWN_WAITING) for name in sorted(many)]
-        others = heapq.merge(*firsts, key=place)
-        for record in others:
-            if len(found) >= SHOWN_WAITING:
-                break
-            found.setdefault(record.id, record)
-        left_out = sum(many.values()) - len(found)
-        for (user, project), theirs in queues.alike.items():
-            if user == self.actor.name and project not in many:
-                left_out += len(theirs) if self.sees(next(iter(theirs.values()))) else 0
-        return list(found.values()), left_out
-
-    def _notifications(self) -> list[NotificationView]:
-        recent = self.world.recent.of(self.actor.name, self.world.at)[:TOLD]
-        return [
-            NotificationView(at=_time(n.at), kind=n.kind, workload=n.workload, text=n.text)
-            for n in recent
-        ]
-
-    def _notes(self) -> list[str]:
-        roots = [r.spec for r in self.world.projects.values() if r.spec.parent is None]
-        notes = [
-            f"GPU {device.index} of {node} is taken out: {device.fault}."
-            for node, devices in self.world.devices.items()
-            for device in devices
-            if device.fault
-        ]
-        for node, devices in self.world.devices.items():
-            troubles = {self.world.present.sharing.trouble(device.uuid) for device in devices}
-            notes += [f"MPS cannot be had on {node}: {why}." for why in sorted(troubles - {""})]
-        for word, amounts in (
-            ("Quotas", [p.quota for p in roots]),
-            ("Build quotas", [build_quota(p) for p in roots]),
-        ):
-            total = sum(amount or 0 for amount in amounts)
-            if total > self.world.capacity:
-                notes.append(
-                    f"{word} add up to {gpu_text(total)} GPUs,"
-                    f" the cluster has {gpu_text(self.world.capacity)}."
-                )
-        return notes
-
-
-def _more(waiting: int) -> list[str]:
-    return [f"{waiting} more wait than are listed here: `runai list` shows all."] if waiting else []
 
 
 _TO_OTHERS = {"failed": "failed", "not_started": "could not be started"}

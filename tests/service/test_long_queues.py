@@ -11,8 +11,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from runai.hub_service.api.long_lists import AT_A_TIME, sent_in_pieces
+from runai.hub_service.api.overview_steps import SHOWN_OWN, SHOWN_WAITING
 from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.api.views import SHOWN_OWN, SHOWN_WAITING
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.submission import Site, workload_specs
 

@@ -12,6 +12,7 @@ import pytest
 
 from runai.hub_service.api import device_views
 from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews, Measured
+from runai.hub_service.api.overview_steps import drawn
 from runai.hub_service.api.page_parts import ShownDevice, ShownPart
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.queues import LastQueues, Queues
@@ -48,6 +49,10 @@ async def test_queues_are_put_in_order_once_for_the_same_list(simulated):
     assert queues.of(after) == Queues.of(after) != first
 
 
+async def at_once(_took: float) -> None:
+    """Rest not at all, between the steps of a drawing."""
+
+
 async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated):
     ana, mia = [await simulated.client(name) for name in ("ana", "mia")]
     for client in (ana, mia):
@@ -56,9 +61,10 @@ async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated
     shared = await simulated.platform.world()
 
     for actor in (*everybody, *everybody):  # from here on nothing happens: nothing is awaited
-        alone = Viewer(replace(shared, drawn=DrawnViews(), queued=Queues.of), actor).overview()
+        own = replace(shared, drawn=DrawnViews(), queued=Queues.of)
+        alone = await drawn(Viewer(own, actor), at_once)
 
-        together = Viewer(shared, actor).overview()
+        together = await drawn(Viewer(shared, actor), at_once)
 
         assert together == alone
 

@@ -44,6 +44,21 @@ async def test_after_a_turn_nobody_draws_until_there_was_time(busy, rests):
     assert machine.sleeps <= RESTS + LONGEST
 
 
+async def test_after_each_step_of_a_turn_nobody_draws_until_there_was_time():
+    machine = Machine(0.5)
+    turns = Turns(machine.times, machine.sleep)
+
+    async with turns.turn() as rest:
+        for step in (1.0, 2.0, 3.0):
+            before = machine.now + step
+            machine.now = before
+            await rest(step)
+            assert 2 * RESTS * step <= machine.now - before < (2 * RESTS + 1) * step
+        machine.now, before = machine.now + 4.0, machine.now + 4.0
+
+    assert 2 * RESTS * 4 <= machine.now - before < (2 * RESTS + 1) * 4
+
+
 async def test_a_drawing_that_fails_rests_like_any_other():
     machine = Machine(0.0)
     turns = Turns(machine.times, machine.sleep)
