@@ -210,7 +210,7 @@ class FairUse:
                 if submits and not guest.free:
                     await inside.enter_async_context(guests.places.taken(guest))
                 spending.set(work.spend)
-                await metered(self._answered(scope, receive, send), work.spend)
+                await metered(self._answered(scope, receive, send), work.spend, work.turn)
         finally:
             guests.leave(guest, submits=submits)
 
@@ -229,6 +229,9 @@ class _Work:
         self._spent += seconds
         if self._share is not None:
             self._share.spend(seconds)
+
+    def turn(self) -> bool:
+        return self._share is None or self._share.turn()
 
     def end(self, aside: float) -> None:
         if self._share is not None:

@@ -1,8 +1,8 @@
 """What a call costs: the processor time of its own steps, while which the loop serves nobody else.
 
 Time in which it waits for something is not counted, nor what other programs take of the machine.
-Knows nothing of calls; used by `fair_use`, and by `page_reply` for what is rendered while it is
-sent, which is another task's work.
+Knows nothing of calls, nor whose turn it is; used by `fair_use`, and by `page_reply` for what is
+rendered while it is sent, which is another task's work.
 """
 
 import types
@@ -21,9 +21,19 @@ spending: ContextVar[Spend | None] = ContextVar("spending", default=None)
 """Who is charged for what is done in this context; None: nobody."""
 
 
+def _always() -> bool:
+    return True
+
+
 @types.coroutine
-def metered(work: Coroutine[Any, Any, T], spend: Spend) -> Generator[Any, Any, T]:
-    """Do the work, telling `spend` after each step how many seconds that took."""
+def metered(
+    work: Coroutine[Any, Any, T], spend: Spend, turn: Callable[[], bool] = _always
+) -> Generator[Any, Any, T]:
+    """Do the work, telling `spend` after each step how many seconds that took.
+
+    It goes on in the turn of the loop in which it could, or the first one after it in which `turn`
+    says that it may.
+    """
     step: Callable[[Any], Any] = work.send
     given: Any = None
     while True:
@@ -39,6 +49,8 @@ def metered(work: Coroutine[Any, Any, T], spend: Spend) -> Generator[Any, Any, T
             spend(thread_time() - began)
         try:
             given = yield waits_for
+            while not turn():
+                yield
         except BaseException as thrown:  # noqa: BLE001  cancelled, or closed: the work's business
             given, step = thrown, work.throw
 

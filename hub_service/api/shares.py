@@ -94,6 +94,8 @@ class Share:
         self.waiting = 0
         """Calls at the door."""
         self._in_turn = asyncio.Lock()
+        self._has_stepped = False
+        """In this turn of the loop."""
 
     def asks(self, now: float) -> bool:
         """Tell whether there is anything to do for its owner, or was just now."""
@@ -141,6 +143,20 @@ class Share:
             self.waiting -= 1
         self._left -= self._usual
         return self._usual
+
+    def turn(self) -> bool:
+        """Take the step that its owner has in each turn of the loop; False: it is taken.
+
+        Of fifteen calls under way each would take one, and everybody else's wait for all of them.
+        """
+        if self._has_stepped:
+            return False
+        self._has_stepped = True
+        asyncio.get_running_loop().call_soon(self._next_turn)
+        return True
+
+    def _next_turn(self) -> None:
+        self._has_stepped = False
 
     def spend(self, seconds: float) -> None:
         """Note that a step has taken so long."""

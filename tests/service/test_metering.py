@@ -95,3 +95,30 @@ async def test_what_a_call_has_made_necessary_is_charged_to_who_asked():
     spending.reset(token)
 
     assert spent == [0.25]
+
+
+async def test_a_call_goes_on_when_it_is_its_turn_and_can_be_broken_off_before():
+    steps, turns = list[str](), iter([False, False, True])
+
+    async def call() -> None:
+        steps.append("begun")
+        await asyncio.sleep(0)
+        steps.append("went on")
+        await asyncio.Event().wait()
+
+    spent = list[float]()
+    task = asyncio.create_task(metered(call(), spent.append, lambda: next(turns, False)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert steps == ["begun"]
+    await asyncio.sleep(0)
+    assert steps == ["begun", "went on"]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    never = asyncio.create_task(metered(asyncio.sleep(0), spent.append, lambda: False))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    never.cancel()
+    await asyncio.gather(never, return_exceptions=True)
+    assert never.cancelled()

@@ -13,6 +13,7 @@ from labs import Clock
 from runai.hub_service.allowance import Allowance
 from runai.hub_service.api import fair_use, submitting
 from runai.hub_service.api.fair_use import LONGEST_WAIT_S, Guests
+from runai.hub_service.api.metering import metered
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.api.shares import (
     ASKS_S,
@@ -239,6 +240,23 @@ async def test_many_calls_of_one_person_at_once_are_begun_one_in_each_turn_of_th
     calls = [asyncio.ensure_future(ask(flood, "flood")) for _ in range(9)]
     calls.append(asyncio.ensure_future(ask(quiet, "quiet")))
     await asyncio.gather(*calls)
+
+    assert order == ["flood", "quiet", *["flood"] * 8]
+
+
+async def test_of_many_calls_of_one_person_one_goes_on_in_each_turn_of_the_loop():
+    shares = Loop()
+    flood, quiet = shares.new(), shares.new()
+    order: list[str] = []
+
+    async def call(name: str) -> None:
+        await asyncio.sleep(0)
+        order.append(name)
+
+    def begun(share: Share, name: str) -> asyncio.Future[None]:
+        return asyncio.ensure_future(metered(call(name), share.spend, share.turn))
+
+    await asyncio.gather(*[begun(flood, "flood") for _ in range(9)], begun(quiet, "quiet"))
 
     assert order == ["flood", "quiet", *["flood"] * 8]
 
