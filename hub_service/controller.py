@@ -31,7 +31,7 @@ SETTLE_S = 0.02
 THREAD_ABOVE = 1000
 """Workloads above which a decision would keep the event loop from answering requests."""
 LONGEST_BACK_OFF_S = 10.0
-NOT_PRESSING = 8.0
+NOT_PRESSING = 24.0
 """Times the rest after a cycle, where the next one would give nobody a device: one who deletes
 thousands of waiting jobs, one by one, would have everybody's time spent on deciding."""
 LONGEST_REST_S = 0.25

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runai.hub_service.allowance import Allowance
-from runai.hub_service.api.metering import metered, spending
+from runai.hub_service.api.metering import metered, spending, turns
 from runai.hub_service.api.places import Places
 from runai.hub_service.api.rush import Rush
 from runai.hub_service.api.shares import Share, Shares, held
@@ -210,6 +210,7 @@ class FairUse:
                 if submits and not guest.free:
                     await inside.enter_async_context(guests.places.taken(guest))
                 spending.set(work.spend)
+                turns.set(work.turn)
                 await metered(self._answered(scope, receive, send), work.spend, work.turn)
         finally:
             guests.leave(guest, submits=submits)

@@ -14,8 +14,8 @@ from runai.hub_service.giving_way import Way
 
 __all__ = ["AT_A_TIME", "Around", "in_pieces", "sent_in_pieces"]
 
-AT_A_TIME = 200
-"""Some ten milliseconds' work."""
+AT_A_TIME = 50
+"""Some three milliseconds' work."""
 
 T = TypeVar("T")
 V = TypeVar("V")

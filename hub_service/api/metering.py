@@ -11,23 +11,27 @@ from contextvars import ContextVar
 from time import thread_time
 from typing import Any, TypeVar
 
-__all__ = ["charge", "charged", "metered", "spending"]
+__all__ = ["charge", "charged", "metered", "spending", "turns"]
 
 T = TypeVar("T")
 
 Spend = Callable[[float], None]
-
-spending: ContextVar[Spend | None] = ContextVar("spending", default=None)
-"""Who is charged for what is done in this context; None: nobody."""
+Turn = Callable[[], bool]
 
 
 def _always() -> bool:
     return True
 
 
+spending: ContextVar[Spend | None] = ContextVar("spending", default=None)
+"""Who is charged for what is done in this context; None: nobody."""
+turns: ContextVar[Turn] = ContextVar("turns", default=_always)
+"""Whether it is their turn."""
+
+
 @types.coroutine
 def metered(
-    work: Coroutine[Any, Any, T], spend: Spend, turn: Callable[[], bool] = _always
+    work: Coroutine[Any, Any, T], spend: Spend, turn: Turn = _always
 ) -> Generator[Any, Any, T]:
     """Do the work, telling `spend` after each step how many seconds that took.
 
@@ -71,7 +75,7 @@ async def charged(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 async def _piece(source: AsyncIterator[bytes], spend: Spend | None) -> bytes | None:
     making = _next(source)
-    return await (making if spend is None else metered(making, spend))
+    return await (making if spend is None else metered(making, spend, turns.get()))
 
 
 async def _next(source: AsyncIterator[bytes]) -> bytes | None:
