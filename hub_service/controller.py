@@ -202,7 +202,7 @@ class Controller:
             return
         rest = min(LONGEST_REST_S, self._rests * self.last.phases.get("decide", 0.0))
         later = min(LATEST_S, NOT_PRESSING * self._rests * self.last.seconds)
-        # There is one of those in nine times its length: nobody need rest from it besides.
+        # There is one of those in 25 times its length: nobody need rest from it besides.
         rest, self._pressed = (rest if self._pressed else 0.0), True
         try:
             async with asyncio.timeout(self._left_of(later)):
