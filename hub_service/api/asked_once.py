@@ -2,7 +2,8 @@
 
 A thousand streams of two hundred people look again who reads them within the same second: the hub
 is asked once for each. Beyond a few questions the others wait here, where waiting costs nothing: a
-connection pool looks at everybody who waits whenever one is answered. Used by `hub_auth`.
+connection pool looks at everybody who waits whenever one is answered. Used by `hub_auth`, and by
+`platform` for what jobs report of themselves.
 """
 
 import asyncio
@@ -32,14 +33,19 @@ class AskedOnce(Generic[T]):
 
         Who is cancelled meanwhile takes the answer from nobody else.
         """
-        kept = self._kept.get(about)
-        if kept is not None and self._clock() - kept[0] < self._keep_s:
-            return kept[1]
+        known = self.known(about)
+        if known is not None:
+            return known
         task = self._open.get(about)
         if task is None:
             task = self._open[about] = asyncio.create_task(self._asked(about, question))
             task.add_done_callback(lambda done: self._close(about, done))
         return await asyncio.shield(task)
+
+    def known(self, about: str) -> T | None:
+        """Return what was answered lately; None: nothing was."""
+        kept = self._kept.get(about)
+        return None if kept is None or self._clock() - kept[0] >= self._keep_s else kept[1]
 
     async def close(self) -> None:
         """Give up what is being asked."""

@@ -231,8 +231,9 @@ class _Work:
         if self._share is not None:
             self._share.spend(seconds)
 
-    def turn(self) -> bool:
-        return self._share is None or self._share.turn()
+    async def turn(self) -> None:
+        if self._share is not None:
+            await self._share.turn()
 
     def end(self, aside: float) -> None:
         if self._share is not None:

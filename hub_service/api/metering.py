@@ -6,7 +6,7 @@ rendered while it is sent, which is another task's work.
 """
 
 import types
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
 from time import thread_time
 from typing import Any, TypeVar
@@ -16,27 +16,26 @@ __all__ = ["charge", "charged", "metered", "spending", "turns"]
 T = TypeVar("T")
 
 Spend = Callable[[float], None]
-Turn = Callable[[], bool]
+Turn = Callable[[], Awaitable[None]]
 
 
-def _always() -> bool:
-    return True
+async def _at_once() -> None:
+    """Begin at once."""
 
 
 spending: ContextVar[Spend | None] = ContextVar("spending", default=None)
 """Who is charged for what is done in this context; None: nobody."""
-turns: ContextVar[Turn] = ContextVar("turns", default=_always)
-"""Whether it is their turn."""
+turns: ContextVar[Turn] = ContextVar("turns", default=_at_once)
+"""Waits until it is their turn."""
 
 
 @types.coroutine
 def metered(
-    work: Coroutine[Any, Any, T], spend: Spend, turn: Turn = _always
+    work: Coroutine[Any, Any, T], spend: Spend, turn: Turn = _at_once
 ) -> Generator[Any, Any, T]:
     """Do the work, telling `spend` after each step how many seconds that took.
 
-    It goes on in the turn of the loop in which it could, or the first one after it in which `turn`
-    says that it may.
+    Before each, but the first, it waits for its `turn`.
     """
     step: Callable[[Any], Any] = work.send
     given: Any = None
@@ -53,8 +52,7 @@ def metered(
             spend(thread_time() - began)
         try:
             given = yield waits_for
-            while not turn():
-                yield
+            yield from turn().__await__()
         except BaseException as thrown:  # noqa: BLE001  cancelled, or closed: the work's business
             given, step = thrown, work.throw
 

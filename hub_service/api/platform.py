@@ -13,6 +13,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from runai.hub_service.api.asked_once import AskedOnce
 from runai.hub_service.api.auth import Authenticator
 from runai.hub_service.api.drawn_views import MEASURED_FOR_S, DrawnViews
 from runai.hub_service.api.fair_use import Guests, credential_of
@@ -85,8 +86,12 @@ class Platform:
     """In which streams are drawn."""
     _shared: World | None = None
     _shared_version: int = -1
-    _reported: tuple[float, Mapping[WorkloadId, Progress]] = (-1.0, {})
-    """When all jobs' own reports were looked at last, and what they said."""
+    _reported: AskedOnce[Mapping[WorkloadId, Progress]] = field(
+        default_factory=lambda: AskedOnce(
+            at_once=1, keep_s=MEASURED_FOR_S, clock=lambda: asyncio.get_running_loop().time()
+        )
+    )
+    """What all jobs report of themselves: hundreds of files, looked at by one thread at a time."""
 
     @cached_property
     def feeds(self) -> Feeds:
@@ -132,12 +137,10 @@ class Platform:
         """Look at what jobs report of themselves, unless that of all was looked at just now."""
         if of == ():
             return {}
-        looked_at, found = self._reported
-        if not 0 <= self.clock() - looked_at < MEASURED_FOR_S:
-            looked_at, found = self.clock(), await self.cluster.progress(of)
-            if of is None:
-                self._reported = looked_at, found
-        return found
+        if of is None:
+            return await self._reported.ask("", self.cluster.progress)
+        known = self._reported.known("")
+        return await self.cluster.progress(of) if known is None else known
 
     async def shared_world(self) -> World:
         """Gather once for all streams, anew after each cycle and twice a second."""

@@ -94,8 +94,8 @@ class Share:
         self.waiting = 0
         """Calls at the door."""
         self._in_turn = asyncio.Lock()
-        self._has_stepped = False
-        """In this turn of the loop."""
+        self._steps = asyncio.Lock()
+        """Held for the rest of the turn of the loop in which a step was taken."""
 
     def asks(self, now: float) -> bool:
         """Tell whether there is anything to do for its owner, or was just now."""
@@ -144,19 +144,13 @@ class Share:
         self._left -= self._usual
         return self._usual
 
-    def turn(self) -> bool:
-        """Take the step that its owner has in each turn of the loop; False: it is taken.
+    async def turn(self) -> None:
+        """Wait for the step that its owner has in each turn of the loop, first come, first served.
 
         Of fifteen calls under way each would take one, and everybody else's wait for all of them.
         """
-        if self._has_stepped:
-            return False
-        self._has_stepped = True
-        asyncio.get_running_loop().call_soon(self._next_turn)
-        return True
-
-    def _next_turn(self) -> None:
-        self._has_stepped = False
+        await self._steps.acquire()
+        asyncio.get_running_loop().call_soon(self._steps.release)
 
     def spend(self, seconds: float) -> None:
         """Note that a step has taken so long."""

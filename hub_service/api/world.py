@@ -112,10 +112,12 @@ class World:
         site = self.simulated, self.largest_device_mib
         if not was_begun(record):
             return site
+        idle_now = self.idle(record.id)
         held = [(w.node, share.device) for w in record.workers for share in w.devices]
         return (
             site,
             self.progress.get(record.id),
+            idle_now and idle_now.said,
             self.present.notice(self.at, record.id),
             [device and device.uuid for device in (self.device(*each) for each in held)],
         )

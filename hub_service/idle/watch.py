@@ -39,6 +39,11 @@ class IdleNow:
     releasable: bool = False
     """Whether it would go on without its GPUs: no pod would, and no session of one command."""
 
+    @property
+    def said(self) -> tuple[object, ...]:
+        """Return all of it but its times, which are others with each measurement."""
+        return self.level, self.next, self.keeps_left, self.releasing, self.releasable
+
 
 @dataclass(slots=True)
 class _Watched:

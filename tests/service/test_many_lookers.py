@@ -241,6 +241,24 @@ async def test_what_is_put_into_what_was_drawn_is_what_would_be_drawn(simulated)
             assert Viewer(replace(later, drawn=drawn), ANA).workload(record) == whole
 
 
+async def test_who_keeps_an_idle_gpu_sees_so_at_once(simulated):
+    ana = await simulated.client("ana")
+    await ana.submit(SubmitRequest(gpus=0.5, command=["train"]))
+    world, drawn = await simulated.platform.world(), DrawnViews()
+    (record,) = [record for record in world.workloads if record.allocated]
+
+    def seen(idle: IdleNow) -> WorkloadView:
+        now = replace(world, drawn=drawn, idle=lambda _id: idle)
+        return Viewer(now, ANA).workload(record)
+
+    before = seen(IdleNow(60.0, Do.STOP, next=Do.STOP, in_s=60.0, keeps_left=2))
+    after = seen(IdleNow(60.0, Do.STOP, next=Do.STOP, in_s=60.0, keeps_left=1))
+
+    assert before.idle is not None
+    assert after.idle is not None
+    assert (before.idle.keeps_left, after.idle.keeps_left) == (2, 1)
+
+
 async def test_who_looks_at_devices_after_a_change_elsewhere_draws_none_of_them(
     simulated, monkeypatch
 ):
@@ -328,3 +346,24 @@ def test_a_device_that_shows_the_same_is_put_into_markup_once_for_all_pages():
         drawn(shown._replace(parts=(part._replace(busy=0.25),)), "here"),
     ):
         assert other != first
+
+
+async def test_all_who_look_at_once_have_the_jobs_reports_read_once(simulated, monkeypatch):
+    """They are hundreds of files; each thread that reads them waits for the others."""
+    cluster, times = simulated.platform.cluster, list[object]()
+    progress, may = cluster.progress, asyncio.Event()
+
+    async def slowly(only=None):
+        times.append(only)
+        await may.wait()
+        return await progress(only)
+
+    monkeypatch.setattr(cluster, "progress", slowly)
+    looking = [asyncio.create_task(simulated.platform.world()) for _ in range(9)]
+    for _ in range(9):
+        await asyncio.sleep(0)
+    may.set()
+    await asyncio.gather(*looking)
+    await simulated.platform.world(["vision/exp"])
+
+    assert times == [None]

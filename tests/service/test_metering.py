@@ -98,27 +98,30 @@ async def test_what_a_call_has_made_necessary_is_charged_to_who_asked():
 
 
 async def test_a_call_goes_on_when_it_is_its_turn_and_can_be_broken_off_before():
-    steps, turns = list[str](), iter([False, False, True])
+    steps, may = list[str](), asyncio.Event()
 
     async def call() -> None:
         steps.append("begun")
-        await asyncio.sleep(0)
-        steps.append("went on")
-        await asyncio.Event().wait()
+        try:
+            await asyncio.sleep(0)
+            steps.append("went on")
+        finally:
+            steps.append("ended")
 
-    spent = list[float]()
-    task = asyncio.create_task(metered(call(), spent.append, lambda: next(turns, False)))
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert steps == ["begun"]
-    await asyncio.sleep(0)
-    assert steps == ["begun", "went on"]
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert task.cancelled()
-    never = asyncio.create_task(metered(asyncio.sleep(0), spent.append, lambda: False))
+    async def turn() -> None:
+        await may.wait()
+
+    def begun() -> asyncio.Task[None]:
+        return asyncio.create_task(metered(call(), lambda _seconds: None, turn))
+
+    task, never = begun(), begun()
     for _ in range(5):
         await asyncio.sleep(0)
+    assert steps == ["begun", "begun"]
     never.cancel()
     await asyncio.gather(never, return_exceptions=True)
+    may.set()
+    await task
+
     assert never.cancelled()
+    assert steps == ["begun", "begun", "ended", "went on", "ended"]
