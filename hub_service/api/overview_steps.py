@@ -26,8 +26,8 @@ TOLD = 10
 SHOWN_WAITING, SHOWN_OWN = 200, 300
 """Workloads that wait in an overview: of thousands the first, and how many more there are."""
 
-AT_A_TIME = 40
-"""Workloads: two milliseconds' work."""
+AT_A_TIME = 80
+"""Workloads: some three milliseconds' work. Each step waits for one of everybody else's."""
 
 Steps = Generator[None, None, Overview]
 

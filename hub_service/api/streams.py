@@ -4,6 +4,7 @@ Knows bytes and time only. Used by the event stream and by followed logs.
 """
 
 import asyncio
+import random
 import time
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,7 +33,8 @@ async def with_signs_of_life(
     raises a RunaiError: what it shows is gone, or the reader may no longer read.
     """
     source = aiter(body)
-    checked = time.monotonic()
+    # Not all at once, those that a restart has had opened again at once: each is a call's work.
+    checked = time.monotonic() - random.uniform(0, CHECK_EVERY_S)  # noqa: S311  no secret
     # No TaskGroup: a generator may be closed by another task than the one that began it.
     end = asyncio.ensure_future(leaving.wait())
     piece = asyncio.ensure_future(_next(source))

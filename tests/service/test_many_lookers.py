@@ -317,8 +317,8 @@ async def test_what_jobs_report_is_looked_at_once_for_all_who_look_at_once(simul
         return await progress(only)
 
     monkeypatch.setattr(cluster, "progress", counted)
-    now = platform.clock()
-    monkeypatch.setattr(platform, "clock", lambda: now)
+    now = 0.0
+    monkeypatch.setattr(platform._reported, "_clock", lambda: now)
     await ana.overview()
     await ana.overview()
     await ana.workload(reply.workloads[0].id)
