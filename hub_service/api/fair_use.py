@@ -97,7 +97,7 @@ class Guests:
             guest.at = now
             if guest.left < 1:
                 if guest.share is not None:
-                    guest.share.refuse()
+                    guest.share.flooded()
                 raise TooMany(
                     f"You ask more than {rate} times a second.",
                     hint="Wait a moment; many jobs are one call as an array (--array).",

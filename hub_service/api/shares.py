@@ -29,7 +29,7 @@ ASKS_S = 2.0
 MANY = 32
 """Calls at the door at once are a flood from the start: no page asks for so many."""
 FLOODS_S = 2.0
-"""For so long somebody is taken for a flood who was refused for asking too often."""
+"""For so long somebody is taken for a flood who was one, or was refused for asking too often."""
 LOOK_EVERY_S = 0.1
 SOONEST_S = 0.001
 
@@ -89,8 +89,8 @@ class Share:
         self._usual = USUAL_S
         self._held_at = -math.inf
         """When somebody was last made to wait for others."""
-        self._refused_at = -math.inf
-        """When they last asked too often."""
+        self._flooded_at = -math.inf
+        """When they last asked too often, or for too much at once."""
         self.waiting = 0
         """Calls at the door."""
         self._in_turn = asyncio.Lock()
@@ -111,11 +111,11 @@ class Share:
 
     def floods(self, now: float) -> bool:
         """Tell whether its owner asks for more than anybody who works with this needs."""
-        return self.waiting > MANY or now - self._refused_at < FLOODS_S
+        return self.waiting > MANY or now - self._flooded_at < FLOODS_S
 
-    def refuse(self) -> None:
-        """Note that its owner was refused for asking too often."""
-        self._refused_at = self._clock()
+    def flooded(self) -> None:
+        """Note that its owner asks too often, or for too much at once."""
+        self._flooded_at = self._clock()
 
     def wait_s(self) -> float:
         """Return how long one more would wait, as things are; 0: it would not."""
@@ -128,6 +128,8 @@ class Share:
     async def enter(self) -> float:
         """Return when there is something left; the seconds that are set aside."""
         self.waiting += 1
+        if self.waiting > MANY:
+            self.flooded()
         try:
             await self._in_turn.acquire()
             try:

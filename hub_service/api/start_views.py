@@ -1,7 +1,7 @@
 """How the scheduler's forecast is shown: when each waiting workload starts, kept for who looks.
 
 A forecast plays many cycles: it is made in a thread while somebody looks, one at a time, and
-rests a hundred times as long as it took. It is told as of the last cycle, and forgotten where
+rests 25 times as long as it took. It is told as of the last cycle, and forgotten where
 nobody has looked for long. Nothing in it names a workload. Owned by `platform`.
 """
 
@@ -12,15 +12,21 @@ from datetime import UTC, datetime
 
 from runai.hub_service.api.start_schemas import ExpectedStartView
 from runai.hub_service.controller import Cycle
-from runai.hub_service.scheduler.cycle import forecast
+from runai.hub_service.scheduler.cycle import decide, forecast
 from runai.hub_service.scheduler.explanation import ExpectedStart
 from runai.hub_service.scheduler.forecast import retold
+from runai.hub_service.scheduler.index import Index
+from runai.hub_service.scheduler.model import Plan, Snapshot
 
 __all__ = ["Forecasts", "start_view"]
 
-_REST = 100
+_REST = 25
 """Times as long as it took: else the slowest hundredth of everybody's calls would be those beside a
-forecast about tens of thousands, for seconds of which the interpreter is busy."""
+forecast about tens of thousands."""
+_BREATHES = 3.0
+"""Times as long as each cycle that is played takes: a thread that computes takes half of the
+interpreter's time, and where everybody else needs more than the other half, they waited for
+seconds."""
 _OLD_S = 60
 """Of what was foreseen before that, and need not be any more, nobody knows what is still so."""
 
@@ -53,11 +59,19 @@ class Forecasts:
     async def _find(self, cycle: Cycle, turn: asyncio.Semaphore) -> None:
         async with turn:
             began = self._clock()
-            starts = await asyncio.to_thread(forecast, cycle.snapshot, cycle.plan)
+            starts = await asyncio.to_thread(forecast, cycle.snapshot, cycle.plan, by=_gently)
             self._starts = _AsOf(starts, cycle.snapshot.now)
             ended = self._clock()
         self._cycle = cycle
         self._again_at = ended + _REST * (ended - began)
+
+
+def _gently(index: Snapshot | Index) -> Plan:
+    """Decide in a thread, and leave the interpreter to others for some time."""
+    began = time.thread_time()
+    plan = decide(index)
+    time.sleep(_BREATHES * (time.thread_time() - began))
+    return plan
 
 
 class _AsOf(Mapping[str, ExpectedStart]):

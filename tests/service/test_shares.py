@@ -91,7 +91,7 @@ def test_who_floods_takes_the_least_part(calls, is_refused, part):
     loop.play(5, (flood, 1.0), (quiet, 0.02))
     flood.waiting = calls
     if is_refused:
-        flood.refuse()
+        flood.flooded()
 
     assert loop.shares._part(flood) == pytest.approx(part)
 
@@ -100,7 +100,7 @@ def test_who_was_refused_is_taken_for_a_flood_for_a_while():
     loop = Loop()
     flood, quiet = loop.new(), loop.new()
     loop.play(5, (flood, 1.0), (quiet, 0.02))
-    flood.refuse()
+    flood.flooded()
     loop.clock.at += FLOODS_S
     loop.take(flood, STEP_S)
     loop.take(quiet, STEP_S)
