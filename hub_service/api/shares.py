@@ -30,6 +30,9 @@ MANY = 32
 """Calls at the door at once are a flood from the start: no page asks for so many."""
 FLOODS_S = 2.0
 """For so long somebody is taken for a flood who was one, or was refused for asking too often."""
+SEVERAL = 4
+"""Calls under way, of which one goes on in each turn of the loop: what is fewer needs no order, and
+each turn has its price."""
 LOOK_EVERY_S = 0.1
 SOONEST_S = 0.001
 
@@ -94,6 +97,8 @@ class Share:
         self.waiting = 0
         """Calls at the door."""
         self._in_turn = asyncio.Lock()
+        self._inside = 0
+        """Calls under way."""
         self._steps = asyncio.Lock()
         """Held for the rest of the turn of the loop in which a step was taken."""
 
@@ -144,13 +149,16 @@ class Share:
         finally:
             self.waiting -= 1
         self._left -= self._usual
+        self._inside += 1
         return self._usual
 
     async def turn(self) -> None:
-        """Wait for the step that its owner has in each turn of the loop, first come, first served.
+        """Wait for the step that who has several calls has in each turn, first come, first served.
 
         Of fifteen calls under way each would take one, and everybody else's wait for all of them.
         """
+        if self._inside < SEVERAL:
+            return
         await self._steps.acquire()
         asyncio.get_running_loop().call_soon(self._steps.release)
 
@@ -164,6 +172,7 @@ class Share:
 
     def leave(self, aside: float, spent: float) -> None:
         """Note what a call took in the end."""
+        self._inside -= 1
         self._left += aside
         self._usual += (spent - self._usual) / 8
 
