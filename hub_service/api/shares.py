@@ -30,9 +30,9 @@ MANY = 32
 """Calls at the door at once are a flood from the start: no page asks for so many."""
 FLOODS_S = 2.0
 """For so long somebody is taken for a flood who was one, or was refused for asking too often."""
-SEVERAL = 4
-"""Calls under way, of which one goes on in each turn of the loop: what is fewer needs no order, and
-each turn has its price."""
+TURNS_ABOVE = 0.1
+"""Of the time: of the calls of who has lately taken more than that one goes on in each turn of the
+loop. Turns have their price, and who takes less holds nobody up."""
 LOOK_EVERY_S = 0.1
 SOONEST_S = 0.001
 
@@ -97,8 +97,6 @@ class Share:
         self.waiting = 0
         """Calls at the door."""
         self._in_turn = asyncio.Lock()
-        self._inside = 0
-        """Calls under way."""
         self._steps = asyncio.Lock()
         """Held for the rest of the turn of the loop in which a step was taken."""
 
@@ -149,15 +147,14 @@ class Share:
         finally:
             self.waiting -= 1
         self._left -= self._usual
-        self._inside += 1
         return self._usual
 
     async def turn(self) -> None:
-        """Wait for the step that who has several calls has in each turn, first come, first served.
+        """Wait for the step that who takes much has in each turn, first come, first served.
 
         Of fifteen calls under way each would take one, and everybody else's wait for all of them.
         """
-        if self._inside < SEVERAL:
+        if self._lately < TURNS_ABOVE * LATELY_S:
             return
         await self._steps.acquire()
         asyncio.get_running_loop().call_soon(self._steps.release)
@@ -172,7 +169,6 @@ class Share:
 
     def leave(self, aside: float, spent: float) -> None:
         """Note what a call took in the end."""
-        self._inside -= 1
         self._left += aside
         self._usual += (spent - self._usual) / 8
 

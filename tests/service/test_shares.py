@@ -19,9 +19,10 @@ from runai.hub_service.api.shares import (
     ASKS_S,
     FLOODS_S,
     FULL_S,
+    LATELY_S,
     MANY,
     MOST_OWED_S,
-    SEVERAL,
+    TURNS_ABOVE,
     Share,
     Shares,
     Together,
@@ -239,8 +240,7 @@ async def test_of_many_calls_of_one_person_one_goes_on_in_each_turn_of_the_loop(
     """First come, first served: a long one does not go before the others each time."""
     shares = Loop()
     flood, quiet = shares.new(), shares.new()
-    for _ in range(SEVERAL):
-        await flood.enter()
+    flood.spend(2 * TURNS_ABOVE * LATELY_S)
     order: list[str] = []
 
     async def call(name: str, steps: int) -> None:
