@@ -8,11 +8,13 @@ from datetime import timedelta
 import pytest
 
 from builders import job, project, snapshot
+from runai.hub_service.api import start_views
 from runai.hub_service.api.schemas import SubmitRequest, WorkloadView
 from runai.hub_service.api.start_views import Forecasts
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.controller import Cycle
 from runai.hub_service.scheduler import Workload, decide
+from runai.hub_service.scheduler.cycle import forecast
 from waiting import eventually_async
 
 
@@ -61,6 +63,20 @@ async def test_what_was_foreseen_before_is_told_as_of_now(later, told):
 
     assert found["waits"].text.startswith(told)
     assert found["waits"].at == 1110
+
+
+async def test_a_forecast_leaves_the_interpreter_to_others_for_longer_than_it_computes(monkeypatch):
+    first, rests = cycle_of(job("waits", 1)), list[float]()
+    monkeypatch.setattr(start_views.time, "sleep", rests.append)
+    now = iter(range(1000))
+    monkeypatch.setattr(start_views.time, "thread_time", lambda: next(now))
+    forecasts, turn = Forecasts(clock=lambda: 0.0), asyncio.Semaphore(1)
+
+    found = await eventually_async(lambda: forecasts.of(first, turn))
+
+    assert found["waits"] == forecast(first.snapshot, first.plan)["waits"]
+    assert set(rests) == {3.0}
+    assert len(rests) > 1  # after each cycle that is played
 
 
 async def test_what_was_foreseen_when_somebody_looked_long_ago_is_not_told():
