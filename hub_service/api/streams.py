@@ -33,6 +33,7 @@ async def with_signs_of_life(
     raises a RunaiError: what it shows is gone, or the reader may no longer read.
     """
     source = aiter(body)
+    told = time.monotonic()
     # Not all at once, those that a restart has had opened again at once: each is a call's work.
     checked = time.monotonic() - random.uniform(0, CHECK_EVERY_S)  # noqa: S311  no secret
     # No TaskGroup: a generator may be closed by another task than the one that began it.
@@ -42,18 +43,22 @@ async def with_signs_of_life(
         while not end.done():
             # Awake in time for the check, so that nobody reads on for longer than a minute.
             left = max(0.0, checked + CHECK_EVERY_S - time.monotonic())
-            within = min(SIGN_OF_LIFE_S, left)
+            silent = max(0.0, told + SIGN_OF_LIFE_S - time.monotonic())
+            within = min(silent, left)
             await asyncio.wait({piece, end}, timeout=within, return_when=FIRST_COMPLETED)
             if time.monotonic() - checked >= CHECK_EVERY_S:
                 await check()
                 checked = time.monotonic()
             if not piece.done():
-                yield sign
+                if time.monotonic() - told >= SIGN_OF_LIFE_S:  # not because it was checked
+                    yield sign
+                    told = time.monotonic()
                 continue
             if (result := piece.result()) is None:
                 return
             piece = asyncio.ensure_future(_next(source))
             yield result
+            told = time.monotonic()
     except RunaiError:
         return
     finally:
