@@ -7,7 +7,7 @@ held everybody up for 10 to 30 ms. Used by routes, pages and `feeds`.
 import asyncio
 import heapq
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from runai.hub_service.api.long_lists import in_pieces
@@ -30,8 +30,6 @@ AT_A_TIME = 120
 """Workloads: some five milliseconds' work. Each step waits for one of everybody else's: in a rush
 an overview of twelve steps took half a second."""
 
-Steps = Generator[None, None, Overview]
-
 Rest = Callable[[float], Awaitable[None]]
 """After a step that took so many seconds."""
 
@@ -42,29 +40,20 @@ async def let_others(_took: float) -> None:
 
 
 async def drawn(viewer: Viewer, rest: Rest = let_others) -> Overview:
-    """Draw an overview of one world, with a rest between its steps."""
-    steps = overview_steps(viewer)
-    while True:
-        began = time.perf_counter()
-        try:
-            next(steps)
-        except StopIteration as done:
-            overview: Overview = done.value
-            return overview
-        await rest(time.perf_counter() - began)
+    """Draw an overview of one world, with a rest between its steps.
 
-
-def overview_steps(viewer: Viewer) -> Steps:
-    """Show everything, without what finished long ago and without the ends of long queues."""
-    world = viewer.world
+    It shows everything, without what finished long ago and without the ends of long queues.
+    """
+    world, began = viewer.world, time.perf_counter()
     waiting, left_out = _first_in_queue(viewer)
     seen = [*filter(viewer.sees, world.queues.present), *waiting]
     seen.sort(key=lambda record: record.submitted)
     workloads: list[WorkloadView] = []
     for piece in in_pieces(seen, AT_A_TIME):
-        yield
+        await rest(time.perf_counter() - began)
+        began = time.perf_counter()
         workloads += map(viewer.workload, piece)
-    yield
+    await rest(time.perf_counter() - began)
     # All of it are views already: looked through once more, they are copied.
     return Overview.model_construct(
         at=_time(world.at),

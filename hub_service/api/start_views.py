@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from runai.hub_service.api.start_schemas import ExpectedStartView
 from runai.hub_service.controller import Cycle
+from runai.hub_service.giving_way import RESTS
 from runai.hub_service.scheduler.cycle import decide, forecast
 from runai.hub_service.scheduler.explanation import ExpectedStart
 from runai.hub_service.scheduler.forecast import retold
@@ -23,10 +24,6 @@ __all__ = ["Forecasts", "start_view"]
 _REST = 25
 """Times as long as it took: else the slowest hundredth of everybody's calls would be those beside a
 forecast about tens of thousands."""
-_BREATHES = 3.0
-"""Times as long as each cycle that is played takes: a thread that computes takes half of the
-interpreter's time, and where everybody else needs more than the other half, they waited for
-seconds."""
 _OLD_S = 60
 """Of what was foreseen before that, and need not be any more, nobody knows what is still so."""
 
@@ -67,10 +64,14 @@ class Forecasts:
 
 
 def _gently(index: Snapshot | Index) -> Plan:
-    """Decide in a thread, and leave the interpreter to others for some time."""
+    """Decide in a thread, and leave the interpreter to others for longer than that took.
+
+    A thread that computes has half of it, and where everybody else needs more than the other half
+    they waited for seconds.
+    """
     began = time.thread_time()
     plan = decide(index)
-    time.sleep(_BREATHES * (time.thread_time() - began))
+    time.sleep(RESTS * (time.thread_time() - began))
     return plan
 
 

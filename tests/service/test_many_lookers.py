@@ -131,34 +131,15 @@ AT_9 = Measured(9.0, TOLD)
     ("first", "second", "drawn", "measured"),
     [
         pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", None), 1, 0, id="all as it was"),
-        pytest.param(
-            (WAITS, ME, "x", AT_9),
-            (WAITS, ME, "x", Measured(9.3, TOLD)),
-            1,
-            0,
-            id="measured just now",
-        ),
-        pytest.param(
-            (WAITS, ME, "x", AT_9),
-            (WAITS, ME, "x", Measured(9.3, [9.1])),
-            1,
-            1,
-            id="an agent has reported",
-        ),
-        pytest.param(
-            (WAITS, ME, "x", AT_9),
-            (WAITS, ME, "x", Measured(9.5, TOLD)),
-            1,
-            1,
-            id="measured before",
-        ),
-        pytest.param(
-            (WAITS, ME, "x", AT_9),
-            (WAITS, ME, "x", Measured(8.9, TOLD)),
-            1,
-            1,
-            id="the clock was set back",
-        ),
+        *[
+            pytest.param((WAITS, ME, "x", AT_9), (WAITS, ME, "x", now), 1, measured, id=name)
+            for now, measured, name in (
+                (Measured(9.3, TOLD), 0, "measured just now"),
+                (Measured(9.3, [9.1]), 1, "an agent has reported"),
+                (Measured(9.5, TOLD), 1, "measured before"),
+                (Measured(8.9, TOLD), 1, "the clock was set back"),
+            )
+        ],
         pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", AT_9), 2, 0, id="begun"),
         pytest.param(
             (WAITS, ME, "x", AT_9), (WAITS, ME, "y", AT_9), 2, 0, id="something else is said"
