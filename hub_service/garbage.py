@@ -16,7 +16,7 @@ from typing import NoReturn
 
 __all__ = ["Aside", "collect_seldom"]
 
-YOUNG_S = 0.25
+YOUNG_S = 0.1
 """Between two looks at what is new.
 
 A look takes 1 ms for each thousand objects, for which everybody waits: seldomer looks at more make
@@ -29,7 +29,7 @@ the new may be many more by then: while nobody else looked, they were up to 60,0
 """
 NEVER = 1_000_000
 """Looks at what is new between which Python itself would make one at more."""
-YOUNG_LOOKS = 40
+YOUNG_LOOKS = 100
 """Between two times when it is asked whether to look at everything."""
 GROWN = 2.0
 """Times what there was after the last look at all: half of what is kept may be dead circles."""

@@ -124,7 +124,7 @@ class Platform:
             devices=await self.cluster.devices(),
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
-            starts=self.forecasts.of(self.controller.last, self.questions),
+            starts=self.forecasts.of(self.controller.last),
             progress=await self._progress(progress_of),
             idle=self.idle.now,
             drawn=self.drawn,

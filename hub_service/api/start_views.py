@@ -1,8 +1,9 @@
 """How the scheduler's forecast is shown: when each waiting workload starts, kept for who looks.
 
-A forecast plays many cycles: it is made in a thread while somebody looks, one at a time, and
-rests 25 times as long as it took. It is told as of the last cycle, and forgotten where
-nobody has looked for long. Nothing in it names a workload. Owned by `platform`.
+A forecast plays many cycles: it is made in a thread while somebody looks, one at a time, which
+leaves the interpreter to others most of the time, and the next one rests 25 times as long as it
+took. It is told as of the last cycle, and forgotten where nobody has looked for long. Nothing in
+it names a workload. Owned by `platform`.
 """
 
 import asyncio
@@ -13,17 +14,17 @@ from datetime import UTC, datetime
 from runai.hub_service.api.start_schemas import ExpectedStartView
 from runai.hub_service.controller import Cycle
 from runai.hub_service.giving_way import RESTS
-from runai.hub_service.scheduler.cycle import decide, forecast
+from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.scheduler.explanation import ExpectedStart
 from runai.hub_service.scheduler.forecast import retold
-from runai.hub_service.scheduler.index import Index
-from runai.hub_service.scheduler.model import Plan, Snapshot
 
-__all__ = ["Forecasts", "start_view"]
+__all__ = ["PIECE_S", "Forecasts", "start_view"]
 
 _REST = 25
 """Times as long as it took: else the slowest hundredth of everybody's calls would be those beside a
 forecast about tens of thousands."""
+PIECE_S = 0.004
+"""Sleeping has its price, too."""
 _OLD_S = 60
 """Of what was foreseen before that, and need not be any more, nobody knows what is still so."""
 
@@ -39,40 +40,43 @@ class Forecasts:
         self._again_at = 0.0
         self._work: asyncio.Task[None] | None = None
 
-    def of(self, cycle: Cycle, turn: asyncio.Semaphore) -> Mapping[str, ExpectedStart]:
-        """Return what is known; where that is of another cycle, begin to find out anew.
-
-        `turn` is taken while the scheduler is asked.
-        """
+    def of(self, cycle: Cycle) -> Mapping[str, ExpectedStart]:
+        """Return what is known; where that is of another cycle, begin to find out anew."""
         working, now = self._work is not None and not self._work.done(), cycle.snapshot.now
         if cycle is not self._cycle and not working and self._clock() >= self._again_at:
             if self._cycle is not None and now - self._cycle.snapshot.now > _OLD_S:
                 self._starts = _AsOf({}, now)
-            self._work = asyncio.ensure_future(self._find(cycle, turn))
+            self._work = asyncio.ensure_future(self._find(cycle))
         if self._starts.now != now:
             self._starts = _AsOf(self._starts.starts, now)
         return self._starts
 
-    async def _find(self, cycle: Cycle, turn: asyncio.Semaphore) -> None:
-        async with turn:
-            began = self._clock()
-            starts = await asyncio.to_thread(forecast, cycle.snapshot, cycle.plan, by=_gently)
-            self._starts = _AsOf(starts, cycle.snapshot.now)
-            ended = self._clock()
-        self._cycle = cycle
+    async def _find(self, cycle: Cycle) -> None:
+        # Beside somebody's question about the scheduler, which need not wait for it: most of the
+        # time it sleeps.
+        began = self._clock()
+        starts = await asyncio.to_thread(_foreseen, cycle)
+        self._starts = _AsOf(starts, cycle.snapshot.now)
+        self._cycle, ended = cycle, self._clock()
         self._again_at = ended + _REST * (ended - began)
 
 
-def _gently(index: Snapshot | Index) -> Plan:
-    """Decide in a thread, and leave the interpreter to others for longer than that took.
+def _foreseen(cycle: Cycle) -> dict[str, ExpectedStart]:
+    """Look ahead in a thread, leaving the interpreter to others for longer than each piece took.
 
     A thread that computes has half of it, and where everybody else needs more than the other half
     they waited for seconds.
     """
     began = time.thread_time()
-    plan = decide(index)
-    time.sleep(RESTS * (time.thread_time() - began))
-    return plan
+
+    def rest() -> None:
+        nonlocal began
+        took = time.thread_time() - began
+        if took >= PIECE_S:
+            time.sleep(RESTS * took)
+            began = time.thread_time()
+
+    return forecast(cycle.snapshot, cycle.plan, rest=rest)
 
 
 class _AsOf(Mapping[str, ExpectedStart]):

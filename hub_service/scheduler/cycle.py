@@ -17,6 +17,7 @@ from runai.hub_service.scheduler.index import Index
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.outcome import plan_of
 from runai.hub_service.scheduler.part_choice import choose_parts, try_other_parts
+from runai.hub_service.scheduler.pieces import Rest, at_once
 from runai.hub_service.scheduler.reclaim import Reclaim
 from runai.hub_service.scheduler.shares import set_fair_shares
 from runai.hub_service.scheduler.state import State
@@ -74,14 +75,14 @@ def forecast(
     plan: Plan,
     only: Collection[str] | None = None,
     *,
-    by: Callable[[Snapshot | Index], Plan] = decide,
+    rest: Rest = at_once,
 ) -> dict[str, ExpectedStart]:
     """Tell when each workload that waits starts if nothing else is submitted.
 
     `plan` is what `decide` made of `snapshot`. Of `only` these, it is told sooner and less far.
-    Tens of cycles are played, each decided `by` this, which decides the same and may rest.
+    Tens of cycles are played: `rest` is told between pieces of the work, and may take its time.
     """
-    return forecast_with(by, snapshot, plan, only)
+    return forecast_with(decide, snapshot, plan, only, rest)
 
 
 def run(state: State) -> Plan:

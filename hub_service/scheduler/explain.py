@@ -15,6 +15,7 @@ from runai.hub_service.scheduler.explanation import ExpectedStart, Explanation, 
 from runai.hub_service.scheduler.forecast import Decide, expected_start, expected_starts
 from runai.hub_service.scheduler.holding import Held, Holdings
 from runai.hub_service.scheduler.model import Decision, Plan, Snapshot, Wait, Workload
+from runai.hub_service.scheduler.pieces import Rest, at_once
 from runai.hub_service.scheduler.quantity import MilliGpu
 from runai.hub_service.scheduler.tree import tree_of
 from runai.hub_service.scheduler.wording import Wording
@@ -68,7 +69,11 @@ def explain_with(
 
 
 def forecast_with(
-    decide: Decide, snapshot: Snapshot, plan: Plan, only: Collection[str] | None
+    decide: Decide,
+    snapshot: Snapshot,
+    plan: Plan,
+    only: Collection[str] | None,
+    rest: Rest = at_once,
 ) -> dict[str, ExpectedStart]:
     """Tell of every workload that waits in a plan when it starts; names no other workload.
 
@@ -79,7 +84,7 @@ def forecast_with(
         waiting = [name for name in waiting if name in only]
     snapshot = replace(snapshot, policy=replace(snapshot.policy, explain="short"))
     cycles = bounded(snapshot, MOST_CYCLES_FOR_ALL if only is None else MOST_CYCLES_FOR_SOME)
-    return expected_starts(snapshot, waiting, decide, cycles=cycles) if waiting else {}
+    return expected_starts(snapshot, waiting, decide, cycles=cycles, rest=rest) if waiting else {}
 
 
 def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:

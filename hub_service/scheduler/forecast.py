@@ -26,6 +26,7 @@ from runai.hub_service.scheduler.model import (
     WorkerState,
     Workload,
 )
+from runai.hub_service.scheduler.pieces import Rest, at_once, in_pieces
 from runai.hub_service.scheduler.quantity import duration_text
 from runai.hub_service.scheduler.what_if import pending_again, worker_after
 
@@ -49,24 +50,31 @@ def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int
 
 
 def expected_starts(
-    snapshot: Snapshot, names: Collection[str], decide: Decide, *, cycles: int
+    snapshot: Snapshot,
+    names: Collection[str],
+    decide: Decide,
+    *,
+    cycles: int,
+    rest: Rest = at_once,
 ) -> dict[str, ExpectedStart]:
     """Tell when each waiting workload starts if nothing else is submitted.
 
     Plays forward three times where run times are estimated: as expected, with the shorter and with
     the longer ones. Looks at most `cycles` cycles ahead, each time; asking for many costs hardly
-    more than asking for the one that starts last.
+    more than asking for the one that starts last. `rest` is told between pieces of the work.
     """
     # Nobody reads these plans: sentences would only cost time.
     silent = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
-    index = Index(silent)
-    future = _Future(index, silent, decide, EXPECTED)
+    index = Index(silent, rest=rest)
+    future = _Future(index, silent, decide, EXPECTED, rest)
     others = (SHORTER, LONGER) if future.guesses() else ()
     courses = [future.starts_of(names, cycles)]
-    courses += [_Future(index, silent, decide, how).starts_of(names, cycles) for how in others]
+    courses += [
+        _Future(index, silent, decide, how, rest).starts_of(names, cycles) for how in others
+    ]
     alike: dict[tuple[_Found, ...], ExpectedStart] = {}
     starts: dict[str, ExpectedStart] = {}
-    for name in names:
+    for name in in_pieces(names, rest):
         seen = tuple([found[name] for found in courses])
         if seen not in alike:  # thousands start too late to be looked for
             alike[seen] = _start(seen, snapshot.now)
@@ -101,28 +109,34 @@ class _Future:
     """One course of events, played upon an index that has the snapshot, or another's future."""
 
     def __init__(
-        self, index: Index, snapshot: Snapshot, decide: Decide, factor: tuple[int, int]
+        self,
+        index: Index,
+        snapshot: Snapshot,
+        decide: Decide,
+        factor: tuple[int, int],
+        rest: Rest = at_once,
     ) -> None:
-        self._decide = decide
+        self._decide, self._rest = decide, rest
         self._index = index
         index.follow(snapshot)
         self._policy = snapshot.policy
         self._min_runtimes = {p.min_runtime for p in snapshot.projects if p.min_runtime}
         self._now = snapshot.now
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
-        self._lively = {w.name: None for w in snapshot.workloads if not _is_at_rest(w)}
+        workloads = snapshot.workloads
+        self._lively = {w.name: None for w in in_pieces(workloads, rest) if not _is_at_rest(w)}
         """Those for which time may do something: of thousands that wait, few."""
         self._touched: set[str] = set(self._workloads)
         self._ends: dict[str, End] = {}
         self._left: dict[str, End] = {}
         """Seconds of work that are left of what does not run."""
         self._is_estimated = False
-        for workload in snapshot.workloads:
+        for workload in in_pieces(workloads, rest):
             end = end_of(workload, snapshot.now, factor)
             if end is not None:
                 self._ends[workload.name] = end
         typical = _typical_run(snapshot, self._ends)
-        for workload in snapshot.workloads:
+        for workload in in_pieces(workloads, rest):
             if workload.name not in self._ends:
                 stated = workload.expected_runtime
                 left = typical if stated is None else End(stated, is_estimated=False)
@@ -137,7 +151,8 @@ class _Future:
         for _ in range(cycles):
             plan = self._decide(self._index)
             frees = self._apply(plan)
-            for name in self._touched & wanted:
+            self._rest()
+            for name in in_pieces(self._touched & wanted, self._rest):
                 if name not in found and self._is_settled(name):
                     at = self._now if name in self._workloads else None
                     found[name] = _Found(at, None, self._is_estimated)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from runai.hub_service.scheduler.model import Node, Policy, Project, Snapshot, Workload
+from runai.hub_service.scheduler.pieces import Rest, at_once
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import tree_of
 
@@ -38,8 +39,9 @@ class Index:
     'vision'
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        """Read a snapshot whole, once."""
+    def __init__(self, snapshot: Snapshot, *, rest: Rest = at_once) -> None:
+        """Read a snapshot whole, once; `rest` is told between pieces of that."""
+        self._rest = rest
         self._state: State | None = None
         self._frame = replace(snapshot, workloads=())
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
@@ -119,7 +121,7 @@ class Index:
             self._forget()
         if self._state is None:
             snapshot = self.snapshot()
-            self._state = State(snapshot, tree_of(snapshot))
+            self._state = State(snapshot, tree_of(snapshot), self._rest)
         self._state.time = self._frame.now
         return self._state
 

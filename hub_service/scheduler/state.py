@@ -27,6 +27,7 @@ from runai.hub_service.scheduler.model import (
     Workload,
 )
 from runai.hub_service.scheduler.parts import candidates, within
+from runai.hub_service.scheduler.pieces import Rest, at_once, in_pieces
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.told import Told
@@ -42,7 +43,7 @@ _GOING = Standing.GOING
 class State:
     """Rooms, accounts and items, changed together by `set` alone."""
 
-    def __init__(self, snapshot: Snapshot, tree: ProjectTree) -> None:
+    def __init__(self, snapshot: Snapshot, tree: ProjectTree, rest: Rest = at_once) -> None:
         """Book everything that the snapshot says is running, stopping or reserved."""
         self.policy: Policy = snapshot.policy
         self.time = snapshot.now
@@ -93,7 +94,8 @@ class State:
         )
         """Whether anybody may be protected from being stopped at all (R8)."""
         self._restricted = any(project.node_types != _ANY for project in snapshot.projects)
-        for workload in sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name)):
+        oldest_first = sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name))
+        for workload in in_pieces(oldest_first, rest):
             self.add(workload)
 
     @property

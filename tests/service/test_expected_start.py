@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 from datetime import timedelta
 
 import pytest
@@ -10,10 +10,11 @@ import pytest
 from builders import job, project, snapshot
 from runai.hub_service.api import start_views
 from runai.hub_service.api.schemas import SubmitRequest, WorkloadView
-from runai.hub_service.api.start_views import Forecasts
+from runai.hub_service.api.start_views import PIECE_S, Forecasts
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.controller import Cycle
-from runai.hub_service.scheduler import Workload, decide
+from runai.hub_service.giving_way import RESTS
+from runai.hub_service.scheduler import Snapshot, Workload, decide
 from runai.hub_service.scheduler.cycle import forecast
 from waiting import eventually_async
 
@@ -55,11 +56,11 @@ def cycle_of(*waiting: Workload, now: int = 1000) -> Cycle:
 )
 async def test_what_was_foreseen_before_is_told_as_of_now(later, told):
     clock = iter([0.0, 0.0, 10.0])  # may it begin, it begins, it has ended: it rests for long
-    forecasts, turn = Forecasts(clock=lambda: next(clock, 20.0)), asyncio.Semaphore(1)
+    forecasts = Forecasts(clock=lambda: next(clock, 20.0))
     first = cycle_of(job("waits", 1))
-    await eventually_async(lambda: forecasts.of(first, turn))
+    await eventually_async(lambda: forecasts.of(first))
 
-    found = forecasts.of(cycle_of(job("waits", 1), now=1000 + later), turn)
+    found = forecasts.of(cycle_of(job("waits", 1), now=1000 + later))
 
     assert found["waits"].text.startswith(told)
     assert found["waits"].at == 1110
@@ -70,39 +71,54 @@ async def test_a_forecast_leaves_the_interpreter_to_others_for_longer_than_it_co
     monkeypatch.setattr(start_views.time, "sleep", rests.append)
     now = iter(range(1000))
     monkeypatch.setattr(start_views.time, "thread_time", lambda: next(now))
-    forecasts, turn = Forecasts(clock=lambda: 0.0), asyncio.Semaphore(1)
+    forecasts = Forecasts(clock=lambda: 0.0)
 
-    found = await eventually_async(lambda: forecasts.of(first, turn))
+    found = await eventually_async(lambda: forecasts.of(first))
 
     assert found["waits"] == forecast(first.snapshot, first.plan)["waits"]
     assert set(rests) == {3.0}
     assert len(rests) > 1  # after each cycle that is played
 
 
+def test_a_forecast_of_thousands_rests_between_pieces_of_what_it_reads(monkeypatch):
+    rests = list[float]()
+    monkeypatch.setattr(start_views.time, "sleep", rests.append)
+    now = itertools.count()
+    monkeypatch.setattr(start_views.time, "thread_time", lambda: 0.001 * next(now))
+    thousands = cycle_of(*[job(f"waits-{n}", 1) for n in range(3_000)])
+
+    start_views._foreseen(thousands)
+
+    assert max(rests) <= RESTS * 2 * PIECE_S
+    assert len(rests) > 3_000 / 500
+
+
 async def test_what_was_foreseen_when_somebody_looked_long_ago_is_not_told():
-    forecasts, turn = Forecasts(clock=lambda: 0.0), asyncio.Semaphore(1)
+    forecasts = Forecasts(clock=lambda: 0.0)
     first = cycle_of(job("waits", 1))
-    await eventually_async(lambda: forecasts.of(first, turn))
+    await eventually_async(lambda: forecasts.of(first))
     later = cycle_of(job("waits", 1), now=1061)
 
-    assert not forecasts.of(later, turn)
-    found = await eventually_async(lambda: forecasts.of(later, turn))
+    assert not forecasts.of(later)
+    found = await eventually_async(lambda: forecasts.of(later))
     assert found["waits"].text.startswith("expected to start in 49 seconds")
 
 
-async def test_a_forecast_rests_a_hundred_times_as_long_as_it_took():
+async def test_after_a_forecast_the_next_one_rests_25_times_as_long_as_it_took(monkeypatch):
+    made = list[Snapshot]()
+    monkeypatch.setattr(
+        start_views, "forecast", lambda *args, rest: made.append(args[0]) or forecast(*args)
+    )
     asked_at = iter([0.0, 0.0, 5.0])  # may it begin, it begins, it has ended: five seconds
-    later = [504.0]
+    later = [129.0]
     forecasts = Forecasts(clock=lambda: next(asked_at, later[0]))
-    turn = asyncio.Semaphore(1)
     alone, crowded = cycle_of(job("waits", 1)), cycle_of(job("waits", 1), job("too", 1))
 
-    await eventually_async(lambda: forecasts.of(alone, turn))
-    known = forecasts.of(crowded, turn)
-    async with turn:
-        pass  # nobody is before us: nothing has begun
+    await eventually_async(lambda: forecasts.of(alone))
+    known = forecasts.of(crowded)
     assert list(known) == ["waits"]
-    assert forecasts.of(crowded, turn) is known
+    assert forecasts.of(crowded) is known
 
-    later[0] = 505.0
-    await eventually_async(lambda: len(forecasts.of(crowded, turn)) == 2)
+    later[0] = 130.0
+    await eventually_async(lambda: len(forecasts.of(crowded)) == 2)
+    assert made == [alone.snapshot, crowded.snapshot]
