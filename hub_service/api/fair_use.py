@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runai.hub_service.allowance import Allowance
-from runai.hub_service.api.metering import metered, spending, turns
+from runai.hub_service.api.metering import asking, metered
 from runai.hub_service.api.places import Places
 from runai.hub_service.api.rush import Rush
 from runai.hub_service.api.shares import Share, Shares, held
@@ -209,9 +209,8 @@ class FairUse:
                     held.set(share.is_held(guests.clock()))
                 if submits and not guest.free:
                     await inside.enter_async_context(guests.places.taken(guest))
-                spending.set(work.spend)
-                turns.set(work.turn)
-                await metered(self._answered(scope, receive, send), work.spend, work.turn)
+                asking.set(work)
+                await metered(self._answered(scope, receive, send), work)
         finally:
             guests.leave(guest, submits=submits)
 

@@ -6,36 +6,35 @@ rendered while it is sent, which is another task's work.
 """
 
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextvars import ContextVar
 from time import thread_time
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["charge", "charged", "metered", "spending", "turns"]
+__all__ = ["Asking", "asking", "charge", "charged", "metered"]
 
 T = TypeVar("T")
 
-Spend = Callable[[float], None]
-Turn = Callable[[], Awaitable[None]]
+
+class Asking(Protocol):
+    """Who pays for what is done, and when that may go on."""
+
+    def spend(self, seconds: float) -> None:
+        """Note that a step has taken so long."""
+
+    async def turn(self) -> None:
+        """Wait until the next step may be taken."""
 
 
-async def _at_once() -> None:
-    """Begin at once."""
-
-
-spending: ContextVar[Spend | None] = ContextVar("spending", default=None)
-"""Who is charged for what is done in this context; None: nobody."""
-turns: ContextVar[Turn] = ContextVar("turns", default=_at_once)
-"""Waits until it is their turn."""
+asking: ContextVar[Asking | None] = ContextVar("asking", default=None)
+"""For whom is done what is done in this context; None: for nobody in particular."""
 
 
 @types.coroutine
-def metered(
-    work: Coroutine[Any, Any, T], spend: Spend, turn: Turn = _at_once
-) -> Generator[Any, Any, T]:
-    """Do the work, telling `spend` after each step how many seconds that took.
+def metered(work: Coroutine[Any, Any, T], who: Asking) -> Generator[Any, Any, T]:
+    """Do the work for `who` asks: they are told after each step how many seconds that took.
 
-    Before each, but the first, it waits for its `turn`.
+    Before each, but the first, it waits for their turn.
     """
     step: Callable[[Any], Any] = work.send
     given: Any = None
@@ -49,31 +48,31 @@ def metered(
         finally:
             # What was thrown knows by its trace that we had it: a circle for each stream that ends.
             given, step = None, work.send
-            spend(thread_time() - began)
+            who.spend(thread_time() - began)
         try:
             given = yield waits_for
-            yield from turn().__await__()
+            yield from who.turn().__await__()
         except BaseException as thrown:  # noqa: BLE001  cancelled, or closed: the work's business
             given, step = thrown, work.throw
 
 
 def charge(seconds: float) -> None:
     """Charge whoever is asking for what had to be done elsewhere because of the call."""
-    spend = spending.get()
-    if spend is not None:
-        spend(seconds)
+    who = asking.get()
+    if who is not None:
+        who.spend(seconds)
 
 
 async def charged(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Pass a body on; whoever asked for it is charged for its making."""
-    spend, source = spending.get(), aiter(body)
-    while (piece := await _piece(source, spend)) is not None:
+    who, source = asking.get(), aiter(body)
+    while (piece := await _piece(source, who)) is not None:
         yield piece
 
 
-async def _piece(source: AsyncIterator[bytes], spend: Spend | None) -> bytes | None:
+async def _piece(source: AsyncIterator[bytes], who: Asking | None) -> bytes | None:
     making = _next(source)
-    return await (making if spend is None else metered(making, spend, turns.get()))
+    return await (making if who is None else metered(making, who))
 
 
 async def _next(source: AsyncIterator[bytes]) -> bytes | None:

@@ -31,8 +31,11 @@ MANY = 32
 FLOODS_S = 2.0
 """For so long somebody is taken for a flood who was one, or was refused for asking too often."""
 TURNS_ABOVE = 0.1
-"""Of the time: of the calls of who has lately taken more than that one goes on in each turn of the
-loop. Turns have their price, and who takes less holds nobody up."""
+"""Of the time: of the calls of who has lately taken more than that, beside others, `STEPS` go on in
+each turn of the loop. Turns have their price, and who takes less holds nobody up."""
+STEPS = 3
+"""A few milliseconds. Of one, somebody who asks fifteen times a second needs 250 turns: on a busy
+machine there are not many more, and whoever falls behind then does so ever further."""
 LOOK_EVERY_S = 0.1
 SOONEST_S = 0.001
 
@@ -53,17 +56,26 @@ class Shares:
 
     def new(self) -> "Share":
         """Return the share of somebody who has just come."""
-        return Share(self._part, self._asking.add, self._clock)
+        return Share(self, self._clock)
 
-    def _part(self, share: "Share") -> float:
+    def took(self, share: "Share") -> None:
+        """Note that somebody asks, and has taken something of the time."""
+        self._asking.add(share)
+
+    def is_alone(self, share: "Share") -> bool:
+        """Tell whether nobody asks beside somebody."""
         now = self._clock()
         if now - self._looked >= LOOK_EVERY_S:
             self._looked = now
             # Not a new set: shares add themselves to this one.
             self._asking -= {one for one in self._asking if not one.asks(now)}
-        others = self._asking - {share}
-        if not others:
+        return len(self._asking) <= (share in self._asking)
+
+    def part(self, share: "Share") -> float:
+        """Return how much of the time somebody may have now."""
+        if self.is_alone(share):
             return 1.0
+        others, now = self._asking - {share}, self._clock()
         even = max(self._least, 1.0 / (len(others) + 1))
         if share.floods(now):
             return even if all(one.floods(now) for one in others) else self._least
@@ -79,14 +91,9 @@ class Share:
     then as much is set aside for it as its caller's calls take.
     """
 
-    def __init__(
-        self,
-        part: "Callable[[Share], float]",
-        took: "Callable[[Share], None]",
-        clock: Callable[[], float],
-    ) -> None:
-        """Ask `part` how large it is now, and tell `took` when something is taken of it."""
-        self._part, self._took, self._clock = part, took, clock
+    def __init__(self, shares: Shares, clock: Callable[[], float]) -> None:
+        """Begin with a full one."""
+        self._shares, self._clock = shares, clock
         self._left, self._at = FULL_S, clock()
         self._lately, self._lately_at = 0.0, self._at
         self._usual = USUAL_S
@@ -97,8 +104,8 @@ class Share:
         self.waiting = 0
         """Calls at the door."""
         self._in_turn = asyncio.Lock()
-        self._steps = asyncio.Lock()
-        """Held for the rest of the turn of the loop in which a step was taken."""
+        self._steps = asyncio.Semaphore(STEPS)
+        """Taken for the rest of the turn of the loop in which a step was taken."""
 
     def asks(self, now: float) -> bool:
         """Tell whether there is anything to do for its owner, or was just now."""
@@ -122,7 +129,7 @@ class Share:
 
     def wait_s(self) -> float:
         """Return how long one more would wait, as things are; 0: it would not."""
-        part = self._part(self)
+        part = self._shares.part(self)
         lacks = self.waiting * self._usual - self._filled(part)
         if lacks > 0:
             self._hold(part)
@@ -136,7 +143,7 @@ class Share:
         try:
             await self._in_turn.acquire()
             try:
-                while (left := self._filled(part := self._part(self))) <= 0:
+                while (left := self._filled(part := self._shares.part(self))) <= 0:
                     self._hold(part)
                     # Time fills it, and others may come or go meanwhile.
                     await asyncio.sleep(min(LOOK_EVERY_S, max(SOONEST_S, -left / part)))
@@ -150,11 +157,11 @@ class Share:
         return self._usual
 
     async def turn(self) -> None:
-        """Wait for the step that who takes much has in each turn, first come, first served.
+        """Wait for the steps that who takes much has in each turn, first come, first served.
 
         Of fifteen calls under way each would take one, and everybody else's wait for all of them.
         """
-        if self._lately < TURNS_ABOVE * LATELY_S:
+        if self._lately < TURNS_ABOVE * LATELY_S or self._shares.is_alone(self):
             return
         await self._steps.acquire()
         asyncio.get_running_loop().call_soon(self._steps.release)
@@ -165,7 +172,7 @@ class Share:
         self._left = max(-MOST_OWED_S, self._left - seconds)
         self._lately = self.rate(now) * LATELY_S + seconds
         self._lately_at = now
-        self._took(self)
+        self._shares.took(self)
 
     def leave(self, aside: float, spent: float) -> None:
         """Note what a call took in the end."""

@@ -8,13 +8,28 @@ import weakref
 
 import pytest
 
-from runai.hub_service.api.metering import charge, charged, metered, spending
+from runai.hub_service.api.metering import asking, charge, charged, metered
+
+
+class Asks:
+    """Somebody whose turn it is when they `may`, or always."""
+
+    def __init__(self, may: asyncio.Event | None = None) -> None:
+        self.spent: list[float] = []
+        self._may = may
+
+    def spend(self, seconds: float) -> None:
+        self.spent.append(seconds)
+
+    async def turn(self) -> None:
+        if self._may is not None:
+            await self._may.wait()
 
 
 async def test_the_steps_of_a_call_are_counted_and_not_its_waits(monkeypatch):
     now = 0.0
     monkeypatch.setattr("runai.hub_service.api.metering.thread_time", lambda: now)
-    spent: list[float] = []
+    ana = Asks()
 
     async def call() -> str:
         nonlocal now
@@ -27,9 +42,9 @@ async def test_the_steps_of_a_call_are_counted_and_not_its_waits(monkeypatch):
         nonlocal now
         now += 100
 
-    answer, _ = await asyncio.gather(metered(call(), spent.append), meanwhile())
+    answer, _ = await asyncio.gather(metered(call(), ana), meanwhile())
 
-    assert (answer, sum(spent)) == ("answer", 3)
+    assert (answer, sum(ana.spent)) == ("answer", 3)
 
 
 async def test_who_breaks_a_call_off_breaks_off_what_is_in_it():
@@ -43,7 +58,7 @@ async def test_who_breaks_a_call_off_breaks_off_what_is_in_it():
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await metered(call(), lambda _seconds: None)
+            await metered(call(), Asks())
 
     assert ended == ["cleaned up"]
 
@@ -60,7 +75,7 @@ async def test_a_call_that_is_broken_off_leaves_no_circle():
     try:
         had = Kept()
         gone = weakref.ref(had)
-        calling = asyncio.create_task(metered(call(had), lambda _seconds: None))
+        calling = asyncio.create_task(metered(call(had), Asks()))
         del had
         await asyncio.sleep(0)
         calling.cancel()
@@ -73,28 +88,28 @@ async def test_a_call_that_is_broken_off_leaves_no_circle():
 
 
 async def test_what_is_made_while_it_is_sent_is_counted_for_who_asked():
-    spent: list[float] = []
+    ana = Asks()
 
     async def page():
         yield b"a"
         yield b"b"
 
-    token = spending.set(spent.append)
+    token = asking.set(ana)
     sent = [piece async for piece in charged(page())]
-    spending.reset(token)
+    asking.reset(token)
 
     assert sent == [b"a", b"b"]
-    assert len(spent) >= 2
+    assert len(ana.spent) >= 2
 
 
 async def test_what_a_call_has_made_necessary_is_charged_to_who_asked():
-    spent: list[float] = []
+    ana = Asks()
     charge(1.0)  # nobody asks here
-    token = spending.set(spent.append)
+    token = asking.set(ana)
     charge(0.25)
-    spending.reset(token)
+    asking.reset(token)
 
-    assert spent == [0.25]
+    assert ana.spent == [0.25]
 
 
 async def test_a_call_goes_on_when_it_is_its_turn_and_can_be_broken_off_before():
@@ -108,11 +123,8 @@ async def test_a_call_goes_on_when_it_is_its_turn_and_can_be_broken_off_before()
         finally:
             steps.append("ended")
 
-    async def turn() -> None:
-        await may.wait()
-
     def begun() -> asyncio.Task[None]:
-        return asyncio.create_task(metered(call(), lambda _seconds: None, turn))
+        return asyncio.create_task(metered(call(), Asks(may)))
 
     task, never = begun(), begun()
     for _ in range(5):

@@ -22,6 +22,7 @@ from runai.hub_service.api.shares import (
     LATELY_S,
     MANY,
     MOST_OWED_S,
+    STEPS,
     TURNS_ABOVE,
     Share,
     Shares,
@@ -95,7 +96,7 @@ def test_who_floods_takes_the_least_part(calls, is_refused, part):
     if is_refused:
         flood.flooded()
 
-    assert loop.shares._part(flood) == pytest.approx(part)
+    assert loop.shares.part(flood) == pytest.approx(part)
 
 
 def test_who_was_refused_is_taken_for_a_flood_for_a_while():
@@ -107,7 +108,7 @@ def test_who_was_refused_is_taken_for_a_flood_for_a_while():
     loop.take(flood, STEP_S)
     loop.take(quiet, STEP_S)
 
-    assert loop.shares._part(flood) > LEAST
+    assert loop.shares.part(flood) > LEAST
 
 
 @pytest.mark.parametrize("asked", [0.26, 0.3, 0.4, 0.5])
@@ -236,27 +237,32 @@ async def test_many_calls_of_one_person_at_once_are_begun_one_in_each_turn_of_th
     assert order == ["flood", "quiet", *["flood"] * 8]
 
 
-async def test_of_many_calls_of_one_person_one_goes_on_in_each_turn_of_the_loop():
+@pytest.mark.parametrize(
+    ("quiet_asks", "at_once"),
+    [pytest.param(False, 3 * STEPS, id="alone"), pytest.param(True, STEPS, id="beside others")],
+)
+async def test_of_many_calls_of_one_person_few_go_on_in_each_turn_of_the_loop(quiet_asks, at_once):
     """First come, first served: a long one does not go before the others each time."""
     shares = Loop()
     flood, quiet = shares.new(), shares.new()
     flood.spend(2 * TURNS_ABOVE * LATELY_S)
-    order: list[str] = []
+    if quiet_asks:
+        quiet.spend(0.001)
+    order, names = list[str](), [str(n) for n in range(3 * STEPS)]
 
-    async def call(name: str, steps: int) -> None:
-        for _ in range(steps):
+    async def call(name: str) -> None:
+        for _ in range(3):
             await asyncio.sleep(0)
             order.append(name)
 
-    def begun(share: Share, name: str, steps: int = 3) -> asyncio.Future[None]:
-        return asyncio.ensure_future(metered(call(name, steps), share.spend, share.turn))
+    calls = asyncio.gather(*[metered(call(name), flood) for name in names])
+    while not calls.done():
+        await asyncio.sleep(0)
+        order.append("|")
+    await calls
 
-    await asyncio.gather(*[begun(flood, f"{n}") for n in "abc"], begun(quiet, "quiet", 9))
-
-    assert "".join(name for name in order if name != "quiet") == "abcabcabc"
-    assert order.index("c") > order.index("quiet")
-    ended = len(order) - order[::-1].index("quiet")
-    assert len([name for name in order[:ended] if name != "quiet"]) <= 9
+    assert [name for name in order if name != "|"] == 3 * names
+    assert max(len(turn.split()) for turn in " ".join(order).split("|")) == at_once
 
 
 def test_who_would_wait_for_long_is_told_to_come_again():
