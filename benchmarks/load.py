@@ -201,6 +201,9 @@ def fairness(
         "rounds": rounds,
         "alone": {"calls": _spreads(calls[0]), **about_alone},
         "beside_a_flood": {"calls": _spreads(calls[1]), **about_beside},
+        "slowest_ms_by_round": [
+            [_slowest(told) for told in one] for one in zip(alone, beside, strict=True)
+        ],
         "failures": [line for told in (*alone, *beside, *flood) for line in told["failures"]],
         "flood": {
             "statuses": dict(statuses),
@@ -220,6 +223,10 @@ def fairness(
 
 def _answers(told: list[Told], kind: str) -> list[float]:
     return [seconds for one in told for seconds in one["answered"].get(kind, ())]
+
+
+def _slowest(told: Told) -> int:
+    return round(1000 * max(max(found) for found in told["answered"].values()))
 
 
 def _spreads(calls: dict[str, list[float]]) -> dict[str, dict[str, float]]:

@@ -28,6 +28,8 @@ ASKS_S = 2.0
 """Whoever has taken nothing for so long asks for nothing now."""
 MANY = 32
 """Calls at the door at once are a flood from the start: no page asks for so many."""
+FEW = 8
+"""Calls at the door, of a page or of a few: who asks for no more may have what others leave."""
 FLOODS_S = 2.0
 """For so long somebody is taken for a flood who was one, or was refused for asking too often."""
 TURNS_ABOVE = 0.1
@@ -36,16 +38,19 @@ each turn of the loop. Turns have their price, and who takes less holds nobody u
 STEPS = 3
 """A few milliseconds. Of one, somebody who asks fifteen times a second needs 250 turns: on a busy
 machine there are not many more, and whoever falls behind then does so ever further."""
+TOGETHER = 0.8
+"""Of the time that is there for those who ask: streams and decisions have theirs besides."""
 LOOK_EVERY_S = 0.1
 SOONEST_S = 0.001
 
 
 class Shares:
-    """Everybody's part of the time: an even one beside others, the least one for who floods.
+    """Everybody's part of the time: an even one beside others, and the least one for who floods.
 
-    Nobody begins to wait who takes no more than that, and nobody is held to less than `least`. A
-    flood is told by how much is asked for, not by how much time it takes: who is held takes little,
-    and beside a flood somebody else's few, dear calls may well take more than it does.
+    Who asks for few things at once has what others leave, too. Nobody begins to wait who takes no
+    more than that, and nobody is held to less than `least`. A flood is told by how much is asked
+    for, not by how much time it takes: who is held takes little, and beside a flood somebody else's
+    few, dear calls may well take more than it does.
     """
 
     def __init__(self, least: float, clock: Callable[[], float]) -> None:
@@ -79,9 +84,15 @@ class Shares:
         even = max(self._least, 1.0 / (len(others) + 1))
         if share.floods(now):
             return even if all(one.floods(now) for one in others) else self._least
-        # And no less while they are held: else who wants a little more would wait for ever longer,
-        # and nobody use what is left.
-        return even if share.is_held(now) or share.rate(now) > even else 1.0
+        if share.rate(now) <= even and not share.is_held(now):
+            return 1.0
+        part = even
+        if share.waiting <= FEW:
+            # Somebody who needs half of the time beside many who need next to nothing would else
+            # fall behind, and nobody use what is left.
+            part = max(even, TOGETHER - sum(one.rate(now) for one in others))
+        # And no less while they are held: else who wants a little more would wait for ever longer.
+        return part if share.is_held(now) or share.rate(now) > part else 1.0
 
 
 class Share:

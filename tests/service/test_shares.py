@@ -17,12 +17,14 @@ from runai.hub_service.api.metering import metered
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.api.shares import (
     ASKS_S,
+    FEW,
     FLOODS_S,
     FULL_S,
     LATELY_S,
     MANY,
     MOST_OWED_S,
     STEPS,
+    TOGETHER,
     TURNS_ABOVE,
     Share,
     Shares,
@@ -69,34 +71,27 @@ def test_who_is_alone_has_all_the_time():
     assert loop.play(20, (ana, 1.0))[ana] > 0.85
 
 
-def test_who_asks_for_all_the_time_beside_somebody_who_asks_little_has_an_even_part():
-    loop = Loop()
-    busy, quiet = loop.new(), loop.new()
-    loop.play(5, (busy, 1.0), (quiet, 0.02))  # until it is seen that they do
-
-    got = loop.play(60, (busy, 1.0), (quiet, 0.02))
-
-    assert got[quiet] == pytest.approx(0.02, rel=0.1)
-    assert got[busy] == pytest.approx(1 / 2, rel=0.1)
-
-
 @pytest.mark.parametrize(
     ("calls", "is_refused", "part"),
     [
-        pytest.param(MANY, False, 1 / 2, id="a few calls at once"),
-        pytest.param(MANY + 1, False, LEAST, id="many at once"),
+        pytest.param(FEW, False, TOGETHER - 0.02, id="few at once: what others leave"),
+        pytest.param(FEW + 1, False, 1 / 2, id="more at once: an even part"),
+        pytest.param(MANY, False, 1 / 2, id="as many as may be"),
+        pytest.param(MANY + 1, False, LEAST, id="a flood at once"),
         pytest.param(1, True, LEAST, id="was refused for asking too often"),
     ],
 )
-def test_who_floods_takes_the_least_part(calls, is_refused, part):
+def test_who_asks_for_all_the_time_beside_somebody_who_asks_little(calls, is_refused, part):
     loop = Loop()
-    flood, quiet = loop.new(), loop.new()
-    loop.play(5, (flood, 1.0), (quiet, 0.02))
-    flood.waiting = calls
+    busy, quiet = loop.new(), loop.new()
+    loop.play(5, (busy, 1.0), (quiet, 0.02))  # until it is seen that they do
+    got = loop.play(60, (busy, 1.0), (quiet, 0.02))
+    busy.waiting = calls
     if is_refused:
-        flood.flooded()
+        busy.flooded()
 
-    assert loop.shares.part(flood) == pytest.approx(part)
+    assert got[quiet] == pytest.approx(0.02, rel=0.1)
+    assert loop.shares.part(busy) == pytest.approx(part, rel=0.05)
 
 
 def test_who_was_refused_is_taken_for_a_flood_for_a_while():
@@ -382,7 +377,8 @@ async def test_what_who_floods_submits_makes_no_cycle_of_its_own(simulated, monk
         for name in ("ana", "mia"):
             await ask(name, "GET", "api/v1/whoami")
         found._guests["user mia"].share.spend(0.001)
-        found._guests["user ana"].share.spend(1.0)
+        for _ in range(2):
+            found._guests["user ana"].share.spend(1.0)
         clock.at += 0.2
         assert found._guests["user ana"].share.wait_s() > 0
         clock.at += 1.0
