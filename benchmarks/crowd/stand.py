@@ -72,7 +72,11 @@ class Stand:
         return self._for_each_user(begin)
 
     def queue_jobs(self, jobs: int) -> int:
-        """Queue jobs, as arrays of the same size for each user; return how many."""
+        """Queue jobs, as arrays of the same size for each user; return how many.
+
+        Those that start outlive the benchmark: they began together and would end together, and in
+        that moment as many others be started, each two processes of Python.
+        """
         each = jobs // self.users
 
         def queue(hub: Client, number: int) -> int:
@@ -83,7 +87,7 @@ class Stand:
                     owner=name,
                     project=project_of(number),
                     gpus=1,
-                    command=["sleep", "900"],
+                    command=["sleep", "86400"],
                     array=each,
                 )
             )
