@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from threading import Event
 
 from runai.hub_service.api.start_schemas import ExpectedStartView
 from runai.hub_service.controller import Cycle
@@ -54,18 +55,28 @@ class Forecasts:
     async def _find(self, cycle: Cycle) -> None:
         # Beside somebody's question about the scheduler, which need not wait for it: most of the
         # time it sleeps.
-        began = self._clock()
-        starts = await asyncio.to_thread(_foreseen, cycle)
+        began, over = self._clock(), Event()
+        try:
+            starts = await asyncio.to_thread(_foreseen, cycle, over)
+        finally:
+            over.set()  # a service that ends waits for its threads
         self._starts = _AsOf(starts, cycle.snapshot.now)
         self._cycle, ended = cycle, self._clock()
         self._again_at = ended + _REST * (ended - began)
 
 
-def _foreseen(cycle: Cycle) -> dict[str, ExpectedStart]:
+class _OverError(Exception):
+    """Nobody waits for it any more."""
+
+
+def _foreseen(cycle: Cycle, over: Event) -> dict[str, ExpectedStart]:
     """Look ahead in a thread, leaving the interpreter to others for longer than each piece took.
 
     A thread that computes has half of it, and where everybody else needs more than the other half
     they waited for seconds.
+
+    Raises:
+        _OverError: it is `over` before that.
     """
     began = time.thread_time()
 
@@ -73,7 +84,8 @@ def _foreseen(cycle: Cycle) -> dict[str, ExpectedStart]:
         nonlocal began
         took = time.thread_time() - began
         if took >= PIECE_S:
-            time.sleep(RESTS * took)
+            if over.wait(RESTS * took):
+                raise _OverError
             began = time.thread_time()
 
     return forecast(cycle.snapshot, cycle.plan, rest=rest)

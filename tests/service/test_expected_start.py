@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from datetime import timedelta
+from threading import Event
 
 import pytest
 
@@ -66,9 +67,21 @@ async def test_what_was_foreseen_before_is_told_as_of_now(later, told):
     assert found["waits"].at == 1110
 
 
+class Noting(Event):
+    """Notes for how long somebody would wait, and is never set."""
+
+    def __init__(self, rests: list[float]) -> None:
+        super().__init__()
+        self._rests = rests
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._rests.append(timeout or 0.0)
+        return False
+
+
 async def test_a_forecast_leaves_the_interpreter_to_others_for_longer_than_it_computes(monkeypatch):
     first, rests = cycle_of(job("waits", 1)), list[float]()
-    monkeypatch.setattr(start_views.time, "sleep", rests.append)
+    monkeypatch.setattr(start_views, "Event", lambda: Noting(rests))
     now = iter(range(1000))
     monkeypatch.setattr(start_views.time, "thread_time", lambda: next(now))
     forecasts = Forecasts(clock=lambda: 0.0)
@@ -82,15 +95,24 @@ async def test_a_forecast_leaves_the_interpreter_to_others_for_longer_than_it_co
 
 def test_a_forecast_of_thousands_rests_between_pieces_of_what_it_reads(monkeypatch):
     rests = list[float]()
-    monkeypatch.setattr(start_views.time, "sleep", rests.append)
     now = itertools.count()
     monkeypatch.setattr(start_views.time, "thread_time", lambda: 0.001 * next(now))
     thousands = cycle_of(*[job(f"waits-{n}", 1) for n in range(3_000)])
 
-    start_views._foreseen(thousands)
+    start_views._foreseen(thousands, Noting(rests))
 
     assert max(rests) <= RESTS * 2 * PIECE_S
     assert len(rests) > 3_000 / 500
+
+
+def test_a_forecast_that_nobody_waits_for_any_more_ends_at_its_next_rest(monkeypatch):
+    now = itertools.count()
+    monkeypatch.setattr(start_views.time, "thread_time", lambda: next(now))
+    over = Event()
+    over.set()
+
+    with pytest.raises(start_views._OverError):
+        start_views._foreseen(cycle_of(job("waits", 1)), over)
 
 
 async def test_what_was_foreseen_when_somebody_looked_long_ago_is_not_told():
