@@ -17,8 +17,8 @@ from runai.hub_service.scheduler.index import Index
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.outcome import plan_of
 from runai.hub_service.scheduler.part_choice import choose_parts, try_other_parts
-from runai.hub_service.scheduler.pieces import Rest, at_once
 from runai.hub_service.scheduler.reclaim import Reclaim
+from runai.hub_service.scheduler.rests import Rest, at_once
 from runai.hub_service.scheduler.shares import set_fair_shares
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import tree_of

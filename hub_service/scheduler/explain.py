@@ -15,8 +15,8 @@ from runai.hub_service.scheduler.explanation import ExpectedStart, Explanation, 
 from runai.hub_service.scheduler.forecast import Decide, expected_start, expected_starts
 from runai.hub_service.scheduler.holding import Held, Holdings
 from runai.hub_service.scheduler.model import Decision, Plan, Snapshot, Wait, Workload
-from runai.hub_service.scheduler.pieces import Rest, at_once
 from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.rests import Rest, at_once
 from runai.hub_service.scheduler.tree import tree_of
 from runai.hub_service.scheduler.wording import Wording
 

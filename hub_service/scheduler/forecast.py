@@ -26,8 +26,8 @@ from runai.hub_service.scheduler.model import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.pieces import Rest, at_once, in_pieces
 from runai.hub_service.scheduler.quantity import duration_text
+from runai.hub_service.scheduler.rests import Rest, at_once, with_rests
 from runai.hub_service.scheduler.what_if import pending_again, worker_after
 
 Decide = Callable[[Snapshot | Index], Plan]
@@ -74,7 +74,7 @@ def expected_starts(
     ]
     alike: dict[tuple[_Found, ...], ExpectedStart] = {}
     starts: dict[str, ExpectedStart] = {}
-    for name in in_pieces(names, rest):
+    for name in with_rests(names, rest):
         seen = tuple([found[name] for found in courses])
         if seen not in alike:  # thousands start too late to be looked for
             alike[seen] = _start(seen, snapshot.now)
@@ -124,19 +124,19 @@ class _Future:
         self._now = snapshot.now
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
         workloads = snapshot.workloads
-        self._lively = {w.name: None for w in in_pieces(workloads, rest) if not _is_at_rest(w)}
+        self._lively = {w.name: None for w in with_rests(workloads, rest) if not _is_at_rest(w)}
         """Those for which time may do something: of thousands that wait, few."""
         self._touched: set[str] = set(self._workloads)
         self._ends: dict[str, End] = {}
         self._left: dict[str, End] = {}
         """Seconds of work that are left of what does not run."""
         self._is_estimated = False
-        for workload in in_pieces(workloads, rest):
+        for workload in with_rests(workloads, rest):
             end = end_of(workload, snapshot.now, factor)
             if end is not None:
                 self._ends[workload.name] = end
         typical = _typical_run(snapshot, self._ends)
-        for workload in in_pieces(workloads, rest):
+        for workload in with_rests(workloads, rest):
             if workload.name not in self._ends:
                 stated = workload.expected_runtime
                 left = typical if stated is None else End(stated, is_estimated=False)
@@ -152,7 +152,7 @@ class _Future:
             plan = self._decide(self._index)
             frees = self._apply(plan)
             self._rest()
-            for name in in_pieces(self._touched & wanted, self._rest):
+            for name in with_rests(self._touched & wanted, self._rest):
                 if name not in found and self._is_settled(name):
                     at = self._now if name in self._workloads else None
                     found[name] = _Found(at, None, self._is_estimated)

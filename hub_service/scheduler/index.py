@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from runai.hub_service.scheduler.model import Node, Policy, Project, Snapshot, Workload
-from runai.hub_service.scheduler.pieces import Rest, at_once
+from runai.hub_service.scheduler.rests import Rest, at_once
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import tree_of
 

@@ -27,8 +27,8 @@ from runai.hub_service.scheduler.model import (
     Workload,
 )
 from runai.hub_service.scheduler.parts import candidates, within
-from runai.hub_service.scheduler.pieces import Rest, at_once, in_pieces
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.rests import Rest, at_once, with_rests
 from runai.hub_service.scheduler.room import Room
 from runai.hub_service.scheduler.told import Told
 from runai.hub_service.scheduler.tree import Account, ProjectTree
@@ -95,7 +95,7 @@ class State:
         """Whether anybody may be protected from being stopped at all (R8)."""
         self._restricted = any(project.node_types != _ANY for project in snapshot.projects)
         oldest_first = sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name))
-        for workload in in_pieces(oldest_first, rest):
+        for workload in with_rests(oldest_first, rest):
             self.add(workload)
 
     @property

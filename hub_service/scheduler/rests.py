@@ -1,4 +1,4 @@
-"""What concerns tens of thousands, in pieces: between them others may have the interpreter.
+"""Rests in what concerns tens of thousands: between its pieces others may have the interpreter.
 
 Pure: what is told of the end of a piece is the caller's. Used by `state` and `forecast`.
 """
@@ -21,7 +21,7 @@ def at_once() -> None:
     """Go on without a rest."""
 
 
-def in_pieces(items: Iterable[T], rest: Rest) -> Iterator[T]:
+def with_rests(items: Iterable[T], rest: Rest) -> Iterator[T]:
     """Yield the items; tell `rest` after each hundred of them."""
     for number, item in enumerate(items, 1):
         yield item
