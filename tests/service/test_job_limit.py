@@ -81,7 +81,8 @@ async def test_who_asks_for_the_same_submission_again_is_answered(limited):
         first, again = [await http.post("api/v1/workloads", json=told) for _ in range(2)]
 
     assert (first.status_code, again.status_code) == (201, 201)
-    assert first.json()["workloads"] == again.json()["workloads"]
+    # What is told of them is today's: some run by now, and when others start may be known.
+    assert len({tuple(w["id"] for w in reply.json()["workloads"]) for reply in (first, again)}) == 1
     assert await stored(limited) == MOST
 
 
