@@ -207,7 +207,7 @@ class Reasons:
         free = self._census.free_on(nodes)
         if block is not None and block.code == "held_for":
             return self._of_never_lent(unit)
-        first = self._of_others_first(unit, nodes, free) if free < unit.demand else None
+        first = self._of_others_first(unit, lane, nodes, free) if free < unit.demand else None
         return first or self._of_scattered(unit, free) or self._of_full(unit, lane, nodes, free)
 
     def _of_hold(self, hold: Hold, item: Item) -> Reason:
@@ -228,13 +228,19 @@ class Reasons:
             for_=keepers[0].name if keepers else None,
         )
 
-    def _of_others_first(self, unit: Unit, nodes: frozenset[int], free: int) -> Reason | None:
+    def _of_others_first(
+        self, unit: Unit, lane: Lane, nodes: frozenset[int], free: int
+    ) -> Reason | None:
         reserved = self._census.reserved_on(nodes, unit.item)
         if reserved and free + sum(reserved.values()) >= unit.demand:
             text = f"what is idle is reserved for {self._names_of(reserved, unit.item)}"
             first = self._id(next(iter(reserved)), unit.item)
             return Reason(code="held_for", rule="R7", text=text, for_=first)
         started = self._census.started_on(nodes, unit.item)
+        if not any(i.account is unit.item.account for i in started) and self._over(unit, lane):
+            # Not whoever was quickest holds them up, but what their project has: the same in each
+            # cycle, so that not all who wait are told something else whenever somebody starts.
+            return None
         if started and free + sum(started.values()) >= unit.demand:
             text = f"{self._names_of(started, unit.item)} went first"
             first = self._id(next(iter(started)), unit.item)
@@ -254,19 +260,27 @@ class Reasons:
         total = self._census.devices_on(nodes) * WHOLE_GPU
         verb = "is" if total - free <= WHOLE_GPU else "are"
         used = f"{gpu_text(total - free)} of {count_text(total)} {verb} in use"
-        over = [a for a in item.account.path if a.allocated + unit.demand > a.fair_share]
         users = self._census.projects_on(nodes)
         has_rivals = any(name != item.workload.project for name in users)
-        if lane in self._reclaim.over_share and over and has_rivals:
+        over = self._over(unit, lane)
+        if over is not None and has_rivals:
             text = (
-                f"{over[0].name} holds {gpu_text(over[0].allocated)} of its fair share of"
-                f" {count_text(over[0].fair_share)}, and {used}"
+                f"{over.name} holds {gpu_text(over.allocated)} of its fair share of"
+                f" {count_text(over.fair_share)}, and {used}"
             )
             return Reason(code="over_share", rule="R2", text=text)
         if lane in self._reclaim.not_proven:
             text = f"{used}, and no set of jobs to pause was found in the time allowed"
             return Reason(code="not_proven", rule="R5", text=text)
         return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
+
+    def _over(self, unit: Unit, lane: Lane) -> Account | None:
+        """Give whose fair share is too small for it, if that is why nobody gives way (R2)."""
+        if lane not in self._reclaim.over_share:
+            return None
+        return next(
+            (a for a in unit.item.account.path if a.allocated + unit.demand > a.fair_share), None
+        )
 
     def _of_scattered(self, unit: Unit, free: int) -> Reason | None:
         total = len(unit.members)

@@ -35,9 +35,13 @@ OTHERS = {
     ),
     "who comes behind another": (
         snapshot(
-            "1x1",
-            [project("secret", 1), project("vision", 0)],
-            [job("mine", project="vision"), job("theirs", project="secret")],
+            "1x4",
+            [project("secret", 2), project("vision", 3)],
+            [
+                job("mine-too", 2, "vision", on="n1:0,1"),
+                job("mine", 1, "vision"),
+                job("theirs", 2, "secret"),
+            ],
         ),
         "mine",
     ),

@@ -82,6 +82,23 @@ def test_every_code_has_its_sentence() -> None:
         job("poor", 1, "b"),
     )
     case(
+        "greedy",
+        "over_share",
+        "b holds 0 of its fair share of 0 GPUs, and 4 of 4 GPUs are in use",
+        [project("a", 4), project("b", 0)],
+        job("owner", 4),
+        job("greedy", 1, "b"),
+    )
+    case(
+        "passed",
+        "behind",
+        "swift went first",
+        [project("a", 3), project("b", 2)],
+        job("at-home", 2, on="n1:0,1"),
+        job("passed", 1),
+        job("swift", 2, "b"),
+    )
+    case(
         "equal",
         "no_room",
         "4 of 4 GPUs are in use: a 4.0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import job, project, snapshot
+from builders import cluster, job, project, snapshot
 from runai.hub_service.scheduler import Changes, Index, Policy, Wait, Workload, decide
 
 
@@ -62,12 +62,23 @@ def test_what_changes_is_told_anew_and_the_queue_behind_it(
 def test_another_reason_is_told_to_everybody_who_waits_for_it() -> None:
     index = waiting()
     before = told(index)
+    index.apply(Changes(nodes=cluster("1x2"), workloads=(job("a-s", on="n1:1"),)))
+
+    after = told(index)
+
+    assert len(after) == 5
+    assert anew(before, after) == set(after)
+
+
+def test_who_waits_for_their_projects_share_is_told_nothing_of_what_others_start() -> None:
+    index = waiting()
+    before = told(index)
     index.apply(Changes(gone=("a-r",)))
 
     after = told(index)
 
     assert "a-0" not in after
-    assert anew(before, after) == set(after)
+    assert anew(before, after) == {"a-1", "a-2"}
 
 
 def test_where_nobody_is_to_be_told_why_nobody_is() -> None:
