@@ -237,15 +237,15 @@ class Reasons:
             first = self._id(next(iter(reserved)), unit.item)
             return Reason(code="held_for", rule="R7", text=text, for_=first)
         started = self._census.started_on(nodes, unit.item)
-        if not any(i.account is unit.item.account for i in started) and self._over(unit, lane):
+        if not started or free + sum(started.values()) < unit.demand:
+            return None
+        if self._over(unit, lane) and all(i.account is not unit.item.account for i in started):
             # Not whoever was quickest holds them up, but what their project has: the same in each
             # cycle, so that not all who wait are told something else whenever somebody starts.
             return None
-        if started and free + sum(started.values()) >= unit.demand:
-            text = f"{self._names_of(started, unit.item)} went first"
-            first = self._id(next(iter(started)), unit.item)
-            return Reason(code="behind", rule="O1", text=text, for_=first)
-        return None
+        text = f"{self._names_of(started, unit.item)} went first"
+        first = self._id(next(iter(started)), unit.item)
+        return Reason(code="behind", rule="O1", text=text, for_=first)
 
     def _of_full(self, unit: Unit, lane: Lane, nodes: frozenset[int], free: int) -> Reason:
         item = unit.item
