@@ -18,12 +18,13 @@ from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Float, Unicode, default
 
 from runai.hub_service.api.schemas import ProcessReport
+from runai.hub_service.clusters.local.account import home_name
 from runai.hub_service.request_ids import current as current_request
 from runai.spawner.admission import Admission
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
 from runai.spawner.progress import Progress
 from runai.spawner.refusal import SessionRefused
-from runai.spawner.session import SessionRequest, folder_name, with_handed
+from runai.spawner.session import SessionRequest, with_handed
 
 __all__ = ["RunaiLocalSpawner"]
 
@@ -192,7 +193,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     def _home(self) -> Path:
         if self.system_users:
             return Path(pwd.getpwnam(self.user.name).pw_dir)
-        return Path(self.users_directory) / folder_name(self.user.name)
+        return Path(self.users_directory) / home_name(self.user.name)
 
     def _prepare_home(self) -> None:
         try:

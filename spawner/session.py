@@ -4,7 +4,9 @@ Pure: user options (from the form or the REST API, never trusted) become a `Sess
 sentence; user and server become the session's name. The wait for GPUs is in `admission`.
 """
 
+import base64
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -16,11 +18,11 @@ from runai.hub_service.api.validation import checked
 from runai.hub_service.errors import InvalidRequest
 from runai.spawner.amount import NO_GPU, Amount, parse_amount
 
-__all__ = ["OPTIONS", "SessionRequest", "folder_name", "session_name", "with_handed"]
+__all__ = ["OPTIONS", "SessionRequest", "session_name", "with_handed"]
 
 LONGEST_NAME: Final = 38
 GRACE_SECONDS: Final = 30
-_HASH_LETTERS: Final = 6
+_DIGEST_LETTERS: Final = 16  # 80 bits
 _PROJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?")
 OPTIONS: Final = ("project", "gpus")
 
@@ -91,20 +93,24 @@ class SessionRequest:
 
 
 def session_name(user: str, server: str = "") -> str:
-    """Name a session: a DNS label of at most 38 characters, one for each user and server.
+    """Name a session: a DNS label of at most 38 characters, a different one for each server.
 
-    Plain names stay readable; others are made plain and told apart by a hash.
+    Plain names are readable as they are; others are made plain and end in a digest.
 
     >>> session_name("ana"), session_name("ana", "big")
     ('lab-ana', 'lab-ana-big')
     >>> session_name("Ana Müller")
-    'lab-ana-m-ller-a04d50'
+    'lab-ana-m-ller--p37bnktmwyep6ieg'
     """
-    readable = "-".join(["lab", user, server] if server else ["lab", user])
+    parts = ["lab", user, server] if server else ["lab", user]
+    name = "-".join(parts)
     # "ana" with server "big" and "ana-big" without one must not be the same session.
-    plain = all(re.fullmatch(r"[a-z0-9]+", part) for part in (user, server) if part or not user)
-    looks_hashed = re.fullmatch(rf"[0-9a-f]{{{_HASH_LETTERS}}}", server)
-    return _label(readable, f"{user}/{server}", unique=plain and not looks_hashed)
+    if len(name) <= LONGEST_NAME and all(re.fullmatch(r"[a-z0-9]+", part) for part in parts):
+        return name
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower())[: LONGEST_NAME - _DIGEST_LETTERS - 2].strip("-")
+    digest = hashlib.sha256(json.dumps([user, server]).encode()).digest()
+    # No plain name has "--".
+    return f"{slug}--{base64.b32encode(digest).decode().lower()[:_DIGEST_LETTERS]}"
 
 
 def with_handed(env: Mapping[str, str], handed: Mapping[str, str]) -> dict[str, str]:
@@ -118,22 +124,3 @@ def with_handed(env: Mapping[str, str], handed: Mapping[str, str]) -> dict[str, 
     paths = [handed.get("PYTHONPATH", ""), env.get("PYTHONPATH", "")]
     path = {"PYTHONPATH": os.pathsep.join(filter(None, paths))} if any(paths) else {}
     return {**env, **handed, **path}
-
-
-def folder_name(user: str) -> str:
-    """Name a user's home: one folder for each user, no name leads anywhere else.
-
-    >>> folder_name("ana"), folder_name("ana@example.org")
-    ('ana', 'ana@example.org')
-    """
-    if re.fullmatch(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?", user):
-        return user
-    return _label(user, user, unique=False)
-
-
-def _label(readable: str, identity: str, *, unique: bool) -> str:
-    slug = re.sub(r"[^a-z0-9]+", "-", readable.lower()).strip("-")
-    if unique and len(slug) <= LONGEST_NAME:
-        return slug
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:_HASH_LETTERS]
-    return f"{slug[: LONGEST_NAME - _HASH_LETTERS - 1].strip('-')}-{digest}".lstrip("-")

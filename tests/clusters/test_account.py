@@ -1,0 +1,104 @@
+"""A user's home: one folder for each user, the same for sessions and jobs."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.clusters.local.account import account_of, home_name
+from runai.spawner.local import RunaiLocalSpawner
+
+ODD = {
+    "plus": "user+tag@example.org",
+    "accent": "jürgen müller",
+    "accent in two characters": unicodedata.normalize("NFD", "jürgen müller"),
+    "apostrophe": "o'brien",
+    "other script": "山田太郎",
+    "capitals": "Ana",
+    "domain": "EXAMPLE\\ana",
+    "dash first": "-rf",
+    "dash last": "ana-",
+    "dot first": ".ssh",
+    "dot last": "ana.",
+    "tilde": "~root",
+    "here": ".",
+    "above": "..",
+    "path": "../bob",
+    "slash last": "bob/",
+    "root": "/etc",
+    "space first": " ana",
+    "quoted": "%41na",
+    "newline": "ana\n",
+    "null": "ana\0",
+    "empty": "",
+    "64 letters": "a" * 64,
+    "long": "山" * 255,
+    "long path": "../" * 100,
+}
+NAMES = st.one_of(
+    st.text(max_size=300),
+    st.sampled_from([*ODD.values()]),
+    st.from_regex(r"[a-zA-Z0-9._@+~ %'/-]{0,70}", fullmatch=True),
+    st.builds(str.__mul__, st.sampled_from([*ODD.values()]), st.integers(1, 70)),
+)
+
+
+@pytest.mark.parametrize(
+    "user",
+    ["ana", "ana-big", "a.b_c", "ana@example.org", "007", "a" * 63],
+)
+def test_a_plain_name_is_the_name_of_its_home(user: str):
+    assert home_name(user) == user
+
+
+@pytest.mark.parametrize(
+    ("user", "name"),
+    [
+        ("Ana Müller", "Ana M%C3%BCller"),
+        ("user+tag@example.org", "user%2Btag%40example%2Eorg"),
+        ("-rf", "%2Drf"),
+        ("~root", "%7Eroot"),
+        ("..", "%2E%2E"),
+    ],
+)
+def test_an_odd_name_is_quoted(user: str, name: str):
+    assert home_name(user) == name
+
+
+@given(NAMES)
+def test_a_home_is_one_folder_that_no_program_takes_for_something_else(user: str):
+    name = home_name(user)
+
+    assert len(Path("/users", name).parts) == 3
+    assert name[0] not in ".-~"
+    assert len(name.encode()) <= 200
+    assert name.isprintable()
+
+
+@given(NAMES, NAMES)
+def test_two_users_never_share_a_home(one: str, other: str):
+    assert (home_name(one) == home_name(other)) == (one == other)
+    # Neither does a user who is named as another one's home.
+    assert home_name(home_name(one)) != home_name(one) or home_name(one) == one
+
+
+def test_names_that_begin_alike_have_homes_of_their_own():
+    homes = {home_name("山" * length) for length in range(256)}
+
+    assert len(homes) == 256
+
+
+@pytest.mark.parametrize("user", [pytest.param(name, id=id_) for id_, name in ODD.items()])
+def test_sessions_and_jobs_of_a_user_are_at_the_same_home(user: str, tmp_path: Path):
+    spawner = RunaiLocalSpawner(
+        user=SimpleNamespace(name=user), users_directory=str(tmp_path / "users")
+    )
+
+    job = account_of(user, tmp_path, system_users=False)
+
+    assert spawner.user_env({})["HOME"] == job.environment()["HOME"]
