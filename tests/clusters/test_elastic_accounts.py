@@ -1,16 +1,11 @@
 """An elastic job whose workers run as a user's Unix account, next to another user's.
 
-Processes, accounts' numbers and files are real; only the names of the accounts are the test's. Its
-workers are shell scripts: the protocol needs no library.
+Its workers are shell scripts: the protocol needs no library.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
-import subprocess
-import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
@@ -23,11 +18,11 @@ from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.elastic_messages import ElasticFiles, WorkerPhase
 from runai.hub_service.scheduler.quantity import milli_gpus
+from unix_accounts import UIDS, accounts, as_user
 from waiting import eventually_async
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run jobs as users")
 
-UIDS = {"ana": 54_321, "pat": 54_322}
 WORKER = """
 set -u
 name=${RUNAI_WORKER##*/}
@@ -45,17 +40,8 @@ while :; do sleep 0.05; done
 
 @pytest.fixture
 def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Make a home for each user, where they can come: pytest's own folders are root's alone."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    entries = {}
-    for user, uid in UIDS.items():
-        (folder / user).mkdir(mode=0o700)
-        os.chown(folder / user, uid, uid)
-        entries[user] = pwd.struct_passwd((user, "x", uid, uid, "", str(folder / user), "/bin/sh"))
-    monkeypatch.setattr(pwd, "getpwnam", entries.__getitem__)
-    yield folder
-    shutil.rmtree(folder)
+    with accounts(monkeypatch) as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -79,29 +65,6 @@ async def lab(homes: Path, tmp_path: Path) -> AsyncGenerator[LocalLab]:
             for record in await cluster.workloads():
                 await cluster.delete(record.id, by="the test")
             await eventually_async(lambda: not cluster._rows, within=60)
-
-
-def as_user(user: str, script: str) -> subprocess.CompletedProcess[str]:
-    # A program changes the account: Python would fork for it, beside the threads of whatever the
-    # tests before this one have imported.
-    account = str(UIDS[user])
-    return subprocess.run(
-        [
-            "setpriv",
-            "--clear-groups",
-            "--reuid",
-            account,
-            "--regid",
-            account,
-            "sh",
-            "-c",
-            script,
-        ],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 async def test_target_and_status_are_the_jobs_users_and_nobody_elses(lab, homes):

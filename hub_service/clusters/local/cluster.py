@@ -314,8 +314,11 @@ class LocalCluster(RecordedCluster):
         spec = row.spec
         assert spec.command is not None
         account = self._account(spec)
-        source = str(_own_dir(row) / "source.py")
+        own = _own_dir(row)
+        source = str(own / "source.py")
         directories = [str(account.home)] if account.uid is None else []
+        # The folders above it have the names of projects and jobs.
+        directories += [str(own.parent.parent), str(own.parent), str(own)]
         directories.append(row.record.checkpoint_dir)
         if spec.elastic:
             shared = self.elastic_dir(row)
@@ -330,7 +333,7 @@ class LocalCluster(RecordedCluster):
             user=account.user,
             directories=directories,
             files={source: spec.source} if spec.source else {},
-            own_directory=str(_own_dir(row)),
+            own_directory=str(own),
             most_files=self._job_files,
             open_files=self._open_files,
         )
@@ -392,4 +395,6 @@ def _on_this_machine(row: Row, node: str, devices: int) -> Row:
 def _made(data_dir: Path) -> Path:
     data_dir = data_dir.absolute()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (data_dir / "jobs").mkdir(exist_ok=True)
+    (data_dir / "jobs").chmod(0o700)
     return data_dir

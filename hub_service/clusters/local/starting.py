@@ -106,15 +106,11 @@ def become_worker(
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.umask(spec["umask"])
         limit_open_files(spec)
         change_account(spec)
         die_with(parent)
-        for folder in spec["directories"]:
-            os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
-        for path, text in spec["files"].items():
-            with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
-                file.write(text)
+        make_private_files(spec)
+        os.umask(spec["umask"])
         os.chdir(spec["workdir"])
         os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
     except OSError as wrong:
@@ -153,6 +149,19 @@ def change_account(spec: dict[str, Any]) -> None:
         os.initgroups(spec["user"], spec["gid"])
         os.setgid(spec["gid"])
         os.setuid(spec["uid"])
+
+
+def make_private_files(spec: dict[str, Any]) -> None:
+    """In a fork: make the worker's directories and files, closed to all other accounts."""
+    os.umask(0o077)
+    for folder in spec["directories"]:
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        with contextlib.suppress(PermissionError):  # a link to a directory of another account
+            os.chmod(folder, 0o700)  # noqa: PTH101
+    for path, text in spec["files"].items():
+        with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+            os.fchmod(file.fileno(), 0o600)
+            file.write(text)
 
 
 def die_with(parent: int) -> None:

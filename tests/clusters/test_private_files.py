@@ -1,0 +1,80 @@
+"""Files that a job's start makes are its user's alone, whatever the umask and the user's home."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from labs import LocalLab, local_lab, plan, start
+from runai.hub_service.clusters.records import WorkloadId
+from unix_accounts import UIDS, accounts, as_user
+
+SOURCE = "umask; echo result > result; echo result > $RUNAI_CHECKPOINT_DIR/result"
+
+
+@pytest.fixture
+def permissive() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(params=[False, True], ids=["one account", "system users"])
+def homes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path | None]:
+    """The users' homes, readable by all accounts; None where the platform makes them."""
+    if not request.param:
+        yield None
+        return
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to run jobs as users")
+    with accounts(monkeypatch) as folder:
+        for user in UIDS:
+            (folder / user).chmod(0o755)
+        yield folder
+
+
+@pytest.mark.usefixtures("permissive")
+async def test_program_text_and_names_of_jobs_are_their_users_alone(
+    homes: Path | None, tmp_path: Path
+):
+    async with local_lab(tmp_path, system_users=homes is not None) as lab:
+        folders = tmp_path / "data/jobs" if homes is None else homes / "ana/.local/share/runai"
+        own = folders / "vision" / ("secret" if homes is None else f"secret-{int(lab.clock.at)}")
+        uid = os.geteuid() if homes is None else UIDS["ana"]
+        for folder in [*reversed(own.parents), own]:  # what is there is readable by all accounts
+            if not folder.exists():
+                folder.mkdir()
+                os.chown(folder, uid, uid)
+        (own / "source.py").touch()
+        os.chown(own / "source.py", uid, uid)
+
+        spec = lab.job("secret", command=("/bin/sh", "{source}"), source=SOURCE)
+        await lab.cluster.submit([spec])
+        await lab.cluster.apply(plan(start(spec.id, 0)))
+        record = await lab.until(spec.id, "succeeded")
+
+        assert own == Path(record.checkpoint_dir).parent
+        home = tmp_path / "data/users/ana" if homes is None else homes / "ana"
+        ours = [folders, folders / "vision", own, own / "checkpoints", tmp_path / "data/jobs"]
+        assert {path: _mode(path) for path in ours if _mode(path) != 0o700} == {}
+        assert _mode(own / "source.py") == 0o600
+        # The program's own umask is the usual one.
+        assert [chunk async for chunk in _output(lab, spec.id)] == ["0022\n"]
+        assert {_mode(home / "result"), _mode(own / "checkpoints/result")} == {0o644}
+        if homes is not None:
+            assert as_user("ana", f"cat {own}/source.py").stdout == SOURCE
+            for attempt in (f"ls {folders}/vision", f"cat {own}/source.py"):
+                assert "Permission denied" in as_user("pat", attempt).stderr, attempt
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def _output(lab: LocalLab, workload: WorkloadId) -> AsyncIterator[str]:
+    async for chunk in lab.cluster.logs(workload, worker=None, tail=None, follow=False):
+        yield chunk.lines.decode()

@@ -1,0 +1,44 @@
+"""Unix accounts for tests that run as root: numbers, processes and files are real, not names."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+__all__ = ["UIDS", "accounts", "as_user"]
+
+UIDS = {"ana": 54_321, "pat": 54_322}
+
+
+@contextmanager
+def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a home for each user, where they can come: pytest's own folders are root's alone."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    entries = {}
+    for user, uid in UIDS.items():
+        (folder / user).mkdir(mode=0o700)
+        os.chown(folder / user, uid, uid)
+        entries[user] = pwd.struct_passwd((user, "x", uid, uid, "", str(folder / user), "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwnam", entries.__getitem__)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def as_user(user: str, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell script as one of the users."""
+    # A program changes the account: Python would fork for it, beside the threads of whatever the
+    # tests before this one have imported.
+    account = str(UIDS[user])
+    change = ["setpriv", "--clear-groups", "--reuid", account, "--regid", account]
+    return subprocess.run(
+        [*change, "sh", "-c", script], cwd="/", capture_output=True, text=True, check=False
+    )
