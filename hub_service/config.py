@@ -4,6 +4,7 @@ JupyterHub sets the `JUPYTERHUB_*` half, whoever starts the platform the `RUNAI_
 variables' names, defaults and mistakes; reads nothing else. Called by the composition root.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ MOST_EVER_FILES = 2**32
 """As many as ext4 can have."""
 MOST_PID = 2**22
 """The largest that Linux gives."""
+_QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(m|[kMGT]|[KMGT]i)?")
+"""What the API server takes for CPU and memory, without exponents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,10 @@ class KubernetesConfig:
     """What jobs of users without a notebook run in; "": such jobs are refused."""
     jobs_ttl_s: int | None = None
     """Seconds for which finished jobs are kept; None: until somebody deletes them."""
+    jobs_limits: Mapping[str, str] = field(default_factory=dict)
+    """CPU and memory limits of each pod of a job, as Kubernetes writes them; {}: its notebook's."""
+    jobs_token: bool = False
+    """Whether pods of jobs get the API's token of their service account."""
     default_project: str = "default"
     """Owns what names no project."""
     pod: str = ""
@@ -198,6 +205,15 @@ def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
         own_namespace=own,
         image=environ.get("RUNAI_JOBS_IMAGE", ""),
         jobs_ttl_s=_jobs_ttl(environ),
+        jobs_limits={
+            resource: _quantity(name, environ)
+            for resource, name in (
+                ("cpu", "RUNAI_JOBS_CPU_LIMIT"),
+                ("memory", "RUNAI_JOBS_MEMORY_LIMIT"),
+            )
+            if environ.get(name)
+        },
+        jobs_token=_flag("RUNAI_JOBS_API_TOKEN", environ),
         default_project=environ.get("RUNAI_DEFAULT_PROJECT") or "default",
         pod=environ.get("RUNAI_POD", ""),
         alive_port=_count("RUNAI_ALIVE_PORT", environ, most=MOST_PORT)
@@ -223,6 +239,13 @@ def _count(name: str, environ: Mapping[str, str], most: int = 1024) -> int:
     if not (value.isascii() and value.isdecimal() and int(value) <= most):
         raise _wrong(name, environ, f"a whole number from 0 to {most}")
     return int(value)
+
+
+def _quantity(name: str, environ: Mapping[str, str]) -> str:
+    value = environ[name]
+    if not _QUANTITY.fullmatch(value):
+        raise _wrong(name, environ, "an amount as Kubernetes writes it: 500m, 2, 16Gi")
+    return value
 
 
 def _agent_token(environ: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ from runai.hub_service.bookkeeping import Bookkeeping
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.confinement import Confinement
 from runai.hub_service.clusters.kubernetes.executing import PodPrograms
 from runai.hub_service.clusters.kubernetes.leading import Leadership
 from runai.hub_service.clusters.kubernetes.node_tokens import NodeTokens
@@ -140,6 +141,7 @@ async def lead(
         image=where.image,
         api_url=config.api_url,
         ttl_s=where.jobs_ttl_s,
+        bounds=Confinement(where.jobs_limits, has_token=where.jobs_token),
         default_project=where.default_project,
         reservation_image=where.reservation_image or IMAGE,
         elastic=config.elastic,

@@ -110,6 +110,28 @@ def test_what_people_may_ask_at_once_is_set():
     assert Config.from_environment(LEAST).allowance == Allowance(30, 200, 256, 10, 20_000)
 
 
+ON_KUBERNETES = LEAST | {"RUNAI_CLUSTER": "kubernetes"}
+
+
+def test_how_jobs_are_confined_is_set():
+    bounds = {"RUNAI_JOBS_CPU_LIMIT": "2.5", "RUNAI_JOBS_MEMORY_LIMIT": "16Gi"}
+    given = Config.from_environment(ON_KUBERNETES | bounds | {"RUNAI_JOBS_API_TOKEN": "1"})
+    plain = Config.from_environment(ON_KUBERNETES | dict.fromkeys(bounds, ""))
+
+    assert given.kubernetes is not None
+    assert plain.kubernetes is not None
+    assert given.kubernetes.jobs_limits == {"cpu": "2.5", "memory": "16Gi"}
+    assert given.kubernetes.jobs_token
+    assert (plain.kubernetes.jobs_limits, plain.kubernetes.jobs_token) == ({}, False)
+
+
+@pytest.mark.parametrize("value", ["-1", "many", "16 Gi", "1GB", "1e3", "٣", "16Gi\n"])
+@pytest.mark.parametrize("name", ["RUNAI_JOBS_CPU_LIMIT", "RUNAI_JOBS_MEMORY_LIMIT"])
+def test_limits_of_jobs_are_amounts_as_kubernetes_writes_them(name, value):
+    with pytest.raises(InvalidRequest, match=f"{name} is "):
+        Config.from_environment(ON_KUBERNETES | {name: value})
+
+
 @pytest.mark.parametrize("value", ["-1", "many", "1.5", "1000001"])
 @pytest.mark.parametrize(
     "name",

@@ -11,7 +11,17 @@ from typing import Any
 
 from runai.hub_service.scheduler.quantity import MilliGpu, gpu_text, milli_gpus
 
-__all__ = ["cpu_milli", "gpus", "gpus_text", "memory_mib", "requested", "when", "whole"]
+__all__ = [
+    "cpu_milli",
+    "gpus",
+    "gpus_text",
+    "memory_mib",
+    "requested",
+    "smaller",
+    "times",
+    "when",
+    "whole",
+]
 
 _BELOW_ONE = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")}
 _DECIMAL = {suffix: Decimal(1000) ** (i + 1) for i, suffix in enumerate("kMGTPE")}
@@ -25,11 +35,15 @@ UNLIMITED = "unlimited"
 
 
 def _amount(text: str) -> Decimal:
+    number, unit = _split(text)
+    amount = max(-_MOST, min(Decimal(number), _MOST))
+    return max(-_MOST, min(amount * _FACTORS[unit], _MOST))
+
+
+def _split(text: str) -> tuple[str, str]:
     # The exponent of 1E3 is followed by a digit and stays.
     number = text.rstrip("numkKMGTPEi")
-    factor = _FACTORS[text[len(number) :]]
-    amount = max(-_MOST, min(Decimal(number), _MOST))
-    return max(-_MOST, min(amount * factor, _MOST))
+    return number, text[len(number) :]
 
 
 def cpu_milli(text: str) -> int:
@@ -57,6 +71,25 @@ def whole(text: str) -> int:
     (8, 1000)
     """
     return int(_amount(text))
+
+
+def times(text: str, count: int) -> str:
+    """Return a multiple of an amount, in the same unit.
+
+    >>> times("1500m", 2), times("2Gi", 8), times("1E3", 3), times("0.5", 3)
+    ('3000m', '16Gi', '3000', '1.5')
+    """
+    number, unit = _split(text)
+    return f"{Decimal(number) * count:f}{unit}"
+
+
+def smaller(one: str, other: str) -> str:
+    """Return the smaller of two amounts.
+
+    >>> smaller("1Gi", "1G"), smaller("500m", "1")
+    ('1G', '500m')
+    """
+    return one if _amount(one) <= _amount(other) else other
 
 
 def gpus(value: Any) -> MilliGpu | None:  # noqa: ANN401  an int or a string, as the CRD allows

@@ -17,6 +17,7 @@ from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.kubernetes import histories, logs
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.asking import asking, taken
+from runai.hub_service.clusters.kubernetes.confinement import AS_NOTEBOOKS, Confinement
 from runai.hub_service.clusters.kubernetes.grouping import name_of, project_of
 from runai.hub_service.clusters.kubernetes.inventory import inventory, named
 from runai.hub_service.clusters.kubernetes.job_names import made_under_a_free_name
@@ -63,6 +64,7 @@ class KubernetesCluster(PodSessions, KeptProjects):
         image: str = "",
         api_url: str = "",
         ttl_s: int | None = None,
+        bounds: Confinement = AS_NOTEBOOKS,
         default_project: str = "default",
         reservation_image: str = IMAGE,
         elastic: ElasticRules | None = None,
@@ -94,6 +96,7 @@ class KubernetesCluster(PodSessions, KeptProjects):
         self._counted: Mapping[str, Sequence[Device]] = {}
         self._counted_at: asyncio.Event | None = None
         self._ttl_s = ttl_s
+        self._bounds = bounds
 
     # -- workloads ---------------------------------------------------------------------------------
 
@@ -337,7 +340,9 @@ class KubernetesCluster(PodSessions, KeptProjects):
 
     def _body(self, spec: WorkloadSpec, around: Surroundings, name: str = "") -> Object:
         check_room(spec, around, self._machines.objects.get(around.node))
-        made = manifest(spec, around, name=name, api_url=self._api_url, ttl_s=self._ttl_s)
+        made = manifest(
+            spec, around, name=name, api_url=self._api_url, ttl_s=self._ttl_s, bounds=self._bounds
+        )
         return self._pool.put_in(made)
 
     async def _make(self, spec: WorkloadSpec, around: Surroundings) -> Job:

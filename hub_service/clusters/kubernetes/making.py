@@ -7,13 +7,14 @@ were. It is made held: it has no pods before the scheduler lets it go. Pure; cal
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from decimal import Decimal
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from runai.hub_service.clusters.kubernetes.api import Object
+from runai.hub_service.clusters.kubernetes.confinement import AS_NOTEBOOKS, Confinement
 from runai.hub_service.clusters.kubernetes.elastic_pods import job_fields, messages, under_relay
 from runai.hub_service.clusters.kubernetes.fractions import (
     OF_MEMORY,
@@ -72,12 +73,15 @@ class Surroundings:
     """Fields of the pod's spec: volumes, accounts, tolerations and what else belongs to a node."""
     container: Mapping[str, Any] | None = None
     """Fields of its container: mounts, security, working directory."""
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    """Limits and requests of that container."""
     node: str = ""
     """The only one that can mount its volumes, and what claim says so."""
     claim: str = ""
 
 
 _OF_POD = (
+    "hostUsers",
     "imagePullSecrets",
     "nodeSelector",
     "runtimeClassName",
@@ -101,7 +105,7 @@ def surroundings(notebook: Object) -> Surroundings:
     of_container = {name: main[name] for name in _OF_CONTAINER if name in main}
     if volumes:
         of_pod["volumes"], of_container["volumeMounts"] = volumes, mounts
-    return Surroundings(main["image"], of_pod, of_container)
+    return Surroundings(main["image"], of_pod, of_container, main.get("resources") or {})
 
 
 def manifest(
@@ -111,6 +115,7 @@ def manifest(
     name: str = "",
     api_url: str = "",
     ttl_s: int | None = None,
+    bounds: Confinement = AS_NOTEBOOKS,
 ) -> dict[str, Any]:
     """Return the Job that runs a workload; `ttl_s` seconds after its end Kubernetes forgets it.
 
@@ -145,7 +150,7 @@ def manifest(
                 **({"runai/source": spec.source} if spec.source else {}),
             },
         },
-        "spec": _pod(spec, around, name, api_url, checkpoints),
+        "spec": _pod(spec, around, name, api_url, checkpoints, bounds),
     }
     disrupted = {"type": "DisruptionTarget", "status": "True"}
     return {
@@ -241,9 +246,17 @@ def _checkpoints(spec: WorkloadSpec, around: Surroundings) -> str:
 
 
 def _pod(
-    spec: WorkloadSpec, around: Surroundings, job: str, api_url: str, checkpoints: str
+    spec: WorkloadSpec,
+    around: Surroundings,
+    job: str,
+    api_url: str,
+    checkpoints: str,
+    bounds: Confinement,
 ) -> dict[str, Any]:
     gpus = 0 if _part(spec) is not None else spec.gpus // WHOLE_GPU
+    resources = bounds.resources(spec, around.resources)
+    if gpus:
+        resources["limits"][GPU_RESOURCE] = str(gpus)
     is_elastic = spec.elastic and spec.workers > 1
     variables, volumes, mounts = messages() if is_elastic else ({}, (), ())
     command = [_argument(part) for part in spec.command or ()]
@@ -254,13 +267,14 @@ def _pod(
         "image": spec.image or around.image,
         "command": under_relay(command) if is_elastic else command,
         "env": _environment(spec, job, api_url, told),
-        "resources": {"limits": {GPU_RESOURCE: str(gpus)}} if gpus else {},
+        "resources": {kind: amounts for kind, amounts in resources.items() if amounts},
     }
     if spec.workdir:
         container["workingDir"] = spec.workdir
     pod: dict[str, Any] = {
         "enableServiceLinks": False,
         **(around.pod or {}),
+        "automountServiceAccountToken": bounds.has_token,
         "schedulerName": SCHEDULER,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": spec.grace_seconds,

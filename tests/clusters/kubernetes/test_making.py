@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from runai.hub_service.clusters.kubernetes.amounts import cpu_milli, memory_mib
+from runai.hub_service.clusters.kubernetes.confinement import Confinement
 from runai.hub_service.clusters.kubernetes.fractions import Part
 from runai.hub_service.clusters.kubernetes.jobs import MIN_WORKERS, read_job
 from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest, surroundings
@@ -196,3 +200,113 @@ def test_an_elastic_job_has_as_many_workers_as_its_job_says_now(completions, not
     found = kept(made).spec
     assert found is not None
     assert (found.workers, found.min_workers) == most_and_least
+
+
+# -- how far a job's pod is confined ---------------------------------------------------------------
+
+REQUESTS = {"cpu": "500m", "memory": "1Gi"}
+BOUNDS = {"limits": {"cpu": "1500m", "memory": "2Gi"}, "requests": REQUESTS}
+
+
+def beside(resources: dict[str, Any]) -> Surroundings:
+    notebook = copy.deepcopy(NOTEBOOK)
+    notebook["spec"]["containers"][1]["resources"] = resources
+    return surroundings(notebook)
+
+
+def resources_of(job) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = pod_of(job)["containers"][0]["resources"]
+    return found
+
+
+SHAPES = {
+    "one GPU": {"gpus": MilliGpu(1000)},
+    "no GPU": {"gpus": MilliGpu(0)},
+    "part": {"gpus": MilliGpu(500)},
+    "memory": {"gpus": MilliGpu(0), "gpu_memory_mib": 8000},
+    "array": {"gpus": MilliGpu(1000), "array_index": 3},
+    "gang": {"gpus": MilliGpu(1000), "workers": 3, "min_workers": 3},
+    "elastic": {"gpus": MilliGpu(1000), "workers": 3, "elastic": True},
+    "one elastic process": {"gpus": MilliGpu(1000), "elastic": True, "gpus_max": MilliGpu(4000)},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("of_notebook", [{}, {"automountServiceAccountToken": True}])
+def test_job_pod_gets_no_token_of_the_api(shape, of_notebook):
+    notebook = {"spec": NOTEBOOK["spec"] | of_notebook}
+    made = manifest(replace(SPEC, **SHAPES[shape]), surroundings(notebook), api_url="http://hub")
+
+    assert pod_of(made)["automountServiceAccountToken"] is False
+
+
+def test_admin_may_give_job_pods_the_token_of_their_account():
+    made = manifest(SPEC, PLAIN, bounds=Confinement(has_token=True))
+
+    assert pod_of(made)["automountServiceAccountToken"] is True
+
+
+@pytest.mark.parametrize(
+    ("shape", "times"),
+    [
+        *((shape, 1) for shape in SHAPES if shape != "one elastic process"),
+        ("one elastic process", 4),
+        ("two GPUs", 2),
+        ("eight GPUs", 8),
+    ],
+)
+def test_job_may_use_the_notebooks_cpu_and_memory_for_each_of_its_gpus(shape, times):
+    more = {"two GPUs": {"gpus": MilliGpu(2000)}, "eight GPUs": {"gpus": MilliGpu(8000)}}
+    spec = replace(SPEC, **{**SHAPES, **more}[shape])
+
+    found = resources_of(manifest(spec, beside(BOUNDS), api_url="http://hub"))
+
+    assert cpu_milli(found["limits"]["cpu"]) == 1500 * times
+    assert memory_mib(found["limits"]["memory"]) == 2048 * times
+    # Limits alone would be taken for requests: a job is to start where its notebook did.
+    assert found["requests"] == REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("of_notebook", "by_admin", "limits", "requests"),
+    [
+        ({}, {}, {}, {}),
+        ({"requests": {"memory": "1Gi"}}, {}, {}, {"memory": "1Gi"}),
+        (BOUNDS, {"cpu": "8"}, {"cpu": "8", "memory": "4Gi"}, REQUESTS),
+        (
+            BOUNDS,
+            {"cpu": "250m", "memory": "512Mi"},
+            {"cpu": "250m", "memory": "512Mi"},
+            {"cpu": "250m", "memory": "512Mi"},
+        ),
+        ({}, {"memory": "4Gi"}, {"memory": "4Gi"}, {"memory": "0"}),
+        (
+            {"limits": {"ephemeral-storage": "1G", "nvidia.com/gpu": "1", "example.com/fpga": "1"}},
+            {},
+            {"ephemeral-storage": "2G"},
+            {"ephemeral-storage": "0"},
+        ),
+    ],
+    ids=[
+        "notebook without bounds",
+        "notebook with a guarantee alone",
+        "admin's CPU, notebook's memory",
+        "less than the notebook requests",
+        "no notebook",
+        "disk, and no device",
+    ],
+)
+def test_bounds_come_from_the_admin_or_else_the_notebook(of_notebook, by_admin, limits, requests):
+    bounds = Confinement(limits=by_admin)
+
+    found = resources_of(manifest(SPEC, beside(of_notebook), bounds=bounds))
+
+    assert {k: v for k, v in found["limits"].items() if k != "nvidia.com/gpu"} == limits
+    assert found.get("requests", {}) == requests
+    assert found["limits"]["nvidia.com/gpu"] == "2"
+
+
+def test_job_pod_stays_in_the_user_namespace_of_its_notebook():
+    notebook = {"spec": NOTEBOOK["spec"] | {"hostUsers": False}}
+
+    assert pod_of(manifest(SPEC, surroundings(notebook)))["hostUsers"] is False
