@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from runai.ga.torch.accumulation import Accumulation
-from runai.ga.torch.scaling import under_way, wait_for_updates
+from runai.ga.torch.scaling import under_way, unscaling, wait_for_updates
 from runai.utils.notices import notice
 
 __all__ = ["Accumulating", "accumulating", "plain"]
@@ -49,17 +49,43 @@ class Accumulating(_Inner):
         accumulation.watch(self._parameters())
         wait_for_updates()
 
-    def flush(self) -> None:
-        """Update from what is gathered, at the end of an epoch; do nothing where nothing is."""
-        if self.runai.position:
-            self.runai.close_early(self._parameters())
-            self._act(None)
+    def flush(self, before: Callable[[], object] | None = None) -> None:
+        """Update from what is gathered, at the end of an epoch; do nothing where nothing is.
+
+        With a GradScaler this is its `unscale_`, `before`, its `step` and, where its `update` has
+        waited for this update, its `update`.
+
+        Args:
+            before: called between unscaling and the update, e.g. to clip: the whole gradient is in
+                the parameters' `grad` then.
+
+        Raises:
+            RuntimeError: if a backward pass was not followed by `step`.
+        """
+        accumulation = self.runai
+        if accumulation.arrived:
+            raise RuntimeError(
+                "flush() after a backward pass without step(): call step() for each micro-batch,"
+                " then flush()."
+            )
+        if not accumulation.position:
+            return
+        accumulation.close_early(self._parameters())
+        try:
+            with unscaling(accumulation.scaler, self, early=before is not None) as step:
+                if before is not None:
+                    before()
+                step()
+        finally:
+            self._begin_update()
 
     def step(  # type: ignore[override]
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
         """Gather a micro-batch's gradient; update where it is the last of an update."""
         accumulation, loss = self.runai, None
+        if accumulation.complete:
+            return self._act(None)
         accumulation.step += 1
         self.__dict__["_opt_called"] = True  # what schedulers of PyTorch look at
         self._look_at_schedule()
@@ -122,20 +148,22 @@ class Accumulating(_Inner):
     def _act(self, closure: Callable[[], float] | None) -> float | None:
         """Let the inner optimizer act, unless a scaler found an infinite gradient."""
         accumulation, loss = self.runai, None
-        skipped = accumulation.overflow
+        skipped = accumulation.overflow or bool(getattr(self, "found_inf", False))
         scaling: dict[str, Any] = {}
         if not accumulation.scales_itself:  # then it must not see what a scaler left here for us
             scaling = {k: self.__dict__.pop(k) for k in SCALING if k in self.__dict__}
-            skipped = skipped or bool(scaling.get("found_inf", False))
             if not skipped:
                 self._unscale(scaling.get("grad_scale"))
         if not skipped:
             loss = (accumulation.inner_step or super().step)(closure)
         self.__dict__.update(scaling)  # the scaler takes it away again
         accumulation.updated = not skipped
-        accumulation.clear()
-        under_way.discard(self)
+        self._begin_update()
         return loss
+
+    def _begin_update(self) -> None:
+        self.runai.clear()
+        under_way.discard(self)
 
     def _unscale(self, scale: torch.Tensor | None) -> None:
         if scale is not None:

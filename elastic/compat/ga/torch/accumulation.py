@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.utils.hooks import RemovableHandle
 
 __all__ = ["REDUCTIONS", "Accumulation"]
@@ -49,6 +50,10 @@ class Accumulation:
         """Whether a GradScaler found an infinite gradient in this update."""
         self.scales_itself = False
         """Whether the inner optimizer unscales gradients in its own kernel."""
+        self.scaler: GradScaler | None = None
+        """The scaler that what is gathered is multiplied by."""
+        self.complete = False
+        """Whether the update was closed early: `.grad` is the whole update's before `step`."""
         self.inner_step: Callable[..., float | None] | None = None
         """A `step` that was set on the optimizer itself, as schedulers of PyTorch do."""
         self.rates: list[object] = []
@@ -137,20 +142,32 @@ class Accumulation:
         """Make `.grad` the mean, or sum, of what was gathered, though micro-batches are missing."""
         weight, self.samples = self.samples, 0
         self.close(parameters)
-        self.samples = weight
+        self.samples, self.complete = weight, True
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a gradient came after the last `step`."""
+        return bool(self._arrived)
+
+    @torch.no_grad()
+    def rescale(self, factor: torch.Tensor) -> None:
+        """Multiply what is gathered: the scale of the micro-batches that follow is another."""
+        for gathered in self._gathered.values():
+            gathered.mul_(factor.to(gathered.device))
 
     def clear(self) -> None:
         """Begin the next update with nothing gathered."""
         self.position = 0
-        self.overflow = False
+        self.overflow = self.complete = False
+        self.scaler = None
         self._gathered_samples = 0
         self._gathered.clear()
         self._forget_arrivals()
 
     @property
     def _idle(self) -> bool:
-        """Whether an update is one micro-batch: there is nothing to do."""
-        return self.steps == 1 and self.position == 0
+        """Whether there is nothing to gather: an update is one micro-batch, or complete."""
+        return self.complete or (self.steps == 1 and self.position == 0)
 
     @property
     def _weight(self) -> float:

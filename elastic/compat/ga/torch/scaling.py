@@ -1,41 +1,90 @@
 """One scale for all micro-batches of an update: `GradScaler.update` waits until it is complete.
 
-Knows which optimizers are in the middle of an update. A script calls `update` for each
-micro-batch; a scale that changed between two of them would weigh one more than the other.
-Called by `optim`.
+Knows which optimizers are in the middle of an update, and what of a GradScaler their `flush` does.
+A script calls `update` for each micro-batch; a scale that changed between two of them would weigh
+one more than the other. Called by `accumulating`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp.grad_scaler import GradScaler
+from torch.amp.grad_scaler import GradScaler, OptState
 
-__all__ = ["under_way", "wait_for_updates"]
+if TYPE_CHECKING:
+    from runai.ga.torch.accumulating import Accumulating
 
-under_way: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+__all__ = ["under_way", "unscaling", "wait_for_updates"]
+
+under_way: weakref.WeakSet[Accumulating] = weakref.WeakSet()
 """The optimizers that have gathered some micro-batches of an update, not all."""
+
+
+@contextlib.contextmanager
+def unscaling(
+    scaler: GradScaler | None, optimizer: Accumulating, *, early: bool
+) -> Iterator[Callable[[], object]]:
+    """Give the `step` that takes what is gathered, as it stands in `.grad`, through a scaler.
+
+    Args:
+        scaler: of the micro-batches; None: there is none.
+        optimizer: that has gathered them.
+        early: whether the gradient is needed unscaled before the step.
+    """
+    if scaler is None or not scaler.is_enabled():
+        yield optimizer.step
+        return
+    # What it knows is of the last micro-batch, or of an `unscale_` since, which found no gradient.
+    known = scaler._per_optimizer_states.pop(id(optimizer), None)  # noqa: SLF001
+    if early:
+        scaler.unscale_(optimizer)
+    yield functools.partial(scaler.step, optimizer)
+    if known is None or known["stage"] is not OptState.STEPPED:
+        scaler.update()  # the script's own was called after the last micro-batch, and waited
 
 
 @functools.cache
 def wait_for_updates() -> None:
     """Let scalers keep their scale while an optimizer they stepped is in the middle of an update.
 
-    PyTorch offers no hook for it: the method is replaced, once, for all scalers. With other
+    PyTorch offers no hook for it: the methods are replaced, once, for all scalers. With other
     optimizers they do what they did.
     """
-    update = GradScaler.update
+    step, update = GradScaler.step, GradScaler.update
+
+    @functools.wraps(step)
+    def step_known(
+        self: GradScaler,
+        optimizer: torch.optim.Optimizer,
+        *args: Any,  # noqa: ANN401 - as the optimizer's step has them
+        **kwargs: Any,  # noqa: ANN401
+    ) -> float | None:
+        if (accumulation := getattr(optimizer, "_runai", None)) is not None:
+            accumulation.scaler = self
+        return step(self, optimizer, *args, **kwargs)
 
     @functools.wraps(update)
     def update_when_complete(
         self: GradScaler, new_scale: float | torch.Tensor | None = None
     ) -> None:
+        if not self.is_enabled():
+            return
         states = self._per_optimizer_states
         if new_scale is None and states.keys() & {id(optimizer) for optimizer in under_way}:
             states.clear()  # as after an update: `step` may be called again
-        else:
-            update(self, new_scale)
+            return
+        scaled = [o.runai for o in under_way if o.runai.scaler is self]
+        scale = self._scale
+        before = scale.clone() if scaled and scale is not None else None
+        update(self, new_scale)
+        if scale is not None and before is not None:
+            for accumulation in scaled:
+                accumulation.rescale(scale / before)
 
+    GradScaler.step = step_known  # type: ignore[method-assign]
     GradScaler.update = update_when_complete  # type: ignore[method-assign]
