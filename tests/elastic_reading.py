@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from runai.elastic import torch as elastic
 from runai.elastic.torch.parallel import RankDivision
@@ -22,6 +22,7 @@ class Reading:
     """One rank of some, at a position."""
 
     seed = 5
+    first_sample = 0
 
     def __init__(
         self,
@@ -94,6 +95,77 @@ class RandomStream(Iterated):
         return map(_drawn, range(self._size))
 
 
+class SelfSharded(Iterated):
+    """Samples divided by loading process where they are read, as PyTorch's documentation does."""
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        mine, processes = (info.id, info.num_workers) if info else (0, 1)
+        yield from range(mine, self._size, processes)
+
+
+class EagerlySharded(SelfSharded):
+    """The same by an `__iter__` that is no generator."""
+
+    def __iter__(self) -> Any:
+        return iter(list(super().__iter__()))
+
+
+class LazilySharded(Iterated):
+    """The same where each sample asks anew."""
+
+    def __iter__(self) -> Any:
+        for sample in range(self._size):
+            info = get_worker_info()
+            if info is None or sample % info.num_workers == info.id:
+                yield sample
+
+
+class InitSharded(Iterated):
+    """Samples divided by `worker_init_fn`, the other way that PyTorch's documentation has."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.start, self.step = 0, 1
+
+    def __iter__(self) -> Any:
+        return iter(range(self.start, self._size, self.step))
+
+    @staticmethod
+    def worker_init_fn(worker: int) -> None:
+        info = get_worker_info()
+        assert info is not None
+        assert isinstance(info.dataset, InitSharded)
+        info.dataset.start, info.dataset.step = worker, info.num_workers
+
+
+class Opened(Indexed):
+    """A data set with indices that is opened in each loading process."""
+
+    opened = False
+
+    def __getitem__(self, index: int) -> int:
+        assert self.opened or get_worker_info() is None
+        return index
+
+    @staticmethod
+    def worker_init_fn(_: int) -> None:
+        info = get_worker_info()
+        assert info is not None
+        assert isinstance(info.dataset, Opened)
+        info.dataset.opened = True
+
+
+class ShuffledByWorkerSeed(Iterated):
+    """Samples in the order of the seed that PyTorch gives a loading process."""
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        order = list(range(self._size))
+        random.Random(info.seed if info else 0).shuffle(order)
+        return iter(order)
+
+
 def loaded(rank: int, _: int, kind: str, ranks: int, num_workers: int) -> list[Any]:
     """Return the samples of an epoch, read by ranks that take their turns."""
     dataset = globals()[kind](46)
@@ -102,6 +174,7 @@ def loaded(rank: int, _: int, kind: str, ranks: int, num_workers: int) -> list[A
     options: dict[str, Any] = {"num_workers": num_workers}
     if num_workers:
         options["multiprocessing_context"] = "fork"
+        options["worker_init_fn"] = getattr(dataset, "worker_init_fn", None)
     for reader in range(ranks):
         reading = Reading(10, 3, rank=reader, ranks=ranks)
         updates: dict[int, list[Any]] = {}

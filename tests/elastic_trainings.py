@@ -162,3 +162,39 @@ def naively(rank: int, ranks: int) -> tuple[int, Arrays]:
                 optimizer.zero_grad()
                 updates += 1
     return updates, arrays(getattr(model, "module", model))
+
+
+class RankedStream(torch.utils.data.IterableDataset[torch.Tensor]):
+    """Numbers of which each rank is given its own, in one of several ways."""
+
+    def __init__(self, kind: str, size: int, rank: int, ranks: int) -> None:
+        each = size // ranks
+        self._numbers = {
+            "Whole": range(size),
+            "DividedByRank": range(rank, size, ranks),
+            "CutByRank": range(rank * each, rank * each + each),
+            # The same first samples: only the counts tell.
+            "LongerByRank": range(size // 2 + rank),
+        }[kind]
+
+    def __iter__(self) -> Any:
+        for number in self._numbers:
+            yield {"x": torch.tensor([float(number)]), "name": str(number)}
+
+
+def refused(rank: int, ranks: int, kind: str, size: int, processes: int) -> str:
+    """Return the sentence that a data set is refused with, empty if it is trained on."""
+    model = nn.Linear(1, 1)
+    job = elastic.Job(model, torch.optim.SGD(model.parameters()), global_batch=3, gpu_batch=1)
+    options: dict[str, Any] = {"multiprocessing_context": "fork"} if processes else {}
+    loader = elastic.DataLoader(
+        RankedStream(kind, size, rank, ranks), num_workers=processes, **options
+    )
+    try:
+        for _ in job.epochs(2):
+            for batch in loader:
+                job.backward(job.model(batch["x"]).mean())
+                job.step()
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -165,18 +165,29 @@ class Agreement:
         self._ranks = ranks
         self._posted: tuple[torch.Tensor, dist.Work | None] | None = None
 
-    def exchange(self, rank: int, gen: int, *, leaving: bool) -> tuple[int, Sequence[int]]:
+    def exchange(
+        self, rank: int, gen: int, *, leaving: bool, read: Sequence[int] = (0,)
+    ) -> tuple[int, Sequence[int]]:
         """Post what this rank has seen; return what all had seen by the last exchange.
+
+        Args:
+            rank: of this worker.
+            gen: the newest generation that it has seen.
+            leaving: whether it is to leave.
+            read: numbers that are equal on all ranks that read the same data; the first one counts
+                the samples of the epoch so far.
 
         Returns:
             The highest generation, 0 at first, and the ranks that are to leave.
 
         Raises:
             GroupLost: if a peer is gone.
+            ValueError: if ranks have read different data.
         """
         agreed = self.conclude()
-        seen = torch.zeros(1 + self._ranks, dtype=torch.int64)
-        seen[0], seen[1 + rank] = gen, int(leaving)
+        # The largest of a number and of its negative tell whether all ranks have the same one.
+        wanted = [int(leaving and other == rank) for other in range(self._ranks)]
+        seen = torch.tensor([gen, *wanted, *read, *(-n for n in read)], dtype=torch.int64)
         self._posted = seen, self._reduce(seen)
         # Alone there is nobody to wait for: what was seen holds now.
         return self.conclude() if self._ranks == 1 else agreed
@@ -186,6 +197,7 @@ class Agreement:
 
         Raises:
             GroupLost: if a peer is gone.
+            ValueError: if ranks had read different data.
         """
         if self._posted is None:
             return 0, ()
@@ -195,7 +207,17 @@ class Agreement:
                 work.wait()
             except RuntimeError as error:
                 raise GroupLost(str(error)) from error
-        gen, *leaving = seen.tolist()
+        gen, *rest = seen.tolist()
+        leaving, read = rest[: self._ranks], rest[self._ranks :]
+        most, least = read[: len(read) // 2], [-n for n in read[len(read) // 2 :]]
+        if most != least:
+            counts = f"{least[0]} and {most[0]}" if most[0] != least[0] else "different"
+            raise ValueError(
+                f"Ranks had read {counts} samples of an epoch by the same update: this data set "
+                "gives each rank its own. Leave out its division by rank: elastic.DataLoader reads "
+                "all of it on each rank, and divides it. If samples are random by other generators "
+                "than the global ones of PyTorch, Python and NumPy, pass augment=False."
+            )
         return gen, [rank for rank, wanted in enumerate(leaving) if wanted]
 
     def _reduce(self, seen: torch.Tensor) -> dist.Work | None:

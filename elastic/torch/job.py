@@ -105,6 +105,10 @@ class Job:
         self.on_failure: Callable[[Exception], bool] | None = None
         self.formation = object()
         """Another object whenever what was loaded ahead is not this rank's next any more."""
+        self.first_sample = 0
+        """Digest of the first sample of an iterable data set's epoch; 0: none."""
+        self.read: tuple[int, ...] = 0, 0, 0
+        """At the last update: samples of the epoch so far, whether it ended, its first's digest."""
         self.virtual_workers: int | None = None
         """Slices of an update with `bitwise`; they are the same for the life of the job."""
         if bitwise:
@@ -221,6 +225,11 @@ class Job:
                 return False
             raise
         self._boundary.apply(clip_norm)
+        self.read = (
+            self.position.samples + micro.total,
+            int(micro.ends_epoch),
+            self.first_sample,
+        )
         self.position = self.position.after(micro.total, ends_epoch=micro.ends_epoch)
         self._micro, self._dirty = None, False
         formation = self.formation

@@ -16,7 +16,15 @@ from torch.utils import data
 from torch.utils.data import default_collate
 
 from runai.elastic.torch.position import Divider, GivenUp, MicroBatch, Position, micro_batches
-from runai.elastic.torch.samples import Portion, Samples, Stream, Where, order_of, size_of
+from runai.elastic.torch.samples import (
+    Portion,
+    Samples,
+    Stream,
+    Where,
+    WorkerInit,
+    order_of,
+    size_of,
+)
 from runai.elastic.torch.weighting import weigh
 
 __all__ = ["DataLoader", "Reading"]
@@ -40,6 +48,8 @@ class Reading(Protocol):
     position: Position
     formation: object
     """Another object whenever what was loaded ahead is not this rank's next any more."""
+    first_sample: int
+    """Digest of the first sample of an iterable data set's epoch; 0: none."""
 
     @property
     def epoch(self) -> int:
@@ -108,6 +118,8 @@ class DataLoader:
         self._count, self._augment, self._job = count, augment, job
         self._collate: Callable[[list[Any]], Batch] = collate_fn or default_collate
         self._options = options | {"num_workers": num_workers}
+        if (init := options.get("worker_init_fn")) is not None:
+            self._options["worker_init_fn"] = WorkerInit(init)
         self._size = size_of(dataset)
         self._inner: data.DataLoader[Any] | None = None
 
@@ -172,6 +184,7 @@ class DataLoader:
             data.DataLoader(stream, batch_size=None, collate_fn=_as_is, **self._options)
         )
         for portion in portions:
+            job.first_sample = portion.first
             yield self._update_of(portion, portions)
 
     def _update_of(

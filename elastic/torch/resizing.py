@@ -6,6 +6,7 @@ Knows the order of a switch, between two updates, and of going on after a loss; 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -58,6 +59,7 @@ class Trained(Protocol):
     rank: int
     ranks: int
     global_batch: int
+    read: tuple[int, ...]
     on_failure: Callable[[Exception], bool] | None
 
     @property
@@ -128,7 +130,9 @@ class Resizing:
         self._keep_buffers()
         now = membership.gen if membership else 0
         try:
-            seen = self._agreement.exchange(self._job.rank, gen, leaving=self._stop.wanted)
+            seen = self._agreement.exchange(
+                self._job.rank, gen, leaving=self._stop.wanted, read=self._job.read
+            )
             if seen[0] > now or seen[1]:
                 # What was posted meanwhile is later news, and the same for all.
                 self._switch(*(self._agreement.conclude() if self._job.ranks > 1 else seen))
@@ -155,7 +159,11 @@ class Resizing:
 
     def recover(self, error: Exception) -> bool:
         """Go on after an error within an update: True if a peer was lost and a new group formed."""
-        if self._membership is None or self._job.ranks == 1 or not group.is_loss(error):
+        if self._job.ranks == 1 or not group.is_loss(error):
+            return False
+        with contextlib.suppress(group.GroupLost):
+            self._agreement.conclude()  # a peer whose data ended earlier is gone: that is the cause
+        if self._membership is None:
             return False
         self._regroup(error)
         return True

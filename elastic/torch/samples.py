@@ -6,17 +6,24 @@ computes them (`position`). Used by `loading`; objects of here travel to loading
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import count, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data._utils import worker as loading_process
+from torch.utils.data._utils.worker import WorkerInfo
 
 from runai.elastic.torch.position import Divider, Part
 from runai.elastic.torch.randomness import key, seed_everything
 
-__all__ = ["Portion", "Samples", "Stream", "Where", "order_of", "size_of"]
+__all__ = ["Portion", "Samples", "Stream", "Where", "WorkerInit", "order_of", "size_of"]
+
+T = TypeVar("T")
 
 # Where the random numbers of orders and of samples begin; any two numbers that differ.
 _ORDER, _SAMPLE = 1, 2
@@ -64,6 +71,11 @@ class Samples(Dataset[Any]):
             return [self._dataset[index] for _, index in wheres]
         return [self[where] for where in wheres]
 
+    def shown_to_script(self, info: WorkerInfo) -> WorkerInfo:
+        """Return a loading process's info with the script's own data set in it."""
+        script = cast("Dataset[Any]", self._dataset)
+        return WorkerInfo(id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=script)
+
 
 class Portion(NamedTuple):
     """A micro-batch of a stream, with what only its reader knows."""
@@ -73,13 +85,17 @@ class Portion(NamedTuple):
     """Which of this rank's parts of the update it is."""
     total: int
     ends_epoch: bool
+    first: int
+    """Digest of the epoch's first sample, for ranks to compare; 0: not to be compared."""
 
 
 class Stream(IterableDataset[Portion]):
     """A data set without indices: each rank reads all of it and keeps its part.
 
     It must come in the same order on every rank and at every start; it may have a `set_epoch`. Each
-    loading process reads all of it too, and collates every so manieth micro-batch.
+    loading process reads all of it too, and collates every so manieth micro-batch. So the data set
+    is shown one loading process: one that divides itself by `get_worker_info()`, as PyTorch's
+    documentation has it, gives all of itself.
     """
 
     def __init__(
@@ -99,6 +115,13 @@ class Stream(IterableDataset[Portion]):
         self._dataset, self._divider, self._collate = dataset, divider, collate
         self._global_batch, self._skip, self._drop_last = global_batch, skip, drop_last
         self._epoch, self._seed, self._augment = epoch, seed, augment
+        self._first = 0
+
+    def shown_to_script(self, _: WorkerInfo) -> WorkerInfo:
+        """Return the info of the only loading process, whose seed is the epoch's."""
+        seed = key(self._seed, _ORDER, self._epoch)
+        script = cast("Dataset[Any]", self._dataset)
+        return WorkerInfo(id=0, num_workers=1, seed=seed, dataset=script)
 
     def __iter__(self) -> Iterator[Portion]:
         """Give this rank's micro-batches; in a loading process every so manieth."""
@@ -109,7 +132,7 @@ class Stream(IterableDataset[Portion]):
             for place, part in enumerate(self._divider.parts(len(window))):
                 if next(number) % processes == mine:
                     batch = self._collate(_slice(window, part))
-                    yield Portion(batch, place, len(window), ends_epoch)
+                    yield Portion(batch, place, len(window), ends_epoch, self._first)
 
     def _windows(self) -> Iterator[tuple[list[Any], bool]]:
         """Give the samples of each update, and whether it is the epoch's last."""
@@ -125,14 +148,71 @@ class Stream(IterableDataset[Portion]):
     def _samples(self) -> Iterator[Any]:
         if callable(begin := getattr(self._dataset, "set_epoch", None)):
             begin(self._epoch)
-        samples = iter(self._dataset)
+        # A generator runs its first lines, where it divides itself, when it is first asked.
+        samples = _shown(self, lambda: iter(self._dataset))
         for index in count():
             if self._augment:
                 seed_everything(key(self._seed, _SAMPLE, self._epoch, index))
             try:
-                yield next(samples)
+                sample = _shown(self, lambda: next(samples))
             except StopIteration:
                 return
+            if index == 0 and self._augment:
+                self._first = _digest(sample)
+            yield sample
+
+
+class WorkerInit:
+    """A script's `worker_init_fn`, which finds its own data set in `get_worker_info()`."""
+
+    def __init__(self, function: Callable[[int], object]) -> None:
+        """Wrap the function."""
+        self._function = function
+
+    def __call__(self, _: int) -> None:
+        """Call the function in a loading process that has just begun."""
+        info = get_worker_info()
+        assert info is not None
+        dataset = info.dataset
+        assert isinstance(dataset, Samples | Stream)
+        _shown(dataset, lambda: self._function(dataset.shown_to_script(info).id))
+
+
+def _shown(to: Samples | Stream, call: Callable[[], T]) -> T:
+    """Call script code with the worker info that is meant for it.
+
+    PyTorch has no public way to set what `get_worker_info()` returns.
+    """
+    info = get_worker_info()
+    if info is None:
+        return call()
+    loading_process._worker_info = to.shown_to_script(info)  # noqa: SLF001
+    try:
+        return call()
+    finally:
+        loading_process._worker_info = info  # noqa: SLF001
+
+
+def _digest(sample: object) -> int:
+    """Return 62 bits of a sample's tensors, arrays, numbers and strings, not of other objects."""
+    found = hashlib.blake2b(digest_size=8)
+
+    def add(part: object) -> None:
+        if isinstance(part, Mapping):
+            add([*part.items()])
+        elif isinstance(part, list | tuple):
+            for inner in part:
+                add(inner)
+        elif isinstance(part, Tensor) and part.layout == torch.strided and not part.is_quantized:
+            found.update(part.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        elif isinstance(part, bool | int | float | str | bytes):
+            found.update(repr(part).encode())
+        elif not getattr(getattr(part, "dtype", None), "hasobject", False):
+            with contextlib.suppress(TypeError):
+                found.update(memoryview(part))  # type: ignore[arg-type]  # an array
+
+    add(sample)
+    return int.from_bytes(found.digest()) >> 2
 
 
 def _slice(window: list[Any], part: Part) -> list[Any]:

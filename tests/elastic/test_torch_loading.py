@@ -102,6 +102,54 @@ def test_samples_and_their_random_numbers_do_not_depend_on_loading_processes(kin
     assert three_ranks == alone
 
 
+@pytest.mark.parametrize(("processes", "ranks"), [(0, 3), (2, 1), (3, 3)])
+@pytest.mark.parametrize(
+    "kind", ["SelfSharded", "EagerlySharded", "LazilySharded", "InitSharded", "Opened"]
+)
+def test_data_set_that_divides_itself_by_loading_process_gives_all(
+    kind, processes, ranks, tmp_path
+):
+    from elastic_reading import loaded
+
+    samples = run_ranks(loaded, 1, tmp_path / "store", kind, ranks, processes)[0]
+
+    assert sorted(samples) == list(range(46))
+    assert kind == "Opened" or samples == list(range(46))
+
+
+def test_order_by_the_worker_seed_is_the_same_in_all_loading_processes(tmp_path):
+    from elastic_reading import loaded
+
+    found = [
+        run_ranks(loaded, 1, tmp_path / str(n), "ShuffledByWorkerSeed", ranks, processes)[0]
+        for n, (ranks, processes) in enumerate([(1, 1), (1, 3), (3, 2)])
+    ]
+
+    assert sorted(found[0]) == list(range(46))
+    assert found == [found[0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "told", "processes"),
+    [
+        pytest.param("DividedByRank", 48, "different samples", 0, id="even-parts"),
+        pytest.param("DividedByRank", 48, "different samples", 2, id="even-parts-two-processes"),
+        pytest.param("DividedByRank", 47, "different samples", 0, id="uneven-parts"),
+        pytest.param("CutByRank", 48, "different samples", 0, id="halves"),
+        pytest.param("LongerByRank", 20, "10 and 11 samples", 0, id="tail-longer"),
+        pytest.param("LongerByRank", 19, "different samples", 0, id="one-update-more"),
+        pytest.param("Whole", 47, "", 2, id="not-divided"),
+    ],
+)
+def test_data_set_that_divides_itself_by_rank_is_refused(kind, size, told, processes, tmp_path):
+    from elastic_trainings import refused
+
+    found = run_ranks(refused, 2, tmp_path / "store", kind, size, processes)
+
+    assert all(told in sentence for sentence in found), found
+    assert all(bool(sentence) == bool(told) for sentence in found), found
+
+
 @pytest.mark.parametrize("name", ["batch_size", "sampler", "batch_sampler", "generator"])
 def test_what_the_plan_decides_is_no_option(name):
     from elastic_reading import Indexed
