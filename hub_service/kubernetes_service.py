@@ -75,13 +75,18 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     pool_of(where)  # before anything waits for it
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     alive = answering(config.host, where.alive_port)
-    async with alive, await connected() as api, hub_users(config) as users:
+    async with (
+        alive,
+        await connected() as api,
+        api.another() as reviewing,
+        hub_users(config) as users,
+    ):
         pod = OwnPod(api, where.own_namespace, where.pod)
 
         async def work() -> None:
             ended.clear()
             try:
-                await lead(config, where, api, users, policy, stopped, serves, pod)
+                await lead(config, where, api, reviewing, users, policy, stopped, serves, pod)
             finally:
                 ended.set()
 
@@ -125,6 +130,7 @@ async def lead(
     config: Config,
     where: KubernetesConfig,
     api: Api,
+    reviewing: Api,
     users: HubAuthenticator | None,
     policy: Policy | None,
     stopped: asyncio.Event,
@@ -158,7 +164,7 @@ async def lead(
         ledger=ledger,
         idle=IdleWatch(cluster, ledger, releases=False),
         authenticator=NodeTokens(
-            api, where.agent_account, SharedTokens(config.hub_token, {}, users)
+            reviewing, where.agent_account, SharedTokens(config.hub_token, {}, users)
         ),
         prefix=config.prefix,
         version=version("jupyter-runai"),

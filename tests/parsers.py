@@ -31,6 +31,7 @@ from runai.hub_service.api.validation import invalid_request
 from runai.hub_service.cli.values import parse_memory_mib
 from runai.hub_service.cli.wishes import parse_addition, parse_setting
 from runai.hub_service.clusters.kubernetes.elastic_notes import ELASTIC, read_elastic
+from runai.hub_service.clusters.kubernetes.node_tokens import read_claims
 from runai.hub_service.clusters.kubernetes.pools import Pool
 from runai.hub_service.clusters.local.elastic_dir import ElasticDir
 from runai.hub_service.clusters.progress import read_progress
@@ -318,6 +319,9 @@ PARSERS = {
     )),
     "pool": Parser(lambda c: Pool.parse(_text(c)), (ValueError,), (
         b"runai/node-pool=a", b"!runai/node-pool",
+    )),
+    "claims of a token": Parser(lambda c: read_claims(f"a.{_text(c)}.b"), (), (
+        b"eyJhdWQiOiBbInJ1bmFpIl0sICJzdWIiOiAic3lzdGVtOnNlcnZpY2VhY2NvdW50Omxhbjp4In0", b"W10",
     )),
     "wished workload": Parser(lambda c: parse_addition(_text(c)), (ValueError,), (
         b"nlp 4 GPUs", b"nlp 8 workers of 1 GPU high", b"vision session 20G",

@@ -1,24 +1,27 @@
-"""Know agents and workers of elastic jobs by the tokens of their pods: the API server says whose.
+"""Authenticate agents and workers of elastic jobs by the tokens of their pods.
 
-So no secret is shared: an agent reports about its own node alone (KEP-4193: tokens of pods name
-their node; 1.32), and a worker speaks for its own pod. Everybody else is somebody else's business.
-Used by the service's composition root over Kubernetes.
+The API server reviews them, so no secret is shared: an agent reports about its own node alone
+(KEP-4193: tokens of pods name their node; 1.32), and a worker speaks for its own pod.
 """
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from fastapi import Request
 
+from runai.hub_service.api.asked_once import AskedOnce
 from runai.hub_service.api.auth import Authenticator, bearer_token
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.clusters.kubernetes import elastic_pods
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["AUDIENCE", "NodeTokens"]
+__all__ = ["AUDIENCE", "NodeTokens", "read_claims"]
 
 AUDIENCE = "runai"
 """What the agents' tokens are for: nobody can use one with the API server itself."""
@@ -27,7 +30,14 @@ _ACCOUNT = "system:serviceaccount:"
 _NODE = "authentication.kubernetes.io/node-name"
 _POD = "authentication.kubernetes.io/pod-name"
 _KNOWN_FOR_S = 60.0
-_MOST_KNOWN = 10_000
+_AT_ONCE = 4
+"""Reviews under way; anyone who reaches the service can ask for one."""
+_LONGEST_TOKEN = 8192
+"""Those of pods have some 1,200 characters."""
+
+
+class _NotOursError(Exception):
+    """The API server says that a token is no agent's and no worker's."""
 
 
 class NodeTokens:
@@ -40,20 +50,20 @@ class NodeTokens:
         others: Authenticator,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Agents run as the service account `account`, `namespace:name`."""
+        """Agents run as the service account `account`, `namespace:name`.
+
+        `api` is for reviews alone: the scheduler's requests are not to wait behind them.
+        """
         self._api = api
         self._user = f"{_ACCOUNT}{account}"
         self._others = others
-        self._clock = clock
-        self._known: dict[bytes, tuple[float, Actor | None]] = {}
-        """Until when who is believed, by the token's digest; None is somebody else."""
+        self._reviews = AskedOnce[Actor](at_once=_AT_ONCE, keep_s=_KNOWN_FOR_S, clock=clock)
 
     async def actor(self, request: Request) -> Actor:
         """Return a node's agent, a worker, or whoever else knows."""
         token = bearer_token(request) or ""
-        if token.count(".") == 2 and (known := await self.pod(token)) is not None:  # a JWT
-            return known
-        return await self._others.actor(request)
+        known = await self.pod(token)
+        return await self._others.actor(request) if known is None else known
 
     async def person(self, name: str) -> Actor:
         """Return a user by name."""
@@ -65,16 +75,22 @@ class NodeTokens:
         Raises:
             Unavailable: the API server does not say.
         """
-        digest, now = sha256(token.encode()).digest(), self._clock()
-        until, known = self._known.get(digest, (0.0, None))
-        if until <= now:
-            known = await self._ask(token)
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[digest] = (now + _KNOWN_FOR_S, known)
-        return known
+        if not self._may_be_ours(token):
+            return None
+        digest = sha256(token.encode()).hexdigest()
+        try:
+            # A refusal is not kept: made-up tokens would displace those of agents.
+            return await self._reviews.ask(digest, partial(self._ask, token))
+        except _NotOursError:
+            return None
 
-    async def _ask(self, token: str) -> Actor | None:
+    def _may_be_ours(self, token: str) -> bool:
+        audiences, subject = read_claims(token)
+        if AUDIENCE in audiences and subject == self._user:
+            return True
+        return elastic_pods.AUDIENCE in audiences and subject.startswith(_ACCOUNT)
+
+    async def _ask(self, token: str) -> Actor:
         review = {"spec": {"token": token, "audiences": [AUDIENCE, elastic_pods.AUDIENCE]}}
         try:
             status = (await self._api.create(_REVIEWS, review)).get("status", {})
@@ -83,15 +99,35 @@ class NodeTokens:
                 f"Kubernetes does not say whose token it is: {error.message}.",
                 hint="Try again in a moment.",
             ) from error
-        if not status.get("authenticated"):
-            return None
         user: Mapping[str, Any] = status.get("user", {})
         name, extra = str(user.get("username", "")), user.get("extra", {})
         node, pod = ((extra.get(field) or [""])[0] for field in (_NODE, _POD))
-        audiences = status.get("audiences", ())
+        audiences = status.get("audiences", ()) if status.get("authenticated") else ()
+        if AUDIENCE in audiences and name == self._user and node:
+            return Actor(node, "agent")
         if AUDIENCE in audiences:
-            return Actor(node, "agent") if name == self._user and node else None
+            raise _NotOursError
         if elastic_pods.AUDIENCE in audiences and pod and name.startswith(_ACCOUNT):
             namespace = name.removeprefix(_ACCOUNT).partition(":")[0]
             return Actor(f"{namespace}/{pod}", "worker")
-        return None
+        raise _NotOursError
+
+
+def read_claims(token: str) -> tuple[Collection[str], str]:
+    """Return audiences and subject that a token claims, unverified; nothing if it is no JWT."""
+    parts = token.split(".") if len(token) <= _LONGEST_TOKEN else []
+    if len(parts) != 3:
+        return (), ""
+    try:
+        claims = json.loads(urlsafe_b64decode(f"{parts[1]}{'=' * (-len(parts[1]) % 4)}"))
+    except (ValueError, RecursionError):
+        return (), ""
+    if not isinstance(claims, dict):
+        return (), ""
+    audiences, subject = claims.get("aud"), claims.get("sub")
+    listed = audiences if isinstance(audiences, list) else [audiences]
+    return [each for each in listed if isinstance(each, str)], _text(subject)
+
+
+def _text(claim: object) -> str:
+    return claim if isinstance(claim, str) else ""

@@ -1,0 +1,204 @@
+"""Pods' tokens are reviewed by the API server, few at once, where they claim to be for us."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.agents import agent_token
+from control_plane.faults import FaultyServer
+from labs import Clock
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.clusters.kubernetes.api import Api, ApiError
+from runai.hub_service.clusters.kubernetes.node_tokens import NodeTokens
+from runai.hub_service.errors import Unavailable
+from waiting import eventually_async
+
+ACCOUNT = "system:serviceaccount:runai:runai-agent"
+AGENT = {"aud": ["runai"], "sub": ACCOUNT}
+WORKER = {"aud": ["runai-worker"], "sub": "system:serviceaccount:lab:default"}
+REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+
+
+def part(content: object) -> str:
+    return urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+
+def jwt(claims: object, signature: str = "c2ln") -> str:
+    return f"{part({'alg': 'RS256'})}.{part(claims)}.{signature}"
+
+
+class Nobody:
+    """Vouches for no caller."""
+
+    async def actor(self, request: Any) -> Any:
+        raise AssertionError(request)
+
+    person = actor
+
+
+class Reviews:
+    """API server that answers reviews when it is told to, and records their tokens."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.status: Mapping[str, Any] = {}
+        self.error: ApiError | None = None
+        self.clock = Clock()
+        self.tokens = NodeTokens(self, "runai:runai-agent", Nobody(), self.clock)  # type: ignore[arg-type]
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert path == REVIEWS
+        self.asked.append(body["spec"]["token"])
+        await self.answers.wait()
+        if self.error is not None:
+            raise self.error
+        return {"status": self.status}
+
+
+NOT_OURS = {
+    "no JSON": "a.b.c",
+    "no base64": "a.€.c",
+    "two parts": jwt(AGENT).rpartition(".")[0],
+    "four parts": f"{jwt(AGENT)}.x",
+    "a list": jwt([AGENT]),
+    "a number": jwt(1),
+    "deep": f"a.{urlsafe_b64encode(b'[' * 5000).decode()}.c",
+    "no claims": jwt({}),
+    "no subject": jwt({"aud": ["runai"]}),
+    "no audience": jwt({"sub": ACCOUNT}),
+    "for the API server": jwt(AGENT | {"aud": ["https://kubernetes.default.svc"]}),
+    "audiences that are no text": jwt(AGENT | {"aud": [1, None, {}]}),
+    "audience in part": jwt(AGENT | {"aud": "runai-other"}),
+    "another account as an agent": jwt(AGENT | {"sub": "system:serviceaccount:runai:default"}),
+    "a user as an agent": jwt(AGENT | {"sub": "runai-agent"}),
+    "a user as a worker": jwt(WORKER | {"sub": "ana"}),
+    "a subject that is no text": jwt(WORKER | {"sub": [WORKER["sub"]]}),
+    "agent for the audience of workers": jwt(AGENT | {"aud": []}),
+    "longer than any": jwt(AGENT | {"jti": "x" * 20_000}),
+}
+
+
+@pytest.mark.parametrize("token", NOT_OURS.values(), ids=NOT_OURS.keys())
+async def test_token_that_cannot_be_ours_is_refused_without_a_review(token):
+    reviews = Reviews()
+
+    assert await reviews.tokens.pod(token) is None
+    assert reviews.asked == []
+
+
+@given(st.text(max_size=40), st.binary(max_size=200), st.text(max_size=40))
+async def test_made_up_token_is_refused_without_a_review(header, payload, signature):
+    reviews = Reviews()
+
+    assert (
+        await reviews.tokens.pod(f"{header}.{urlsafe_b64encode(payload).decode()}.{signature}")
+        is None
+    )
+    assert reviews.asked == []
+
+
+@pytest.mark.parametrize(
+    ("claims", "user", "extra", "actor"),
+    [
+        (AGENT, ACCOUNT, {"node-name": "gpu-0"}, Actor("gpu-0", "agent")),
+        (AGENT | {"aud": "runai"}, ACCOUNT, {"node-name": "gpu-0"}, Actor("gpu-0", "agent")),
+        (AGENT, ACCOUNT, {}, None),
+        (WORKER, WORKER["sub"], {"pod-name": "exp-0"}, Actor("lab/exp-0", "worker")),
+        (WORKER, WORKER["sub"], {}, None),
+        # The token's own claims say nothing; the review does.
+        (AGENT, "system:serviceaccount:runai:default", {"node-name": "gpu-0"}, None),
+    ],
+    ids=["agent", "one audience", "agent of no node", "worker", "of no pod", "not as it claims"],
+)
+async def test_review_says_whose_token_it_is(claims, user, extra, actor):
+    reviews = Reviews()
+    aud = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
+    told = {f"authentication.kubernetes.io/{name}": [value] for name, value in extra.items()}
+    named = {"username": user, "extra": told}
+    reviews.status = {"authenticated": True, "audiences": aud, "user": named}
+
+    assert await reviews.tokens.pod(jwt(claims)) == actor
+
+
+async def test_at_most_four_tokens_are_reviewed_at_once():
+    reviews = Reviews()
+    reviews.answers.clear()
+    forged = [jwt(AGENT, f"made-up-{n}") for n in range(500)]
+    asking = [asyncio.ensure_future(reviews.tokens.pod(token)) for token in forged]
+    for _ in range(100):  # all that can begin has its turn
+        await asyncio.sleep(0)
+    assert len(reviews.asked) == 4
+
+    reviews.answers.set()
+    assert set(await asyncio.gather(*asking)) == {None}
+    assert sorted(reviews.asked) == sorted(forged)
+
+
+async def test_answer_is_believed_for_a_minute_and_refusals_displace_none():
+    reviews = Reviews()
+    user = {"username": ACCOUNT, "extra": {"authentication.kubernetes.io/node-name": ["gpu-0"]}}
+    good, agent = jwt(AGENT), Actor("gpu-0", "agent")
+    reviews.status = {"authenticated": True, "audiences": ["runai"], "user": user}
+    assert await reviews.tokens.pod(good) == agent
+    reviews.status = {"authenticated": False}
+    for n in range(10_100):
+        assert await reviews.tokens.pod(jwt(AGENT, f"made-up-{n}")) is None
+
+    assert await reviews.tokens.pod(good) == agent
+    assert reviews.asked.count(good) == 1
+    reviews.clock.at += 60
+    assert await reviews.tokens.pod(good) is None
+
+
+async def test_api_server_that_does_not_answer_is_unavailable():
+    reviews = Reviews()
+    reviews.error = ApiError(0, "Unanswered", "no route")
+
+    with pytest.raises(Unavailable, match="does not say whose token it is: no route"):
+        await reviews.tokens.pod(jwt(AGENT))
+
+
+@pytest.mark.kubernetes
+async def test_flood_of_tokens_leaves_the_api_server_alone(lab, rights):
+    lab.node("gpu-0")
+    with FaultyServer(rights) as server, agent_token(lab.plane, "gpu-0") as real:
+        async with await Api.connect(str(server.kubeconfig)) as api, api.another() as reviewing:
+            tokens = NodeTokens(reviewing, "runai:runai-agent", Nobody())
+
+            def reviewed() -> int:
+                return server.requests.count(("POST", REVIEWS))
+
+            assert await tokens.pod(real) == Actor("gpu-0", "agent")
+            made_up = [f"a.b.{n}" for n in range(5000)]
+            assert set(await asyncio.gather(*map(tokens.pod, made_up))) == {None}
+            assert reviewed() == 1
+
+            # Its claims are the real one's: the API server alone knows that it did not sign them.
+            claimed = real.rpartition(".")[0]
+            gates = [server.hold("POST", REVIEWS) for _ in range(4)]
+            forged = [
+                asyncio.ensure_future(tokens.pod(f"{claimed}.made-up-{n}")) for n in range(50)
+            ]
+
+            async def held() -> bool:
+                return reviewed() == 5
+
+            await eventually_async(held, what="four forged ones are reviewed")
+            assert (await api.get("/api/v1/nodes"))["items"]
+            assert await tokens.pod(real) == Actor("gpu-0", "agent")
+            assert reviewed() == 5
+
+            for go_on in gates:
+                go_on()
+            assert set(await asyncio.gather(*forged)) == {None}
+            assert reviewed() == 51
