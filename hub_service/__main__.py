@@ -182,6 +182,7 @@ async def serve_here(config: Config) -> None:
             present=Present(sharing),
             guests=Guests(config.allowance),
             jobs=JobLimit(config.allowance.unfinished_jobs),
+            admission=cluster.admission,
         )
         platform.checks = {"database": cluster.trouble, "scheduler": platform.controller.trouble}
         own_url = url_of(config, listening)

@@ -21,6 +21,8 @@ class _Waiting:
         self.first = next(iter(workloads))
         self.left = set(workloads) if len(workloads) <= FEW else None
         """Of whom nothing was said yet; None: they are too many to be waited for."""
+        self.is_told = False
+        """Whether something was said of the first."""
         self.ended = 0
         """Cycles, since."""
         self.over = asyncio.Event()
@@ -50,6 +52,7 @@ class Word:
     def give(self, on: Container[str]) -> None:
         """Wake those who wait for no others than these, and such as were given before."""
         for waiting in self._waiting:
+            waiting.is_told |= waiting.first in on
             if waiting.left is None:
                 continue
             waiting.left = {name for name in waiting.left if name not in on}
@@ -63,5 +66,5 @@ class Word:
         """
         for waiting in self._waiting:
             waiting.ended += 1
-            if waiting.first in saw or waiting.ended > 1:
+            if waiting.first in saw or waiting.is_told or waiting.ended > 1:
                 waiting.over.set()

@@ -8,7 +8,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -29,8 +28,9 @@ from runai.hub_service.api.schemas import ReasonView
 from runai.hub_service.api.start_views import start_view
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
-from runai.hub_service.clusters.picture import workload_for_core
+from runai.hub_service.clusters.admission import as_shown
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.clusters.row import Row
 from runai.hub_service.errors import InvalidRequest, Unavailable
 from runai.hub_service.scheduler.cycle import explain
 from runai.hub_service.scheduler.explanation import Change, EndWorkloads, SetProject
@@ -58,6 +58,8 @@ async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) 
         wait = await asyncio.to_thread(explain, cycle.snapshot, cycle.plan, record.id, may_know)
     view = ExplanationView(workload=record.id, at=_time(cycle.snapshot.now))
     if wait is None or wait.explanation is None:
+        if record.position is not None:  # the scheduler is not shown it yet
+            return view.model_copy(update={"reason": viewer.workload(record).reason})
         return view
     told = wait.explanation
     return view.model_copy(
@@ -92,14 +94,16 @@ async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> W
     """
     viewer = await platform.viewer(actor)
     cycle = platform.controller.last
-    specs = _added_specs(viewer, actor, question)
-    added = _added(platform, specs)
+    specs = _added_specs(platform, viewer, actor, question)
     changes: list[Change] = [*_settings(viewer, question), *_ends(viewer, question)]
-    other = changed(cycle.snapshot, changes)
-    other = replace(other, workloads=(*other.workloads, *added))
+    admission = platform.admission
+    now, chosen = admission.otherwise(cycle.snapshot)
+    before = as_shown(now, cycle.plan, chosen)
+    rows = _added(platform, specs)
+    other, chosen = admission.otherwise(changed(cycle.snapshot, changes), rows, question.end)
     async with _one_at_a_time(platform):
         plan = await platform.controller.plan(other)
-    return _difference(viewer, cycle.snapshot, cycle.plan, other, plan, specs)
+    return _difference(viewer, before, as_shown(other, plan, chosen), specs)
 
 
 @asynccontextmanager
@@ -125,7 +129,9 @@ def _may_know(viewer: Viewer) -> Callable[[Workload], bool]:
 # -- the question --------------------------------------------------------------------------------
 
 
-def _added_specs(viewer: Viewer, actor: Actor, question: PlanQuestion) -> list[WorkloadSpec]:
+def _added_specs(
+    platform: Platform, viewer: Viewer, actor: Actor, question: PlanQuestion
+) -> list[WorkloadSpec]:
     world = viewer.world
     projects = {name: record.spec for name, record in world.projects.items()}
     taken = {record.id for record in world.workloads}
@@ -139,16 +145,16 @@ def _added_specs(viewer: Viewer, actor: Actor, question: PlanQuestion) -> list[W
         if request.command is None:  # nothing of it will run
             request = request.model_copy(update={"command": ["true"]})  # noqa: PLW2901
         new = workload_specs(request, user=actor.name, project=project, site=site)
+        platform.admission.refuse(new[0])
         taken |= {spec.id for spec in new}
         specs += new
     return specs
 
 
-def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> list[Workload]:
+def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> list[Row]:
     now = platform.clock()
     steps = [wishes.submitted(spec, now=now, checkpoint_dir="", log_dir="") for spec in specs]
-    rows = [step.row for step in steps if step.row is not None]
-    return [workload for row in rows if (workload := workload_for_core(row)) is not None]
+    return [step.row for step in steps if step.row is not None]
 
 
 def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
@@ -190,12 +196,11 @@ def _ends(viewer: Viewer, question: PlanQuestion) -> list[EndWorkloads]:
 
 def _difference(
     viewer: Viewer,
-    snapshot: Snapshot,
-    plan: Plan,
-    other: Snapshot,
-    new_plan: Plan,
+    now: tuple[Snapshot, Plan],
+    then: tuple[Snapshot, Plan],
     added: Sequence[WorkloadSpec],
 ) -> WhatIf:
+    (snapshot, plan), (other, new_plan) = now, then
     may_know = _may_know(viewer)
     mine = {spec.id for spec in added}
     before, after = _outcomes(snapshot, plan), _outcomes(other, new_plan)

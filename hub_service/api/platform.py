@@ -16,8 +16,9 @@ from fastapi import Depends, Request
 from runai.hub_service.api.asked_once import AskedOnce
 from runai.hub_service.api.auth import Authenticator
 from runai.hub_service.api.drawn_views import MEASURED_FOR_S, DrawnViews
-from runai.hub_service.api.fair_use import Guests, credential_of
+from runai.hub_service.api.fair_use import Guests
 from runai.hub_service.api.feeds import Feeds
+from runai.hub_service.api.identification import MAX_AT_ONCE, caller_of, identify
 from runai.hub_service.api.job_limit import JobLimit
 from runai.hub_service.api.permissions import Action, Actor, authorise, no_such_workload
 from runai.hub_service.api.present import Present
@@ -29,6 +30,7 @@ from runai.hub_service.api.turns import Turns
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
 from runai.hub_service.bookkeeping import Holdings
+from runai.hub_service.clusters.admission import Admission
 from runai.hub_service.clusters.base import Cluster, Programs, WorkerMessages
 from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
@@ -61,6 +63,8 @@ class Platform:
     """Who speaks with the workers of elastic jobs over the API; None: files do."""
     programs: Programs | None = None
     """Who runs programs beside workloads; None: their users do, on this machine."""
+    admission: Admission = field(default_factory=Admission)
+    """Which workloads without a GPU the scheduler is shown."""
     clock: Callable[[], float] = time.time
     present: Present = field(default_factory=Present)
     told: ToldAllocations = field(default_factory=ToldAllocations)
@@ -78,6 +82,10 @@ class Platform:
     """Of the workloads as they were when somebody looked last."""
     guests: Guests = field(default_factory=Guests)
     """Who calls how much."""
+    identifications: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE)
+    )
+    """Taken while a caller is identified."""
     jobs: JobLimit = field(default_factory=JobLimit)
     """How many of anybody may be unfinished."""
     undecided: Together = field(default_factory=Together)
@@ -196,10 +204,10 @@ async def _platform(request: Request) -> Platform:
 class Watcher:
     """Who reads a stream; asked again now and then, so that a revoked token does not read on."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, actor: Actor) -> None:
         self._request = request
         self._platform = _platform_of(request)
-        self.actor = Actor("", "agent")
+        self.actor = actor
 
     async def check(self) -> None:
         """Find out who it is now.
@@ -207,7 +215,7 @@ class Watcher:
         Raises:
             Unauthenticated, Forbidden: nobody who may read on.
         """
-        self.actor = await _caller(self._request)
+        self.actor = await identify(self._request)
 
     async def check_allowed(self, action: Action, workload: WorkloadId) -> None:
         """Find out who it is now, and whether they may still do this to a workload.
@@ -222,21 +230,10 @@ class Watcher:
         await self._platform.allowed(self.actor, action, workload)
 
 
-async def _caller(request: Request) -> Actor:
-    platform = _platform_of(request)
-    actor = await platform.authenticator.actor(request)
-    platform.guests.learn(
-        credential_of(request.headers), f"{actor.kind} {actor.name}", free=actor.kind != "user"
-    )
-    return actor
-
-
 async def _watcher(request: Request) -> Watcher:
-    watcher = Watcher(request)
-    await watcher.check()
-    return watcher
+    return Watcher(request, await caller_of(request))
 
 
 On = Annotated[Platform, Depends(_platform)]
-Caller = Annotated[Actor, Depends(_caller)]
+Caller = Annotated[Actor, Depends(caller_of)]
 Watching = Annotated[Watcher, Depends(_watcher)]

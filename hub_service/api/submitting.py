@@ -18,12 +18,12 @@ from runai.hub_service.api.schemas import SubmitReply, SubmitRequest, WorkloadVi
 from runai.hub_service.api.shares import held
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
-from runai.hub_service.clusters.picture import workload_for_core
+from runai.hub_service.clusters.admission import as_shown
 from runai.hub_service.clusters.records import StateReason, WorkloadId, WorkloadRecord, WorkloadSpec
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.giving_way import Way
 from runai.hub_service.scheduler.cycle import forecast
-from runai.hub_service.scheduler.model import Plan, Wait
+from runai.hub_service.scheduler.model import Wait
 from runai.hub_service.submission import Site, choose_project, specs_one_by_one
 
 __all__ = ["submit"]
@@ -121,6 +121,7 @@ async def _specs(
         if specs:
             await way.give()
         specs += some
+    platform.admission.refuse(specs[0])
     if request.name is not None:
         _check_names(specs, taken)
     return specs
@@ -183,21 +184,22 @@ async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpe
     rows = [step.row for step in steps if step.row is not None]
     # Observing is the controller's: it would miss a change that only we have seen.
     snapshot = (await platform.controller.cycle()).snapshot
-    added = tuple(w for row in rows if (w := workload_for_core(row)) is not None)
-    other = replace(snapshot, workloads=(*snapshot.workloads, *added))
+    other, chosen = platform.admission.otherwise(snapshot, rows)
     plan = await platform.controller.plan(other)
     starts = await asyncio.to_thread(forecast, other, plan, {row.id for row in rows[:_FORESEEN]})
     viewer = replace(viewer, world=replace(viewer.world, starts=starts))
-    return await _reply(viewer, [_with_reason(row.record, plan) for row in rows], dry_run=True)
+    _, plan = as_shown(other, plan, chosen)
+    waits = {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
+    tried = [_with_reason(row.record, waits.get(row.id)) for row in rows]
+    return await _reply(viewer, tried, dry_run=True)
 
 
-def _with_reason(record: WorkloadRecord, plan: Plan) -> WorkloadRecord:
-    for decision in plan.decisions:
-        if isinstance(decision, Wait) and decision.workload == record.id:
-            why = decision.reason
-            reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
-            return replace(record, reason=reason, position=decision.position)
-    return record
+def _with_reason(record: WorkloadRecord, wait: Wait | None) -> WorkloadRecord:
+    if wait is None:
+        return record
+    why = wait.reason
+    reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
+    return replace(record, reason=reason, position=wait.position)
 
 
 async def _reply(

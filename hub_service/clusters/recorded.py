@@ -1,9 +1,8 @@
-"""A cluster whose truth is rows: everything of the contract that needs no process and no machine.
+"""A cluster whose state is rows in a store: everything of the contract that needs no process.
 
-Knows when which transition applies, keeps what comes of it in a store before anybody hears of it,
-and wakes those who wait. Every change is one synchronous read-decide-write, so nothing interleaves
-and nothing is half done when a caller is cancelled; of an array its last part is (`arrivals`).
-Leaves doing to its subclasses (`act`, `forgetting`): `local` runs processes, `simulated` none.
+Every change is one synchronous read-decide-write, stored before it is visible, so nothing
+interleaves and nothing is half done when a caller is cancelled; of an array its last part is
+(`arrivals`). Subclasses act on rows (`act`, `forgetting`): `local` runs processes.
 """
 
 import asyncio
@@ -14,6 +13,7 @@ from functools import partial
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
+from runai.hub_service.clusters.admission import Admission
 from runai.hub_service.clusters.allocations import Allocations
 from runai.hub_service.clusters.arrivals import AT_A_TIME, Arrivals, refuse_taken
 from runai.hub_service.clusters.base import ProjectChange, Refused, Seen, Told
@@ -81,6 +81,7 @@ class RecordedCluster:
             announce=self._waking.announce,
         )
         self._allocations = Allocations()
+        self.admission = Admission()
 
     # -- what subclasses do ----------------------------------------------------------------------
 
@@ -116,6 +117,7 @@ class RecordedCluster:
             await asyncio.sleep(0)
         pressing, now = self._waking.looked(), self._clock()
         drawn = self._rows.for_core(now, self._elastic, pressing=pressing)
+        drawn = self.admission.observed(drawn, self._rows)
         if self._rows.coming:
             self._waking.look_again(pressing=False)
         return picture.snapshot(now, self._nodes, self._projects.records(), drawn)
@@ -127,7 +129,7 @@ class RecordedCluster:
         self._keep(carried.steps, quietly=True)
         told(carried.steps.keys())
         await tell(
-            carried.waits,
+            self.admission.waits(carried.waits),
             self._rows,
             self._store,
             clock=self._clock,

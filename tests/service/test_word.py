@@ -64,6 +64,16 @@ async def test_who_waits_is_woken_by_the_end_of_a_cycle_that_saw_them(saw, over)
     task.cancel()
 
 
+async def test_many_workloads_of_which_the_scheduler_saw_none_are_waited_for_until_one_is_told():
+    word = Word()
+    task = await waiting(word, *[f"a-{n}" for n in range(FEW + 1)])
+
+    word.give({"a-0"})
+    word.end({"b"})
+
+    assert await is_over(task)
+
+
 async def test_who_has_gone_is_not_waited_for():
     word = Word()
     task = await waiting(word, "a")

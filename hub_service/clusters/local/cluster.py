@@ -7,6 +7,7 @@ the controller; whatever runs outlives both.
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -18,7 +19,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self
@@ -26,6 +26,7 @@ from typing import NoReturn, Self
 import psutil
 
 from runai.hub_service.agent.devices import Device
+from runai.hub_service.clusters.admission import Admission
 from runai.hub_service.clusters.base import LogChunk
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import elastic_dir
@@ -36,6 +37,7 @@ from runai.hub_service.clusters.local.elastic_dir import ElasticDir
 from runai.hub_service.clusters.local.leavings import CHECKPOINTS, AtHome, Leaving, Leavings
 from runai.hub_service.clusters.local.listening import Listening
 from runai.hub_service.clusters.local.logs import WorkerLog
+from runai.hub_service.clusters.local.machine_changes import on_this_machine
 from runai.hub_service.clusters.local.ownership import LOCK, sole_owner
 from runai.hub_service.clusters.local.processes import is_same, told_now
 from runai.hub_service.clusters.local.progress_files import ProgressFile, ProgressFiles
@@ -83,6 +85,7 @@ class LocalCluster(RecordedCluster):
         keeping: Keeping | None = None,
         job_files: int = 0,
         open_files: int = 0,
+        cores: int = 0,
         clock: Callable[[], float] = time.time,
         machine: Machine = THIS_MACHINE,
     ) -> None:
@@ -97,8 +100,9 @@ class LocalCluster(RecordedCluster):
             clock=clock,
         )
         self._data_dir = data_dir
+        self.admission = Admission(cores or len(os.sched_getaffinity(0)))
         for row in list(self._rows.values()):
-            self._rows[row.id] = _on_this_machine(row, node_name, len(devices))
+            self._rows[row.id] = on_this_machine(row, node_name, len(devices))
         self._system_users = system_users
         self._job_files = job_files
         self._open_files = open_files
@@ -126,12 +130,14 @@ class LocalCluster(RecordedCluster):
         keeping: Keeping | None = None,
         job_files: int = 0,
         open_files: int = 0,
+        cores: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory, waiting for another service that has it open.
 
         A job may have `job_files` files in its own directory; 0: as many as the disk takes. It
-        begins with the limit of `open_files`; 0: with ours.
+        begins with the limit of `open_files`; 0: with ours. Jobs without a GPU are bounded by the
+        number of CPU `cores`; 0: those that this process may use.
         Leaving stops watching and closes the files; what runs goes on running.
         """
         data_dir = _made(Path(data_dir))
@@ -150,6 +156,7 @@ class LocalCluster(RecordedCluster):
                     keeping=keeping,
                     job_files=job_files,
                     open_files=open_files,
+                    cores=cores,
                     clock=clock,
                 )
                 try:
@@ -372,24 +379,6 @@ def _phase(row: Row) -> tuple[float, int, bool]:
 def _own_dir(row: Row) -> Path:
     """Return the directory of a workload that its user may write to."""
     return Path(row.record.checkpoint_dir).parent
-
-
-def _on_this_machine(row: Row, node: str, devices: int) -> Row:
-    """Return a row as it is after the machine was renamed, or has lost devices."""
-    workers = []
-    for worker in row.record.workers:
-        held = tuple(share for share in worker.devices if share.device < devices)
-        if worker.state == "reserved" and (held != worker.devices or worker.node != node):
-            workers.append(replace(worker, state="pending", node="", devices=()))
-        elif worker.state in ACTIVE:
-            workers.append(replace(worker, node=node, devices=held))
-        else:
-            workers.append(worker)
-    resize = row.resize
-    if resize is not None:
-        held = tuple(share for share in resize.devices if share.device < devices)
-        resize = replace(resize, node=node, devices=held) if held else None
-    return replace(row, record=replace(row.record, workers=tuple(workers)), resize=resize)
 
 
 def _made(data_dir: Path) -> Path:

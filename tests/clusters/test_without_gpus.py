@@ -1,0 +1,195 @@
+"""Jobs without a GPU on this machine: no more workers at once than its CPU cores bear."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deciding import decided
+from labs import Clock, LocalLab, local_lab
+from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from waiting import eventually_async
+
+FULL = "ana runs 2 of at most 2 workers without a GPU (2 for the only core)"
+NEXT = f"{FULL}; the next starts when one ends"
+
+
+@contextlib.asynccontextmanager
+async def one_core(
+    tmp_path: Path, clock: Clock | None = None, *, forget: bool = True
+) -> AsyncGenerator[LocalLab]:
+    """Open a cluster that decides, on a machine of one core: two workers a user, eight in all."""
+    async with local_lab(tmp_path, clock, forget=forget, cores=1) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        async with decided(lab.cluster):
+            yield lab
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
+    async with one_core(tmp_path) as opened:
+        yield opened
+
+
+def without(lab: LocalLab, name: str, **fields: Any) -> WorkloadSpec:
+    return lab.job(name, gpus=0, **fields)
+
+
+def array(lab: LocalLab, many: int, **fields: Any) -> list[WorkloadSpec]:
+    return [without(lab, f"exp-{n}", **fields) for n in range(many)]
+
+
+def programs(lab: LocalLab) -> int:
+    """Count the processes of jobs that there are, by the place where they take orders."""
+    found = psutil.process_iter(["cmdline"])
+    return sum(str(lab.place) in (process.info["cmdline"] or ())[-2:-1] for process in found)
+
+
+async def settled(lab: LocalLab, **expected: str) -> None:
+    """Wait until workloads are in these states, and their programs run as these say."""
+
+    async def is_so() -> bool:
+        states = {
+            r.spec.name.replace("-", "_"): str(r.state) for r in await lab.cluster.workloads()
+        }
+        return {name: states.get(name) for name in expected} == expected
+
+    await eventually_async(is_so)
+
+
+async def reasons(lab: LocalLab) -> dict[str, tuple[int | None, str]]:
+    return {
+        record.spec.name: (record.position, record.reason.text)
+        for record in await lab.cluster.workloads()
+        if record.reason is not None and record.position is not None
+    }
+
+
+async def test_array_runs_two_at_a_time_in_order(lab):
+    jobs = array(lab, 4)
+    await lab.cluster.submit(jobs)
+
+    await settled(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
+    await eventually_async(lambda: reasons(lab))
+    assert await reasons(lab) == {"exp-2": (1, NEXT), "exp-3": (2, NEXT)}
+    assert programs(lab) == 2
+
+    await lab.end(jobs[1], 0)
+    await settled(lab, exp_0="running", exp_1="succeeded", exp_2="running", exp_3="queued")
+    assert programs(lab) == 2
+
+
+async def test_gang_starts_whole_and_younger_jobs_of_its_user_wait_behind_it(lab):
+    first, gang, last = (
+        without(lab, "first"),
+        without(lab, "gang", workers=2),
+        without(lab, "last"),
+    )
+    for spec in (first, gang, last):
+        await lab.cluster.submit([spec])
+        lab.clock.at += 1
+
+    await settled(lab, first="running", gang="queued", last="queued")
+
+    async def told() -> bool:
+        return len(await reasons(lab)) == 2
+
+    await eventually_async(told)
+    text = FULL.replace("runs 2", "runs 1")
+    assert await reasons(lab) == {
+        "gang": (1, f"{text}; this needs 2 at once"),
+        "last": (2, f"{text}; an older one that needs more is next"),
+    }
+
+    await lab.end(first, 0)
+    await settled(lab, first="succeeded", gang="running", last="queued")
+
+
+async def test_bound_of_all_users_holds_too(lab):
+    users = ("u1", "u2", "u3", "u4", "u5")
+    for user in users:
+        await lab.cluster.submit([without(lab, f"{user}-{n}", user=user) for n in range(2)])
+        lab.clock.at += 1
+
+    running = {f"{user}_{n}": "running" for user in users[:-1] for n in range(2)}
+    await settled(lab, **running, u5_0="queued", u5_1="queued")
+
+    text = "8 of at most 8 workers without a GPU run on this machine (8 for the only core)"
+
+    async def told() -> bool:
+        return {why for _, why in (await reasons(lab)).values()} == {
+            f"{text}; the next starts when one ends"
+        }
+
+    await eventually_async(told)
+
+
+async def test_job_with_a_gpu_and_notebook_without_one_are_not_bounded(lab):
+    await lab.cluster.submit(array(lab, 3))
+    await settled(lab, exp_0="running", exp_1="running", exp_2="queued")
+
+    await lab.cluster.submit([lab.job("trains"), lab.session("lab-ana", gpus=0)])
+
+    await settled(lab, exp_2="queued", trains="running", lab_ana="starting")
+
+
+async def test_session_with_a_command_is_bounded_as_a_job(lab):
+    await lab.cluster.submit(array(lab, 2))
+    await lab.cluster.submit([without(lab, "shell", kind="session", preemptible=False)])
+
+    await settled(lab, exp_0="running", exp_1="running", shell="queued")
+    await eventually_async(lambda: reasons(lab))
+    assert await reasons(lab) == {"shell": (1, NEXT)}
+
+
+async def test_suspended_job_gives_its_place_and_waits_for_one_when_resumed(lab):
+    jobs = array(lab, 3, on_term=143)
+    await lab.cluster.submit(jobs)
+    await settled(lab, exp_0="running", exp_1="running", exp_2="queued")
+    await asyncio.gather(lab.ready(jobs[0]), lab.ready(jobs[1]))
+
+    await lab.cluster.suspend(jobs[0].id, by="ana")
+    await settled(lab, exp_0="suspended", exp_1="running", exp_2="running")
+    await lab.cluster.resume(jobs[0].id, by="ana")
+    await settled(lab, exp_0="paused", exp_1="running", exp_2="running")
+    await eventually_async(lambda: reasons(lab))
+    assert await reasons(lab) == {"exp-0": (1, NEXT)}
+
+    await lab.end(jobs[1], 0)
+    await settled(lab, exp_0="running", exp_1="succeeded", exp_2="running")
+
+
+async def test_failed_job_waits_for_a_place_before_it_is_tried_again(lab):
+    jobs = array(lab, 3, backoff_limit=1)
+    await lab.cluster.submit(jobs)
+    await settled(lab, exp_0="running", exp_1="running", exp_2="queued")
+
+    await lab.end(jobs[0], 1)
+    await settled(lab, exp_0="retrying", exp_1="running", exp_2="running")
+    await lab.pass_time(60)
+    await settled(lab, exp_0="queued", exp_1="running", exp_2="running")
+    await eventually_async(lambda: reasons(lab))
+    assert await reasons(lab) == {"exp-0": (1, NEXT)}
+
+    await lab.end(jobs[2], 0)
+    await settled(lab, exp_0="running", exp_1="running", exp_2="succeeded")
+
+
+async def test_bound_holds_after_a_restart(tmp_path):
+    clock = Clock()
+    async with one_core(tmp_path, clock, forget=False) as lab:
+        jobs = array(lab, 4)
+        await lab.cluster.submit(jobs)
+        await settled(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
+
+    async with one_core(tmp_path, clock) as lab:
+        await settled(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
+        await lab.end(jobs[0], 0)
+        await settled(lab, exp_0="succeeded", exp_1="running", exp_2="running", exp_3="queued")
+        assert programs(lab) == 2

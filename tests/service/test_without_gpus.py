@@ -1,0 +1,164 @@
+"""Jobs without a GPU beyond the machine's bound: the API says that they wait, and for what."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.api.questions import PlanQuestion
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.clusters.admission import Admission
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.word import FEW
+
+FULL = (
+    "ana runs 2 of at most 2 workers without a GPU (2 for the only core);"
+    " the next starts when one ends"
+)
+
+
+@pytest.fixture
+async def ana(platform_on) -> AsyncIterator[object]:
+    """Return ana's client, where one user may run two workers without a GPU."""
+    devices = SimulatedDevices(5, node="lab").devices()
+    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
+    cluster.admission = Admission(1)
+    async with platform_on(cluster) as served:
+        yield await served.client("ana")
+
+
+def wish(name: str, **fields: object) -> SubmitRequest:
+    told: dict[str, object] = {"name": name, "project": "vision", "command": ["true"], "gpus": 0}
+    return SubmitRequest.model_validate(told | fields)
+
+
+def waiting(workloads) -> dict[str, tuple[int | None, str]]:
+    return {w.name: (w.reason.position, w.reason.text) for w in workloads if w.reason}
+
+
+@pytest.mark.parametrize("many", [pytest.param(5, id="few"), pytest.param(FEW + 9, id="many")])
+async def test_submission_and_its_dry_run_say_which_jobs_of_an_array_wait(ana, many):
+    tried = await ana.submit(wish("exp", array=many), dry_run=True)
+
+    assert await ana.workloads() == []
+    # Jobs of one second go by their names, as the scheduler has it.
+    in_order = sorted(w.name for w in tried.workloads)
+    assert waiting(tried.workloads) == {
+        name: (place, FULL) for place, name in enumerate(in_order[2:], 1)
+    }
+    assert [note for note in tried.notes if "waits" in note] == [
+        f"{next(w.name for w in tried.workloads if w.reason)} waits: {FULL}"
+    ]
+
+    reply = await ana.submit(wish("exp", array=many))
+    assert waiting(reply.workloads) == waiting(tried.workloads)
+    assert Counter(w.state for w in await ana.workloads()) == {"running": 2, "queued": many - 2}
+
+
+async def test_array_of_which_none_starts_is_answered_with_why_it_waits(ana):
+    await ana.submit(wish("first", array=2))
+
+    reply = await ana.submit(wish("exp", array=FEW + 9))
+
+    assert {text for _, text in waiting(reply.workloads).values()} == {FULL}
+    assert len(waiting(reply.workloads)) == FEW + 9
+
+
+async def test_dry_run_counts_what_waits_already(ana):
+    await ana.submit(wish("first"))
+    await ana.submit(wish("gang", workers=2))
+
+    tried = await ana.submit(wish("small"), dry_run=True)
+
+    older = FULL.replace("runs 2", "runs 1").replace(
+        "the next starts when one ends", "an older one that needs more is next"
+    )
+    assert waiting(tried.workloads) == {"small": (2, older)}
+
+
+async def test_place_is_behind_what_waits_for_a_gpu_in_its_project(ana):
+    await ana.submit(wish("big", gpus=4))
+    await ana.submit(wish("exp", array=3))
+
+    await ana.submit(wish("later", gpus=4))
+
+    places = {w.name: w.reason.position for w in await ana.workloads() if w.reason}
+    assert places == {"later": 1, "exp-2": 2}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda ana, gang: ana.submit(gang), id="submission"),
+        pytest.param(lambda ana, gang: ana.submit(gang, dry_run=True), id="dry run"),
+        pytest.param(lambda ana, gang: ana.what_if(PlanQuestion(add=(gang,))), id="what if"),
+    ],
+)
+@pytest.mark.parametrize("fields", [{}, {"array": 2}], ids=["one", "array"])
+async def test_gang_above_the_bound_is_refused_with_the_way_out(ana, ask, fields):
+    with pytest.raises(InvalidRequest) as refused:
+        await ask(ana, wish("gang", workers=3, **fields))
+
+    assert refused.value.code == "too_many_workers"
+    assert refused.value.message == (
+        "3 workers without a GPU cannot run at once: one user may run 2 on this machine"
+        " (2 for the only core)."
+    )
+    assert "--array" in refused.value.hint
+    assert await ana.workloads() == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"workers": 3, "min_workers": 2}, id="that starts with fewer"),
+        pytest.param({"workers": 3, "gpus": 1}, id="with a GPU each"),
+        pytest.param({"workers": 3, "gpus": 0, "gpu_memory_mib": 100}, id="with GPU memory each"),
+    ],
+)
+async def test_job_that_fits_the_bound_is_not_refused(ana, fields):
+    reply = await ana.submit(wish("exp", **fields))
+
+    assert waiting(reply.workloads) == {}
+
+
+async def test_explanation_has_the_reason_of_a_job_that_the_scheduler_is_not_shown(ana):
+    await ana.submit(wish("exp", array=3))
+
+    told = await ana.explanation("vision/exp-2")
+
+    assert (told.reason.text, told.reason.position) == (FULL, 1)
+    assert (told.expected_start, told.counterfactuals) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        pytest.param(
+            PlanQuestion(end=("vision/exp-0",)),
+            {"vision/exp-0": ("runs", "gone"), "vision/exp-2": ("waits", "starts")},
+            id="if one had ended the next would start",
+        ),
+        pytest.param(
+            PlanQuestion(end=("vision/exp-2",)),
+            {"vision/exp-2": ("waits", "gone")},
+            id="if one that waits had gone",
+        ),
+        pytest.param(
+            PlanQuestion(add=(wish("new", array=2),)),
+            {"vision/new-0": (None, "waits"), "vision/new-1": (None, "waits")},
+            id="what is added would wait",
+        ),
+    ],
+)
+async def test_what_if_keeps_the_bound(ana, question, expected):
+    await ana.submit(wish("exp", array=4))
+
+    answer = await ana.what_if(question)
+
+    assert {e.workload: (e.before, e.after) for e in answer.effects} == expected
