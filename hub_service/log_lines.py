@@ -7,6 +7,7 @@ library's logging. Called by the `main` of every process of the platform.
 
 import json
 import logging
+import re
 import sys
 import time
 from typing import Any, Literal
@@ -14,11 +15,13 @@ from typing import Any, Literal
 from runai.hub_service import request_ids
 from runai.hub_service.printable import printable
 
-__all__ = ["LogFormat", "LogLines", "begin_logging"]
+__all__ = ["JsonLines", "LogFormat", "LogLines", "begin_logging", "bounded"]
 
 LogFormat = Literal["text", "json"]
 
 MOST_CHARACTERS = 4000
+MOST_OF_A_WORD = 200  # addresses of requests are anybody's text, as long as a head may be
+_LONG_WORD = re.compile(rf"(\S{{{MOST_OF_A_WORD - 1}}})\S{{2,}}")
 _CHATTY = ("alembic", "httpx", "uvicorn.error")
 
 
@@ -33,19 +36,30 @@ def begin_logging(
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
+def bounded(line: str) -> str:
+    r"""Return a line of a log with odd letters as escapes; long words and long lines are cut.
+
+    >>> bounded("404 GET /hub/\x1b]0;owned\x07")
+    '404 GET /hub/\\x1b]0;owned\\x07'
+    >>> len(bounded("/" + "x" * 60_000))
+    200
+    """
+    return printable(_LONG_WORD.sub(r"\1…", line), MOST_CHARACTERS)
+
+
 class LogLines(logging.Formatter):
     """Writes a record on one line, and a traceback below it, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
         """Return the line, odd letters as escapes, and behind it the id of the request."""
-        line = printable(super().formatMessage(record), MOST_CHARACTERS)
+        line = bounded(super().formatMessage(record))
         request = request_ids.current.get()
         return f"{line} [{request}]" if request else line
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802  the same
         """Return a traceback of which no line begins like a record."""
         lines = super().formatException(ei).splitlines()
-        return "\n".join(f"  {printable(line, MOST_CHARACTERS)}" for line in lines)
+        return "\n".join(f"  {bounded(line)}" for line in lines)
 
 
 class JsonLines(logging.Formatter):
@@ -58,7 +72,7 @@ class JsonLines(logging.Formatter):
             "time": f"{at}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _LONG_WORD.sub(r"\1…", record.getMessage()),
         }
         if request := request_ids.current.get():
             line["request"] = request

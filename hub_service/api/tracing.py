@@ -18,6 +18,7 @@ LOG = logging.getLogger("runai.requests")
 
 _SILENT = ("GET", "HEAD", "OPTIONS")
 FAILED = 500
+MOST_OF_A_PATH = 200
 REQUEST = "runai.request"
 """The scope's entry of the id."""
 
@@ -56,7 +57,6 @@ class Tracing:
         level = logging.DEBUG if scope["method"] in _SILENT or samples else logging.INFO
         if status >= FAILED:
             level = logging.WARNING
-        # Quoted: a path is anybody's text.
-        LOG.log(
-            level, "%s %r %d in %.0f ms", scope["method"], scope["path"], status, 1000 * seconds
-        )
+        # Quoted and cut: a path is anybody's text.
+        path = scope["path"][:MOST_OF_A_PATH]
+        LOG.log(level, "%s %r %d in %.0f ms", scope["method"], path, status, 1000 * seconds)

@@ -17,7 +17,7 @@ from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.api.streams import CHECK_EVERY_S, with_signs_of_life
 from runai.hub_service.clusters.records import StateReason
 from runai.hub_service.errors import Unauthenticated
-from runai.hub_service.log_lines import LogLines
+from runai.hub_service.log_lines import JsonLines, LogLines
 from runai.hub_service.printable import for_terminal, printable
 
 JSON = {"Content-Type": "application/json"}
@@ -347,6 +347,15 @@ def test_a_log_record_begins_one_line_whatever_is_in_it():
     assert [line for line in lines if line.startswith("ERROR")] == lines[:1]
     assert lines[0] == r"ERROR runai.api: no x\nERROR runai.api: forged\x1b[2J"
     assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("lines", [LogLines("%(message)s"), JsonLines()], ids=["text", "json"])
+def test_words_and_addresses_are_logged_short(lines):
+    record = logging.LogRecord("uvicorn", logging.WARNING, "", 0, "GET %s", ("/x" * 9999,), None)
+    logged = lines.format(record)
+
+    assert "/x" * 99 in logged
+    assert "/x" * 101 not in logged
 
 
 TERMINAL = {

@@ -61,6 +61,15 @@ async def test_what_is_logged_for_a_request_has_its_id_and_no_query(http, caplog
     assert re.fullmatch(r"POST '/services/runai/api/v1/workloads' 4\d\d in \d+ ms", line)
 
 
+async def test_paths_are_logged_short(http, caplog):
+    caplog.set_level(logging.INFO, "runai.requests")
+
+    await http.post("api/v1/" + "x%20" * 10_000)
+
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "runai.requests"]
+    assert re.fullmatch(r"POST '/services/runai/api/v1/[x ]{177}' 404 in \d+ ms", line)
+
+
 async def test_an_incident_is_told_under_the_id_of_its_request(served, http, monkeypatch):
     async def broken() -> None:
         raise RuntimeError("not foreseen")
