@@ -1,0 +1,71 @@
+"""The log of the embedded platform: what its lines look like, and how large it may become.
+
+Hub, service and agent write to one inherited descriptor, opened for appending: the log is
+copied and truncated in place (as by logrotate's `copytruncate`), never renamed.
+"""
+
+import logging
+import shutil
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from jupyterhub.log import CoroutineLogFormatter
+
+from runai.hub_service.log_lines import bounded
+
+__all__ = ["LOG_BYTES", "LOG_FILES", "HubLines", "keep_rotating", "rotate"]
+
+LOG_BYTES = 10_000_000
+LOG_FILES = 10
+LOOK_EVERY_S = 1.0
+
+
+class HubLines(CoroutineLogFormatter):  # type: ignore[misc]  # untyped base class
+    """Formatter of JupyterHub's log: every line printable and of bounded length."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's lines; Tornado has indented all but the first."""
+        return "\n".join(bounded(line) for line in super().format(record).split("\n"))
+
+
+def keep_rotating(log: Path) -> None:
+    """Rotate the log from now on, in a thread: a flood keeps the event loop busy."""
+
+    def forever() -> None:
+        while True:
+            with suppress(OSError):  # a full disk: nothing is lost, the next look tries again
+                rotate(log)
+            time.sleep(LOOK_EVERY_S)
+
+    threading.Thread(target=forever, name="log rotation", daemon=True).start()
+
+
+def rotate(log: Path, most_bytes: int = LOG_BYTES, files: int = LOG_FILES) -> None:
+    """Move a log of more than `most_bytes` to `LOG.1`, and each older part to the next number.
+
+    Older parts go, oldest first, when the parts have more than `files - 1` times `most_bytes`
+    together. A line that is written between the copy and the truncation is lost.
+    """
+    size = log.stat().st_size
+    if size <= most_bytes:
+        return
+    kept = most_bytes * (files - 1)
+    parts = [log.with_name(f"{log.name}.{number}") for number in range(1, files + 1)]
+    room = kept - size
+    for part in parts:
+        if part.exists():
+            room -= part.stat().st_size
+            if room < 0:
+                part.unlink()
+    copy = log.with_name(f".{log.name}.partial")
+    copy.touch(mode=0o600)
+    with log.open("rb+") as source, copy.open("wb") as target:
+        source.seek(max(0, size - kept))
+        shutil.copyfileobj(source, target)
+        source.truncate(0)
+    for newer, older in zip(parts[-2::-1], parts[:0:-1], strict=True):
+        if newer.exists():
+            newer.replace(older)
+    copy.replace(parts[0])
