@@ -8,19 +8,20 @@ process, so there are no stale pid files. Used by `up`, `configuration` and `hub
 import contextlib
 import fcntl
 import os
+import pwd
 import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from runai.hub_service.clusters.local import ownership
-from runai.hub_service.errors import Conflict, InvalidRequest
+from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.later_ports import later_port, port_is_free
 
 __all__ = ["DataDirectory", "write_private"]
 
-LOG_BYTES = 10_000_000
 _SECRET_BYTES = 32
+_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,33 @@ class DataDirectory:
         except OSError as wrong:
             raise self._unusable(wrong) from wrong
 
+    def close_to_others(self) -> list[Path]:
+        """Make sure that only this account, or root, decides what is in the directory.
+
+        Each file counts: settings and modules of Python are executed from there, databases say
+        which programs run. Files that others could write are closed to them, and returned. Root
+        closes only an empty directory: in another one somebody's file may lie already. For root
+        the folders above count too, in which others could put another directory in its place.
+
+        Raises:
+            Forbidden: a file belongs to another account, or others could write it.
+            InvalidRequest: the directory cannot be read.
+        """
+        try:
+            if os.geteuid() == 0:
+                for folder in {*self.root.parents, *self.root.resolve().parents}:
+                    if folder.exists():
+                        _check_above(folder)
+            if not self.root.exists():
+                return []
+            # First the directory itself: nobody adds anything to it from then on.
+            closed = _closed(self.root)
+            for path in (*self.root.iterdir(), *self.secrets.glob("*")):
+                closed += _closed(path)
+        except OSError as wrong:
+            raise self._unusable(wrong) from wrong
+        return closed
+
     def check_is_whole(self) -> None:
         """Make sure that no restoration was interrupted in it.
 
@@ -147,9 +175,7 @@ class DataDirectory:
         return port
 
     def open_log(self) -> int:
-        """Open the hub's log for appending; one that has grown large is put aside first."""
-        if self.hub_log.exists() and self.hub_log.stat().st_size > LOG_BYTES:
-            self.hub_log.replace(self.hub_log.with_suffix(".log.1"))
+        """Open the hub's log for appending; the hub rotates it while it runs (`hub_log`)."""
         return os.open(self.hub_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _unusable(self, wrong: OSError) -> InvalidRequest:
@@ -168,3 +194,48 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def _check_above(folder: Path) -> None:
+    """Refuse a folder in which others than root could rename what is root's."""
+    status = folder.stat()
+    in_hands_of = ""
+    if status.st_uid != 0:
+        in_hands_of = f"belongs to {_account(status.st_uid)}"
+    elif status.st_mode & _OF_OTHERS and not status.st_mode & stat.S_ISVTX:
+        in_hands_of = "can be written by others"
+    if in_hands_of:
+        raise Forbidden(
+            f"{folder} {in_hands_of}, so another data directory could be put in place below it.",
+            hint="Name a directory with --data-dir whose folders above are root's alone.",
+        )
+
+
+def _closed(path: Path) -> list[Path]:
+    """Take from others the right to write a file of ours; return it, if they had that."""
+    us = os.geteuid()
+    status = path.stat() if path.exists() else path.lstat()
+    for owner in (path.lstat().st_uid, status.st_uid):
+        if owner not in {us, 0}:
+            raise Forbidden(
+                f"{path} belongs to {_account(owner)}, who could change what the platform runs.",
+                hint="Name another directory with --data-dir, or look through it and take it over:"
+                f" chown -R {_account(us)} {path}.",
+            )
+    if not status.st_mode & _OF_OTHERS or stat.S_ISLNK(status.st_mode):
+        return []
+    is_empty = stat.S_ISDIR(status.st_mode) and not any(path.iterdir())
+    if status.st_uid != us or (us == 0 and not is_empty):
+        raise Forbidden(
+            f"{path} can be written by others, who could change what the platform runs.",
+            hint=f"Look through it, then close it: chmod go-w {path}.",
+        )
+    path.chmod(stat.S_IMODE(status.st_mode) & ~_OF_OTHERS)
+    return [path]
+
+
+def _account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

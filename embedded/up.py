@@ -125,6 +125,8 @@ def _start(settings: Settings) -> None:
             code="not_installed",
         )
     directory = DataDirectory(settings.data_dir)
+    for path in directory.close_to_others():
+        print(f"{path} could be written by others; it is closed to them now.")
     directory.lock(f"{settings.url} (process {os.getpid()})")
     directory.check_is_whole()  # before anything is made in it
     directory.prepare(system_users=settings.system_users)

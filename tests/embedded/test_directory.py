@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import socket
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from runai.embedded.directory import LOG_BYTES, DataDirectory, write_private
-from runai.hub_service.errors import Conflict, InvalidRequest
+from runai.embedded.directory import DataDirectory, write_private
+from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
+
+OTHER = 54_321
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
 
 @pytest.fixture
@@ -115,12 +122,170 @@ def test_a_private_file_is_replaced_as_a_whole(tmp_path: Path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["secret"]
 
 
-def test_a_log_grown_large_is_put_aside(directory: DataDirectory):
-    directory.hub_log.write_bytes(b"x" * (LOG_BYTES + 1))
-    descriptor = directory.open_log()
-    os.write(descriptor, b"new\n")
-    os.close(descriptor)
+@contextmanager
+def running_as(uid: int) -> Iterator[None]:
+    """Have the kernel take this process for another account's."""
+    before = os.geteuid()
+    if uid != before:
+        os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
 
-    assert directory.hub_log.read_bytes() == b"new\n"
-    assert directory.hub_log.with_suffix(".log.1").stat().st_size == LOG_BYTES + 1
-    assert mode(directory.hub_log) == 0o600
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Make a folder that every account may pass through, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def platform_of(uid: int, folder: Path) -> DataDirectory:
+    """Make a data directory with a file of each kind, all of one account."""
+    directory = DataDirectory(folder / "data")
+    directory.prepare(system_users=False)
+    (directory.users / "ana").mkdir(mode=0o700)
+    for name in ("jupyterhub_config.py", "projects.yaml", "cluster.sqlite", "json.py", "target"):
+        (directory.root / name).touch()
+    (directory.root / "linked.py").symlink_to("target")
+    for path in [directory.root, *directory.root.rglob("*")]:
+        if uid != os.geteuid():
+            os.chown(path, uid, -1, follow_symlinks=False)
+    return directory
+
+
+def modes(directory: DataDirectory) -> dict[Path, int]:
+    return {path: mode(path) for path in [directory.root, *directory.root.rglob("*")]}
+
+
+TRUSTED = (
+    ".",
+    "jupyterhub_config.py",
+    "projects.yaml",
+    "cluster.sqlite",
+    "json.py",
+    "linked.py",
+    "users",
+    "secrets",
+    "secrets/hub_token",
+)
+
+
+@needs_root
+@pytest.mark.parametrize("path", TRUSTED)
+@pytest.mark.parametrize(("uid", "owner"), [(0, OTHER), (OTHER, OTHER + 1)], ids=["root", "user"])
+def test_files_of_another_owner_are_refused(folder: Path, path: str, uid: int, owner: int):
+    directory = platform_of(uid, folder)
+    os.chown(directory.root / path, owner, -1, follow_symlinks=False)
+    before = modes(directory)
+    refusal = pytest.raises(Forbidden, match=f"{directory.root / path} belongs to {owner}.*chown")
+    with running_as(uid), refusal:
+        directory.close_to_others()
+
+    assert modes(directory) == before
+
+
+@needs_root
+def test_link_to_a_file_of_another_owner_is_refused(folder: Path):
+    directory = platform_of(0, folder)
+    theirs = folder / "theirs"
+    theirs.touch()
+    os.chown(theirs, OTHER, -1)
+    (directory.root / "linked.py").unlink()
+    (directory.root / "linked.py").symlink_to(theirs)
+
+    with pytest.raises(Forbidden, match=rf"linked\.py belongs to {OTHER}"):
+        directory.close_to_others()
+
+
+@needs_root
+@pytest.mark.parametrize("uid", [0, OTHER], ids=["root", "user"])
+def test_files_of_root_and_of_the_account_itself_are_taken(folder: Path, uid: int):
+    directory = platform_of(uid, folder)
+    os.chown(directory.root / "projects.yaml", 0, -1)
+    (directory.root / "broken").symlink_to("nowhere")
+    os.chown(directory.root / "broken", uid, -1, follow_symlinks=False)
+    with running_as(uid):
+        assert directory.close_to_others() == []
+
+
+@pytest.mark.parametrize("bit", [0o020, 0o002], ids=["group", "world"])
+@pytest.mark.parametrize("path", TRUSTED)
+def test_user_has_files_closed_that_others_could_write(folder: Path, path: str, bit: int):
+    uid = os.geteuid() or OTHER
+    directory = platform_of(uid, folder)
+    open_to_others = directory.root / path
+    open_to_others.chmod(mode(open_to_others) | bit)
+    with running_as(uid):
+        closed = directory.close_to_others()
+
+    assert {path.resolve() for path in closed} == {open_to_others.resolve()}
+    assert not mode(open_to_others) & 0o022
+
+
+@needs_root
+@pytest.mark.parametrize("bit", [0o020, 0o002], ids=["group", "world"])
+@pytest.mark.parametrize("path", TRUSTED)
+def test_root_refuses_files_that_others_could_write(folder: Path, path: str, bit: int):
+    directory = platform_of(0, folder)
+    (directory.root / path).chmod(mode(directory.root / path) | bit)
+    before = modes(directory)
+    with pytest.raises(Forbidden, match=r"can be written by others.*chmod go-w"):
+        directory.close_to_others()
+
+    assert modes(directory) == before
+
+
+def test_empty_directory_that_others_could_write_is_closed(folder: Path):
+    root = folder / "data"
+    root.mkdir()
+    root.chmod(0o777)
+
+    assert DataDirectory(root).close_to_others() == [root]
+    assert mode(root) == 0o755
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("owner", "permissions", "is_refused"),
+    [
+        pytest.param(0, 0o755, False, id="of root"),
+        pytest.param(0, 0o1777, False, id="like tmp"),
+        pytest.param(0, 0o777, True, id="open to all"),
+        pytest.param(0, 0o775, True, id="open to a group"),
+        pytest.param(OTHER, 0o755, True, id="of a user"),
+        pytest.param(OTHER, 0o1777, True, id="like tmp, of a user"),
+    ],
+)
+@pytest.mark.parametrize("is_there", [True, False], ids=["made", "new"])
+@pytest.mark.parametrize("by_link", [True, False], ids=["link", "folder"])
+def test_root_needs_folders_above_in_which_others_rename_nothing(
+    folder: Path, owner: int, permissions: int, is_refused: bool, is_there: bool, by_link: bool
+):
+    above = folder / "above"
+    above.mkdir()
+    directory = DataDirectory(above / "data")
+    if by_link:
+        (folder / "elsewhere").mkdir()
+        directory.root.symlink_to(folder / "elsewhere")
+    elif is_there:
+        directory.root.mkdir()
+    above.chmod(permissions)
+    os.chown(above, owner, -1)
+    if is_refused:
+        with pytest.raises(Forbidden, match=f"{above} .*--data-dir"):
+            directory.close_to_others()
+    else:
+        assert directory.close_to_others() == []
+
+
+@needs_root
+def test_user_may_use_a_directory_below_folders_of_others(folder: Path):
+    directory = platform_of(OTHER, folder)
+    os.chown(folder, OTHER + 1, -1)
+    folder.chmod(0o777)
+    with running_as(OTHER):
+        assert directory.close_to_others() == []

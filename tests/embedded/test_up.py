@@ -125,6 +125,38 @@ def test_a_second_start_on_the_same_directory_is_told_where_the_first_one_is(tmp
     assert "already: http://127.0.0.1:8000/ (process 7)." in told.stderr
 
 
+def test_what_others_could_write_is_closed_and_said(tmp_path: Path):
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    data_dir.chmod(0o777)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        told = up("--port", str(other.getsockname()[1]), "--data-dir", str(data_dir))
+
+    assert told.stdout == f"{data_dir} could be written by others; it is closed to them now.\n"
+    assert not data_dir.stat().st_mode & 0o022
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_directory_of_another_owner_is_told_with_the_way_out(tmp_path: Path):
+    data_dir = tmp_path / "data"
+    data_dir.mkdir(mode=0o700)
+    os.chown(data_dir, 54_321, 54_321)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        told = up("--port", str(other.getsockname()[1]), "--data-dir", str(data_dir))
+
+    assert told.returncode == 1
+    assert told.stderr == (
+        f"runai up: {data_dir} belongs to 54321, who could change what the platform runs."
+        f" Name another directory with --data-dir, or look through it and take it over:"
+        f" chown -R root {data_dir}.\n"
+    )
+    assert list(data_dir.iterdir()) == []
+
+
 def test_a_mistake_makes_nothing(tmp_path: Path):
     told = up("--data-dir", str(tmp_path / "data"), "--simulate", "many")
 
