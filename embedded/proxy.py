@@ -6,12 +6,14 @@ address. What happens to one request is in `runai.embedded.forward`; which serve
 when to take another one.
 """
 
+import logging
 import ssl
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 from jupyterhub.proxy import Proxy
 from jupyterhub.utils import make_ssl_context, url_path_join
 
@@ -24,9 +26,12 @@ from runai.embedded.forward import (
     new_session,
 )
 from runai.embedded.routes import Route, RouteTable
+from runai.hub_service.printable import printable
 
 __all__ = ["EmbeddedProxy"]
 
+MOST_OF_A_PATH = 200  # in a line of the log
+SERVER_LOG = logging.getLogger("aiohttp.server")
 SHUTDOWN_SECONDS = 1.0  # open event streams and websockets end with the hub anyway
 
 _STARTING_PAGE = """<!doctype html>
@@ -109,15 +114,16 @@ class EmbeddedProxy(Proxy):
         try:
             return await self._forward(request, session, route)
         except TargetGone as gone:
-            self.log.warning("503 %s %s: %s", request.method, request.path, gone)
+            self.log.warning("503 %s %s: %s", request.method, _logged(request), gone)
             return await self._server_is_gone(request, session)
         except ConnectionResetError:
             # The browser left in the middle: nobody is there to be answered.
-            self.log.debug("499 %s %s", request.method, request.path)
+            self.log.debug("499 %s %s", request.method, _logged(request))
             return web.Response(status=499)
         except aiohttp.ClientError as wrong:
             # Not the error's text: it may quote what the server sent.
-            self.log.warning("502 %s %s: %s", request.method, request.path, type(wrong).__name__)
+            name = type(wrong).__name__
+            self.log.warning("502 %s %s: %s", request.method, _logged(request), name)
             return web.Response(status=502, text="The server's answer could not be read.\n")
 
     async def _forward(
@@ -155,3 +161,22 @@ class EmbeddedProxy(Proxy):
             self.ssl_key, self.ssl_cert, purpose=ssl.Purpose.CLIENT_AUTH
         )
         return context
+
+
+def _logged(request: web.BaseRequest) -> str:
+    """Return a request's path as a log may have it, without its query."""
+    return printable(request.raw_path.partition("?")[0], MOST_OF_A_PATH)
+
+
+def _is_error_of_ours(record: logging.LogRecord) -> bool:
+    """Return False for requests that are no HTTP: any number of them may be sent.
+
+    They are logged at the level of debugging, as aiohttp does for some of them.
+    """
+    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return SERVER_LOG.isEnabledFor(logging.DEBUG)
+    return True
+
+
+SERVER_LOG.addFilter(_is_error_of_ours)

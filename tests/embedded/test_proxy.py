@@ -237,6 +237,30 @@ async def test_a_server_that_is_gone_is_a_503_with_the_hubs_page(
     assert page["path"] == "/hub/error/503?url=/user/bo/lab"
 
 
+@pytest.mark.parametrize(
+    ("path", "logged"),
+    [
+        pytest.param("/user/bo/%1b]0;owned%07%0a[I", "/user/bo/%1b]0;owned%07%0a[I", id="escapes"),
+        pytest.param("/user/bo/" + "A" * 9000, "/user/bo/" + "A" * 190 + "…", id="long"),
+        pytest.param("/user/bo/?token=secret", "/user/bo/", id="query"),
+    ],
+)
+async def test_path_of_a_failed_request_is_logged_short_and_printable(
+    browser: aiohttp.ClientSession,
+    proxy: EmbeddedProxy,
+    free_port: Callable[[], int],
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    logged: str,
+):
+    await proxy.add_route("/user/bo/", f"http://127.0.0.1:{free_port()}", {})
+    async with browser.get(URL(path, encoded=True)) as reply:
+        assert reply.status == 503
+    (line,) = [record.getMessage() for record in caplog.records if "GET" in record.getMessage()]
+
+    assert line.startswith(f"503 GET {logged}: ")
+
+
 async def test_before_there_are_routes_the_page_says_that_it_starts(
     browser: aiohttp.ClientSession, proxy: EmbeddedProxy
 ):
