@@ -1,8 +1,7 @@
 """How many files, sockets and processes a process may have open at once.
 
-The service has one for each user who looks at the page and for each job that runs; whoever it
-starts for a user is to have the limit that programs count on. Called by the composition root;
-`runai doctor` asks what there could be.
+Hub and service have one for each open page, the service also one for each job that runs; users'
+programs begin with the limit that the platform was started with.
 """
 
 import contextlib
