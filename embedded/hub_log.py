@@ -22,7 +22,7 @@ LOG_FILES = 10
 LOOK_EVERY_S = 1.0
 
 
-class HubLines(CoroutineLogFormatter):  # type: ignore[misc]  # untyped base class
+class HubLines(CoroutineLogFormatter):
     """Formatter of JupyterHub's log: every line printable and of bounded length."""
 
     def format(self, record: logging.LogRecord) -> str:
