@@ -133,7 +133,8 @@ def _resources(before: V1ResourceRequirements | None, gpus: int) -> V1ResourceRe
 
 def _asks_for_devices(resources: V1ResourceRequirements) -> bool:
     """Tell whether a device plugin names its devices: whole GPUs, or parts by MIG."""
-    return any(name.startswith("nvidia.com/") for name in resources.limits or ())
+    limits = (resources.limits or {}).items()
+    return any(name.startswith("nvidia.com/") and str(amount) != "0" for name, amount in limits)
 
 
 def _shown(variable: str, field: str) -> V1EnvVar:

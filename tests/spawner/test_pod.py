@@ -113,6 +113,13 @@ def test_parts_by_mig_are_the_device_plugins_to_name():
     assert env(pod) == {}
 
 
+@pytest.mark.parametrize("amount", ["0", 0], ids=["text", "number"])
+def test_no_devices_by_name_are_no_devices(amount: object):
+    pod = made(asked("0"), extra_resource_limits={"nvidia.com/mig-1g.10gb": amount})
+
+    assert env(pod) == NO_GPU
+
+
 def test_other_containers_are_left_alone():
     pod = make_pod("jupyter-ana", ["lab"], 8888, "lab", "Always")
     sidecar = pod.spec.containers[0].__class__(
