@@ -14,10 +14,11 @@ from fastapi import APIRouter, FastAPI, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 
 from runai.hub_service import request_ids
 from runai.hub_service.api import overview, page, programs, projects, usage, workers, workloads
-from runai.hub_service.api.bodies import MOST_BODY_BYTES, BoundedBodies
+from runai.hub_service.api.bodies import MOST_BODY_BYTES, WITHIN_S, BoundedBodies
 from runai.hub_service.api.fair_use import FairUse
 from runai.hub_service.api.headers import SafeHeaders
 from runai.hub_service.api.permissions import Action, authorise
@@ -52,6 +53,7 @@ def create_app(
         openapi_url=f"{platform.prefix}{API}/openapi.json",
         docs_url=None,  # both load their scripts from another host
         redoc_url=None,
+        redirect_slashes=False,  # to whatever Host the caller sends
     )
     app.add_middleware(BoundedBodies)
     app.add_middleware(FairUse, prefix=platform.prefix, free=FREE, refuse=_reply)
@@ -167,10 +169,19 @@ async def _no_route(request: Request, error: Exception) -> Response:
             hint="Put large programs into files.",
             code="too_large",
         )
+    elif status is HTTPStatus.REQUEST_TIMEOUT:
+        told = NotFound(
+            f"The body of the request has not come whole within {WITHIN_S:.0f} s.",
+            hint="Try again, over a faster connection.",
+            code="too_slow",
+        )
     elif status is HTTPStatus.METHOD_NOT_ALLOWED:
         allow = _methods(request) or (error.headers or {}).get("Allow", "")
         what = f"{request.method} is not possible at {request.url.path}."
         told = NotFound(what, hint=f"Possible: {allow}.", code="no_method")
+    elif f"{request.scope['path']}/" == (page_path := request.app.state.platform.prefix):
+        query = request.scope["query_string"].decode("latin-1")
+        return RedirectResponse(page_path + (f"?{query}" if query else ""))
     else:
         what = f"There is nothing to {request.method} at {request.url.path}."
         return _reply(NotFound(what, hint=routes, code="no_route"))

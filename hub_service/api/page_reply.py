@@ -15,6 +15,7 @@ from urllib.parse import quote
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
+from runai.hub_service.api.identification import caller_of
 from runai.hub_service.api.metering import charged
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.platform import Platform
@@ -41,10 +42,11 @@ Values = Callable[[Actor], Awaitable[dict[str, Any]]]
 async def page_reply(request: Request, on: Platform, template: str, values: Values) -> Response:
     """Render a page for who asks, or go to the hub's login first and come back."""
     try:
-        caller = await on.authenticator.actor(request)
+        caller = await caller_of(request)
     except Unauthenticated:
-        query = request.url.query  # the range of a chart, say
-        path = request.url.path + (f"?{query}" if query else "")
+        # Not from `request.url`, which is made of the caller's Host.
+        query = request.scope["query_string"].decode("latin-1")  # the range of a chart, say
+        path = request.scope["path"] + (f"?{query}" if query else "")
         back = f"?next={quote(path)}" if path != on.prefix else ""
         return RedirectResponse(f"{on.prefix}login{back}", 302)
     status = 200

@@ -6,10 +6,12 @@ After a first time, which loads what is needed, more of the same leave it where 
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.timeout(900)]
 MIB = 2**20
 TEN_MB = 10_000_000
 MANY, AT_ONCE = 20, 5
+MANY_UNKNOWN = 30
 GROWS_BY_MIB = 64
 """At most; five bodies at once are 50 MB."""
 PEAK_MIB = 128
@@ -74,6 +77,32 @@ def test_large_bodies_leave_no_memory_behind(service, status, body):
     assert set(answered) == {status}
     assert peak(service) < before + PEAK_MIB, "at no moment, not only afterwards"
     eventually(lambda: memory(service) < before + GROWS_BY_MIB, what="the memory is given back")
+
+
+def test_bodies_of_unknown_callers_are_not_held(service):
+    """All but a mebibyte of each is sent, which would be received if the caller were known."""
+    service.start()
+    url = urlsplit(f"{service.client.url}api/v1/nodes/lab/samples")
+    before = memory(service)
+    forget_peak(service)
+    connections = []
+    for number in range(MANY_UNKNOWN):
+        connection = socket.create_connection((url.hostname, url.port), timeout=120)
+        connections.append(connection)
+        head = (
+            f"POST {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\n"
+            f"Authorization: Bearer made-up-{number}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {MOST_BODY_BYTES}\r\n\r\n"
+        )
+        with suppress(ConnectionError):  # refused and closed before it is sent
+            connection.sendall(head.encode() + b" " * (MOST_BODY_BYTES - MIB))
+
+    try:
+        assert peak(service) < before + GROWS_BY_MIB, "at no moment, not only afterwards"
+        assert service.client.whoami().kind == "hub"
+    finally:
+        for connection in connections:
+            connection.close()
 
 
 @pytest.mark.parametrize("lines", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])

@@ -1,0 +1,68 @@
+"""Redirects stay on the host that was asked, whatever `Host` a caller sends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from authz import ROWS, asked
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.hub_auth import HubAuthenticator
+from runai.hub_service.config import Config
+
+PATHS = sorted({asked(row)["url"] for row in ROWS if row["route"].startswith("GET ")})
+HOSTS = {
+    "another": {"Host": "evil.example"},
+    "another of a proxy": {"X-Forwarded-Host": "evil.example", "X-Forwarded-Proto": "https"},
+    "a path": {"Host": "evil.example/a?b#c"},
+}
+
+
+@pytest.fixture
+async def http(simulated) -> AsyncIterator[httpx.AsyncClient]:
+    settings = Config.from_environment(
+        {
+            "RUNAI_DATA_DIR": "/unused",
+            "RUNAI_HUB_TOKEN": "unused",
+            "JUPYTERHUB_API_URL": "http://127.0.0.1:9/hub/api",
+            "JUPYTERHUB_API_TOKEN": "unused",
+        }
+    ).hub
+    assert settings is not None
+    prefix = simulated.platform.prefix
+    login = HubAuthenticator(settings, prefix=prefix, secret="unused")
+    app = httpx.ASGITransport(create_app(simulated.platform, login=login))
+    async with httpx.AsyncClient(transport=app, base_url="http://hub.example") as http:
+        yield http
+    await login.close()
+
+
+@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+async def test_no_redirect_leads_to_a_host_of_the_callers(http, simulated, host):
+    found = {}
+    for path in [path + slashes for path in PATHS for slashes in ("", "/", "//")]:
+        reply = await http.get(f"{simulated.platform.prefix}{path}", headers=host)
+        found[path] = reply.headers.get("Location")
+
+    assert found[""] is not None, "the page sends to the login"
+    assert {path for path, to in found.items() if to and not is_a_path(to)} == set()
+
+
+def is_a_path(location: str) -> bool:
+    return location.startswith("/") and location[1:2] not in {"/", "\\"}
+
+
+@pytest.mark.parametrize("path", ["api/v1/whoami/", "health/", "submit/", "static/live.js/"])
+async def test_a_slash_too_many_is_another_path(http, simulated, path):
+    reply = await http.get(f"{simulated.platform.prefix}{path}")
+
+    assert (reply.status_code, reply.json()["code"]) == (404, "no_route")
+
+
+async def test_the_address_without_its_last_slash_leads_to_the_page(http, simulated):
+    prefix = simulated.platform.prefix
+    reply = await http.get(f"{prefix.rstrip('/')}?range=1h", headers={"Host": "evil.example"})
+
+    assert (reply.status_code, reply.headers["Location"]) == (307, f"{prefix}?range=1h")

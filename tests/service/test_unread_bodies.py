@@ -1,0 +1,266 @@
+"""A body is read only once its sender is known from the headers, up to a size and within a time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from authz import ROWS, asked
+from runai.hub_service.api import bodies, identification
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.auth import Authenticator
+from runai.hub_service.api.bodies import MOST_BODY_BYTES
+from runai.hub_service.api.fair_use import WORKED_ON
+from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.platform import Platform
+from runai.hub_service.api.schemas import SubmitRequest
+
+SUBMIT = ("POST", "api/v1/workloads")
+REPORT = ("POST", "api/v1/nodes/lab/samples")
+ANA = {"authorization": "Bearer ana-token"}
+MADE_UP = {"authorization": "Bearer made-up-token"}
+LONG = {"content-length": str(MOST_BODY_BYTES)}
+
+CALLERS = {
+    "no credential": {},
+    "a made-up token": MADE_UP,
+    "a made-up token of a pod": {"authorization": "Bearer a.b.c"},
+    "a made-up cookie": {"cookie": "service-runai=2|1:0|10:9999999999|3:a|4:x|"},
+}
+BODIES = {
+    "of a known length": LONG,
+    "longer than allowed": {"content-length": str(MOST_BODY_BYTES + 1)},
+    "of an unknown length": {"transfer-encoding": "chunked"},
+    "in parts": {**LONG, "content-type": "multipart/form-data; boundary=x"},
+}
+
+
+class Login:
+    """A login that sends every browser to a hub."""
+
+    async def begin_login(self, request: Request, next_path: str) -> Response:
+        return RedirectResponse("/hub/login", 302)
+
+    async def finish_login(self, request: Request) -> Response:
+        return RedirectResponse("/hub/login", 302)
+
+
+@dataclass
+class Reply:
+    """One answer, and the order in which the application identified and received."""
+
+    events: list[str] = field(default_factory=list)
+    status: int = 0
+    headers: Headers = field(default_factory=Headers)
+    body: bytes = b""
+
+
+class Asked:
+    """The application, called in a server's place, with an authenticator that can be slow."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.prefix = platform.prefix
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self._users: Authenticator = platform.authenticator
+        platform.authenticator = self
+        self._app = create_app(platform, login=Login())
+
+    async def actor(self, request: Request) -> Actor:
+        request.scope["reply"].events.append("identified")
+        await self.answers.wait()
+        return await self._users.actor(request)
+
+    async def person(self, name: str) -> Actor:
+        return await self._users.person(name)
+
+    async def __call__(
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        *,
+        body: bytes = b"{}",
+        ends: bool = True,
+    ) -> Reply:
+        reply, messages = Reply(), [{"type": "http.request", "body": body, "more_body": not ends}]
+
+        async def receive() -> Any:
+            reply.events.append("received")
+            if messages:
+                return messages.pop()
+            await (asyncio.sleep(0) if ends else asyncio.Event().wait())
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                reply.status, reply.headers = message["status"], Headers(raw=message["headers"])
+            reply.body += message.get("body", b"")
+
+        path, _, query = f"{self.prefix}{path}".partition("?")
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "state": {},
+            "reply": reply,
+        }
+        await self._app(scope, receive, send)
+        return reply
+
+
+@pytest.fixture
+def ask(simulated) -> Asked:
+    return Asked(simulated.platform)
+
+
+# -- an unknown caller -----------------------------------------------------------------------------
+
+
+def call(row: dict[str, Any]) -> tuple[str, str]:
+    given = asked(row)
+    query = "&".join(f"{name}={value}" for name, value in (given["params"] or {}).items())
+    return given["method"], f"{given['url']}?{query}"
+
+
+def refusals(row: dict[str, Any]) -> set[int]:
+    if row["who"] == "anybody":
+        return {200, 302}
+    return {302} if row.get("page") else {401}
+
+
+CALLS = {call(row): refusals(row) for row in ROWS} | {
+    ("POST", "api/v1/nothing"): {404},
+    ("PUT", "nothing"): {404},
+    ("POST", "api/v1/workloads/"): {404},
+    ("POST", "static/live.js"): {405},
+    ("POST", "health"): {405},
+    ("HEAD", "api/v1/workloads"): {405},
+    ("OPTIONS", "api/v1/workloads"): {405},
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS)
+async def test_no_route_reads_the_body_of_an_unknown_caller(ask, caller, body):
+    replies = {each: await ask(*each, {**caller, **body}) for each in CALLS}
+
+    read = [each for each, reply in replies.items() if "received" in reply.events]
+    odd = {e: reply.status for e, reply in replies.items() if reply.status not in CALLS[e]}
+    assert (read, odd) == ([], {})
+    assert {reply.headers.get("connection") for reply in replies.values()} == {"close"}
+    assert all(reply.headers["x-request-id"] for reply in replies.values())
+
+
+async def test_the_refusal_of_an_unread_body_is_the_usual_one(ask):
+    reply = await ask(*SUBMIT, {**MADE_UP, **LONG})
+
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert b'"code":"unauthenticated"' in reply.body
+
+
+@pytest.mark.parametrize("length", [{}, {"content-length": "0"}], ids=["none said", "0"])
+async def test_a_refusal_without_a_body_keeps_the_connection(ask, length):
+    reply = await ask(*SUBMIT, {**MADE_UP, **length}, body=b"")
+
+    assert (reply.status, reply.headers.get("connection")) == (401, None)
+
+
+# -- identification --------------------------------------------------------------------------------
+
+
+async def test_a_request_identifies_its_caller_once_and_before_its_body(ask):
+    replies = {call(row): await ask(*call(row), {**ANA, "content-length": "2"}) for row in ROWS}
+
+    times = {each: reply.events.count("identified") for each, reply in replies.items()}
+    assert times == {call(row): int(row["who"] != "anybody") for row in ROWS}
+    read_first = [each for each, reply in replies.items() if reply.events[:1] == ["received"]]
+    assert read_first == []
+
+
+async def test_identifications_beyond_the_bound_are_refused_unread(ask, simulated):
+    simulated.platform.identifications = asyncio.Semaphore(2)
+    ask.answers.clear()
+    async with asyncio.TaskGroup() as tasks:
+        slow = [tasks.create_task(ask(*REPORT, {**MADE_UP, **LONG})) for _ in range(2)]
+        await asyncio.sleep(0)
+        refused = await ask(*REPORT, {**ANA, **LONG})
+        ask.answers.set()
+    later = await ask(*REPORT, {**MADE_UP, **LONG})
+
+    assert (refused.status, refused.events, refused.headers["retry-after"]) == (503, [], "2")
+    assert b'"code":"busy"' in refused.body
+    assert [task.result().status for task in slow] == [401, 401]
+    assert later.status == 401
+
+
+async def test_an_identification_that_takes_too_long_is_refused_unread(ask, monkeypatch):
+    monkeypatch.setattr(identification, "WITHIN_S", 0.01)
+    ask.answers.clear()
+
+    reply = await ask(*REPORT, {**ANA, **LONG})
+
+    assert (reply.status, reply.events) == (503, ["identified"])
+    assert b'"code":"hub_unavailable"' in reply.body
+
+
+# -- a body that does not come ---------------------------------------------------------------------
+
+
+async def test_a_body_that_does_not_come_whole_in_time_is_refused(ask, monkeypatch):
+    monkeypatch.setattr(bodies, "WITHIN_S", 0.01)
+
+    reply = await ask(*SUBMIT, {**ANA, **LONG}, body=b"{", ends=False)
+
+    assert (reply.status, reply.headers["connection"]) == (408, "close")
+    assert b'"code":"too_slow"' in reply.body
+
+
+async def test_a_stream_outlives_the_time_of_a_body(ask, monkeypatch):
+    """Streams wait for the end of the connection where bodies are received."""
+    monkeypatch.setattr(bodies, "WITHIN_S", 0.0)
+
+    reply = await ask("GET", "api/v1/events", ANA, body=b"")
+
+    assert (reply.status, reply.events) == (200, ["identified", "received", "received"])
+
+
+async def test_missing_bodies_of_unknown_callers_keep_nobody_from_submitting(simulated):
+    parts = urlsplit(simulated.url)
+    head = (
+        f"POST {parts.path}api/v1/workloads HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {MOST_BODY_BYTES}\r\n"
+    )
+
+    async def refused(number: int) -> bytes:
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(f"{head}Authorization: Bearer made-up-{number}\r\n\r\n{{".encode())
+        try:
+            return await reader.read()  # up to the end of the connection
+        finally:
+            writer.close()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(refused(number)) for number in range(10 * WORKED_ON)]
+        await asyncio.sleep(0)
+        ana = await simulated.client("ana")
+        reply = await ana.submit(SubmitRequest(name="exp", command=["true"]))
+
+    assert [workload.name for workload in reply.workloads] == ["exp"]
+    assert {task.result().partition(b"\r\n")[0] for task in waiting} == {
+        b"HTTP/1.1 401 Unauthorized"
+    }
