@@ -4,11 +4,11 @@ A part of a spawner, by inheritance: its settings are the spawner's. Asks the se
 form offers; the choice itself is read by `session`. What is done with it is the spawner's business.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from traitlets import Float, Unicode, default
+from traitlets import Dict, Float, Unicode, default
 from traitlets.config import LoggingConfigurable
 
 from runai.hub_service.api.schemas import SubmitRequest
@@ -21,6 +21,7 @@ from runai.hub_service.request_ids import new_id
 from runai.spawner import form
 from runai.spawner.refusal import SessionRefused
 from runai.spawner.session import OPTIONS, SessionRequest
+from runai.spawner.stored_options import check_length
 
 __all__ = ["SessionChoosing", "leave_to_start", "options_from_form", "session_request"]
 
@@ -44,9 +45,12 @@ class SessionChoosing(LoggingConfigurable):
     sharing: str = COMPUTE_IS_SHARED
     """What the form says of sharing a GPU."""
 
+    accepted_options = Dict(help="The user options of the last start that were not refused.")
+
     user: Any
     name: str
     user_options: Any
+    orm_spawner: Any
 
     @default("options_form")
     def _default_options_form(self) -> Callable[..., Any]:
@@ -76,6 +80,36 @@ class SessionChoosing(LoggingConfigurable):
         return form.render(
             offer.projects, free=offer.free, last=last, trouble=trouble, sharing=self.sharing
         )
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what the next hub must know, with the accepted options."""
+        state: dict[str, Any] = super().get_state()  # type: ignore[misc]  # the spawner's
+        return state | (
+            {"accepted_options": self.accepted_options} if self.accepted_options else {}
+        )
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over what an earlier hub knew."""
+        super().load_state(state)  # type: ignore[misc]  # the spawner's
+        self.accepted_options = state.get("accepted_options", {})
+
+    @contextmanager
+    def _options_accepted(self) -> Iterator[None]:
+        """Accept the user options that the block reads; restore the last ones if it refuses them.
+
+        JupyterHub has stored them, for its list of servers and for the next start.
+
+        Raises:
+            SessionRefused: the block raises it, or they are too long to be stored.
+        """
+        try:
+            yield
+            check_length(self.user_options)
+        except SessionRefused:
+            self.user_options = self.orm_spawner.user_options = self.accepted_options
+            self.user.db.commit()
+            raise
+        self.accepted_options = self.user_options
 
     def _last_options(self) -> Mapping[str, Any]:
         """Return what was chosen the last time; nobody has checked it."""

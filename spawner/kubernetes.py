@@ -119,14 +119,15 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             SessionRefused: it cannot be meant, or never be had.
         """
         self.start_timeout = self._launch_timeout  # which is what a profile may change
-        session_request(self._chosen())  # said before anything is done
-        try:
-            await super().load_user_options()
-        except ValueError as wrong:
-            raise SessionRefused(str(wrong), reason="invalid_option") from wrong
+        with self._options_accepted():
+            session_request(self._chosen())  # said before anything is done
+            try:
+                await super().load_user_options()
+            except ValueError as wrong:
+                raise SessionRefused(str(wrong), reason="invalid_option") from wrong
+            self._request = session_request(self._decided())
         self._launch_timeout = self.start_timeout
         self.start_timeout += round(self.queue_timeout)
-        self._request = session_request(self._decided())
         if self._request.is_workload:
             await self._check(self._request)
 

@@ -1,0 +1,136 @@
+"""Options that a start refuses are not kept: the admin page parses, and the next start is sane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jupyterhub import orm
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from hub_platform import HubPlatform
+from kubernetes_hub import KubernetesHub, resources
+from runai.spawner.stored_options import LONGEST_OPTIONS
+
+ACCEPTED = {"project": "vision", "gpus": "0.5"}
+HARMFUL = {
+    "amount that is no number": '{"project": "vision", "gpus": NaN}',
+    "amount too large for a number": '{"project": "vision", "gpus": 1e400}',
+    "unknown option that is no number": '{"project": "vision", "x": NaN}',
+    "unknown option too large for a number": '{"project": "vision", "x": [-1e400]}',
+    "5 MB": json.dumps({"project": "vision", "x": "A" * 5_000_000}),
+}
+REFUSED = {
+    **HARMFUL,
+    "unknown option": '{"project": "vision", "image": "x"}',
+    "impossible amount": '{"project": "vision", "gpus": "1.5"}',
+}
+
+
+def strict(text: str) -> Any:
+    """Parse JSON as browsers do."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def listed(hub: HubPlatform | KubernetesHub) -> dict[str, Any]:
+    """Return the options of all users' default servers, as the admin page loads them."""
+    text = hub.http.get("/hub/api/users?include_stopped_servers=1").raise_for_status().text
+    assert len(text) < 20_000
+    servers = {user["name"]: user["servers"].get("") for user in strict(text)}
+    return {name: server["user_options"] for name, server in servers.items() if server}
+
+
+@pytest.mark.hub
+@pytest.mark.timeout(900)
+def test_refused_options_are_replaced_by_the_last_accepted_ones(fresh: HubPlatform):
+    fresh.start_server("ana", **ACCEPTED)
+    fresh.stop_server("ana")
+
+    for case, body in REFUSED.items():
+        refused = fresh.http.post("/hub/api/users/ana/server", content=body)
+        assert (refused.status_code, len(refused.text) < 1000) == (400, True), case
+        assert listed(fresh)["ana"] == ACCEPTED, case
+    for case in ("amount that is no number", "unknown option"):  # nothing was accepted before
+        assert fresh.http.post("/hub/api/users/bo/server", content=REFUSED[case]).is_error
+        assert listed(fresh)["bo"] == {}, case
+
+    fresh.kill()
+    fresh.start()
+    assert fresh.http.post("/hub/api/users/ana/server", content=REFUSED["unknown option"]).is_error
+    assert listed(fresh)["ana"] == ACCEPTED
+    fresh.start_server("ana")  # without options: as the last time
+    assert fresh.holds() == {"ana": 0.5}
+
+
+@pytest.mark.hub
+@pytest.mark.timeout(900)
+def test_options_set_without_a_start_are_bounded_too(fresh: HubPlatform):
+    before = listed(fresh).get("cy") or {}
+
+    for case, body in HARMFUL.items():
+        fresh.http.patch("/hub/api/users/cy/server", content=f'{{"user_options": {body}}}')
+        assert (listed(fresh).get("cy") or {}) == before, case
+
+
+@pytest.mark.hub
+@pytest.mark.kubernetes
+@pytest.mark.timeout(900)
+def test_a_hub_on_kubernetes_keeps_no_refused_options(
+    kubernetes_hub: KubernetesHub, eventually: Callable[..., Any]
+):
+    hub, accepted = kubernetes_hub, {"project": "vision", "gpus": "1", "profile": "plain"}
+    hub.spawn("ana", **accepted).raise_for_status()
+    eventually(lambda: hub.pod("ana"))
+    hub.stop_all()
+
+    for case, body in {
+        **REFUSED,
+        "unknown profile": '{"profile": "nope"}',
+        "long choice": json.dumps(
+            {"profile": "plain", "image--unlisted-choice": f"example/{'a' * LONGEST_OPTIONS}"}
+        ),
+    }.items():
+        refused = hub.http.post("/hub/api/users/ana/server", content=body)
+        assert (refused.status_code, len(refused.text) < 1000) == (400, True), case
+        assert listed(hub)["ana"] == accepted, case
+
+    hub.spawn("ana").raise_for_status()  # without options: as the last time
+    pod = eventually(lambda: hub.pod("ana"))
+    assert resources(pod)["limits"]["nvidia.com/gpu"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("options", "stored"),
+    [
+        pytest.param({"gpus": float("nan")}, ACCEPTED, id="no number"),
+        pytest.param({"x": [{"y": float("inf")}]}, ACCEPTED, id="infinity inside"),
+        pytest.param({"x": "A" * LONGEST_OPTIONS}, ACCEPTED, id="too long"),
+        pytest.param({"x": b"a file"}, ACCEPTED, id="bytes"),
+        pytest.param([1], ACCEPTED, id="list"),
+        pytest.param({}, {}, id="nothing"),
+        pytest.param({"x": "A" * (LONGEST_OPTIONS - 10)}, None, id="long enough"),
+    ],
+)
+def test_the_database_keeps_former_options_in_place_of_harmful_ones(options, stored):
+    engine = create_engine("sqlite://")
+    orm.Base.metadata.create_all(engine)
+    with Session(engine) as db:
+        spawner = orm.Spawner(name="", user_options=ACCEPTED)
+        db.add(spawner)
+        db.commit()
+
+        spawner.user_options = options
+        db.commit()
+
+        assert spawner.user_options == (options if stored is None else stored)
+
+
+def test_harmful_options_of_a_new_server_become_none():
+    assert orm.Spawner(name="", user_options={"x": float("nan")}).user_options == {}
