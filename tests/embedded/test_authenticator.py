@@ -1,18 +1,21 @@
-"""The login: accounts may enter, nobody else, guesses are slowed down."""
+"""The login: accounts may enter, other names may not, all tries have one pace."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import hashlib
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tornado import web
 
 from runai.embedded.accounts import Accounts
 from runai.embedded.authenticator import AccountsAuthenticator
 from runai.embedded.directory import DataDirectory
+from runai.embedded.login_attempts import AT_ONCE, MAX_WRONG, LoginAttempts
 
 PASSWORD = "correct horse"
 
@@ -29,13 +32,25 @@ def accounts(tmp_path: Path) -> Accounts:
 
 @pytest.fixture
 async def authenticator(accounts: Accounts, tmp_path: Path) -> AccountsAuthenticator:
-    return AccountsAuthenticator(data_dir=str(tmp_path), delay_seconds=0.01)
+    authenticator = AccountsAuthenticator(data_dir=str(tmp_path), log=logging.getLogger("hub"))
+    authenticator.attempts = LoginAttempts(authenticator.log, sleep=lambda _: asyncio.sleep(0))
+    return authenticator
 
 
 async def log_in(authenticator: AccountsAuthenticator, name: str, password: str) -> Any:
     """Log in the way that JupyterHub's form does."""
     data = {"username": name, "password": password}
     return await authenticator.get_authenticated_user(None, data)
+
+
+async def guess(authenticator: AccountsAuthenticator, name: str, times: int) -> None:
+    """Count wrong passwords without the time that hashing takes."""
+
+    async def wrong() -> None:
+        return None
+
+    for _ in range(times):
+        await authenticator.attempts.answer(name, wrong)
 
 
 @pytest.mark.parametrize(("name", "admin"), [("ana", None), ("root", True), ("ANA", None)])
@@ -71,26 +86,60 @@ async def test_who_is_removed_has_to_log_in_again(
     assert (before, await authenticator.refresh_user(ana)) == (True, False)
 
 
-async def test_guesses_for_an_account_wait_for_one_another(
-    accounts: Accounts, tmp_path: Path, eventually_async: Callable[..., Any]
+async def test_an_unknown_name_costs_the_hash_of_a_known_one(
+    authenticator: AccountsAuthenticator, monkeypatch: pytest.MonkeyPatch
 ):
-    slow = AccountsAuthenticator(data_dir=str(tmp_path), delay_seconds=3600)
-    guess = asyncio.create_task(log_in(slow, "ana", "wrong"))
-    await eventually_async(lambda: "ana" in slow._turns and slow._turns["ana"].locked())
-    second = asyncio.create_task(log_in(slow, "ana", PASSWORD))
-    other = await log_in(slow, "root", PASSWORD)
+    hashed: list[tuple[int, int]] = []
+    scrypt = hashlib.scrypt
 
-    assert other["name"] == "root"
-    assert not second.done()
-    guess.cancel()
-    assert (await second)["name"] == "ana"
+    def counted(password: bytes, *, n: int, r: int, **rest: Any) -> bytes:
+        hashed.append((n, r))
+        return scrypt(password, n=n, r=r, **rest)
+
+    monkeypatch.setattr(hashlib, "scrypt", counted)
+    await log_in(authenticator, "ana", "wrong")
+    await log_in(authenticator, "bo", "wrong")
+
+    assert hashed == [(2**14, 8)] * 2
 
 
-async def test_names_that_do_not_exist_take_no_memory(authenticator: AccountsAuthenticator):
-    for name in ("x", "y", "z"):
-        await log_in(authenticator, name, "wrong")
+async def test_more_tries_than_places_are_429_with_a_time_to_come_again(
+    accounts: Accounts, authenticator: AccountsAuthenticator
+):
+    authenticator.attempts = LoginAttempts(authenticator.log, sleep=asyncio.sleep, place_within_s=0)
+    tries = [asyncio.create_task(log_in(authenticator, "ana", "x")) for _ in range(AT_ONCE)]
+    await asyncio.sleep(0)
+    with pytest.raises(web.HTTPError) as refused:
+        await log_in(authenticator, "root", PASSWORD)
+    for one in tries:
+        one.cancel()
+    await asyncio.gather(*tries, return_exceptions=True)
 
-    assert set(authenticator._turns) == {""}
+    assert refused.value.status_code == 429
+    assert refused.value.headers["Retry-After"] == "10"
+
+
+async def test_a_guessed_account_is_named_to_admins_and_its_owner_still_enters(
+    authenticator: AccountsAuthenticator,
+):
+    before = authenticator.note_for_admins()
+    await guess(authenticator, "ana", MAX_WRONG)
+    await guess(authenticator, "<b>nobody", MAX_WRONG)
+
+    assert before == ""
+    assert "Many wrong passwords within the last hour for: ana." in authenticator.note_for_admins()
+    assert (await log_in(authenticator, "ana", PASSWORD))["name"] == "ana"
+
+
+async def test_no_password_reaches_the_log(
+    authenticator: AccountsAuthenticator, caplog: pytest.LogCaptureFixture
+):
+    await guess(authenticator, "ana", MAX_WRONG - 1)
+    with caplog.at_level(logging.DEBUG):
+        await log_in(authenticator, "ana", "a-tried-password")
+
+    assert "50 wrong passwords for ana" in caplog.text
+    assert "a-tried-password" not in caplog.text
 
 
 async def test_the_list_of_accounts_is_what_allows(authenticator: AccountsAuthenticator):
