@@ -1,8 +1,9 @@
 """The accounts of the embedded platform: names, password hashes, who is admin.
 
 One file (0600) that `runai user` changes and the login reads again when it has changed: no
-restart. Generated passwords also lie in `passwords.txt` (0600), for whoever owns the machine; a
-password that somebody chose is kept as a hash only. Knows nothing of JupyterHub.
+restart. It also holds the names of removed accounts: the hub ends what they left open, and a
+name is not given to another person unnoticed. Generated passwords also lie in `passwords.txt`
+(0600), for whoever owns the machine; a password that somebody chose is kept as a hash only.
 """
 
 import contextlib
@@ -14,13 +15,14 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from runai.embedded.directory import DataDirectory, write_private
 from runai.hub_service.errors import Conflict, InvalidRequest, NotFound
 
-__all__ = ["Account", "Accounts", "generate_password"]
+__all__ = ["Account", "Accounts", "Removal", "generate_password"]
 
 FIRST_ACCOUNTS = ("admin", "bob", "patty")
 SHORTEST_PASSWORD = 10
@@ -45,23 +47,37 @@ class Account:
     admin: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The removal of an account: when, and whether the hub has ended all that it had open."""
+
+    at: str
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Stored:
+    """The content of the file."""
+
+    accounts: dict[str, Account] = field(default_factory=dict)
+    removed: dict[str, Removal] = field(default_factory=dict)
+
+
 class Accounts:
     """The accounts of one data directory. Safe to use from several processes."""
 
     def __init__(self, directory: DataDirectory) -> None:
         self._directory = directory
-        self._read: tuple[tuple[int, int], Mapping[str, Account]] | None = None
+        self._read: tuple[tuple[int, int], _Stored] | None = None
 
     def all(self) -> Mapping[str, Account]:
         """Return the accounts by name, read again when the file has changed."""
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            return {}
-        version = (status.st_mtime_ns, status.st_ino)
-        if self._read is None or self._read[0] != version:
-            self._read = version, _parse(self._path)
-        return self._read[1]
+        return self._stored().accounts
+
+    def to_end(self) -> Mapping[str, Removal]:
+        """Return the removals, by name, whose accounts may still have something open."""
+        removed = self._stored().removed.items()
+        return {name: removal for name, removal in removed if not removal.ended}
 
     def check(self, name: str, password: str) -> Account | None:
         """Return the account if the password is right; takes as long for a name that is unknown."""
@@ -71,34 +87,52 @@ class Accounts:
 
     def make_first(self) -> dict[str, str]:
         """Make the first accounts; return their passwords, nothing if there are accounts."""
-        with self._changing() as accounts:
-            if accounts:
+        with self._changing() as stored:
+            if stored.accounts or stored.removed:
                 return {}
             passwords = {name: generate_password() for name in FIRST_ACCOUNTS}
             for name, password in passwords.items():
-                accounts[name] = Account(name, _hash(password), admin=name == "admin")
+                stored.accounts[name] = Account(name, _hash(password), admin=name == "admin")
             self._keep(passwords)
         return passwords
 
-    def add(self, name: str, password: str | None = None, *, admin: bool = False) -> str:
+    def add(
+        self,
+        name: str,
+        password: str | None = None,
+        *,
+        admin: bool = False,
+        same_person: bool = False,
+    ) -> str:
         """Make an account; return its password (generated when none is given).
 
         Raises:
             InvalidRequest: the name or the password will not do.
-            Conflict: the name is taken.
+            Conflict: the name is taken, or was another account's and `same_person` is not set.
         """
         if not _NAME.fullmatch(name):
             raise InvalidRequest(
                 f"{name!r} cannot be a user name.",
                 hint="Use lower-case letters, digits and . _ @ - inside, at most 63.",
             )
-        with self._changing() as accounts:
-            if name in accounts:
+        with self._changing() as stored:
+            if name in stored.accounts:
                 raise Conflict(
                     f"There is a user {name} already.",
                     hint=f"`runai user passwd {name}` sets a new password.",
                 )
-            return self._set(accounts, name, password, admin=admin)
+            if name in stored.removed and not same_person:
+                raise Conflict(
+                    f"There was a user {name} before: that person's files, jobs and project"
+                    " memberships are still there.",
+                    hint="The same person gets all of them back with --same-person. For another"
+                    " person choose another name.",
+                    code="name_was_used",
+                )
+            made = self._set(stored, name, password, admin=admin)
+            if name in stored.removed and stored.removed[name].ended:
+                del stored.removed[name]  # else the hub has yet to end the old logins
+            return made
 
     def set_password(self, name: str, password: str | None = None) -> str:
         """Replace a password; return the new one (generated when none is given).
@@ -107,19 +141,30 @@ class Accounts:
             InvalidRequest: the password is too short.
             NotFound: there is no such user.
         """
-        with self._changing() as accounts:
-            account = self._known(accounts, name)
-            return self._set(accounts, name, password, admin=account.admin)
+        with self._changing() as stored:
+            account = self._known(stored.accounts, name)
+            return self._set(stored, name, password, admin=account.admin)
 
     def remove(self, name: str) -> None:
-        """Forget an account: no login from now on. Their files stay.
+        """Forget an account: no login from now on, and the hub is to end what it has open.
 
         Raises:
             NotFound: there is no such user.
         """
-        with self._changing() as accounts:
-            del accounts[self._known(accounts, name).name]
+        with self._changing() as stored:
+            del stored.accounts[self._known(stored.accounts, name).name]
+            stored.removed[name] = Removal(datetime.now(UTC).isoformat())
             self._keep({}, without=name)
+
+    def ended(self, name: str, removal: Removal) -> None:
+        """Note that nothing of before this removal is open any more."""
+        with self._changing() as stored:
+            if stored.removed.get(name) != removal:  # removed once more meanwhile
+                return
+            if name in stored.accounts:
+                del stored.removed[name]
+            else:
+                stored.removed[name] = replace(removal, ended=True)
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -127,30 +172,38 @@ class Accounts:
     def _path(self) -> Path:
         return self._directory.accounts
 
+    def _stored(self) -> _Stored:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return _Stored()
+        version = (status.st_mtime_ns, status.st_ino)
+        if self._read is None or self._read[0] != version:
+            self._read = version, _parse(self._path)
+        return self._read[1]
+
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[dict[str, Account]]:
-        """Hold the lock, yield the accounts, write them back unless the body failed."""
+    def _changing(self) -> Iterator[_Stored]:
+        """Hold the lock, yield the content, write it back unless the body failed."""
         lock = os.open(self._directory.secrets / "accounts.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            accounts = dict(_parse(self._path)) if self._path.exists() else {}
-            before = dict(accounts)
-            yield accounts
-            if accounts != before:
-                write_private(self._path, _text(accounts))
+            stored = _parse(self._path) if self._path.exists() else _Stored()
+            before = _text(stored)
+            yield stored
+            if (text := _text(stored)) != before:
+                write_private(self._path, text)
         finally:
             os.close(lock)
 
-    def _set(
-        self, accounts: dict[str, Account], name: str, password: str | None, *, admin: bool
-    ) -> str:
+    def _set(self, stored: _Stored, name: str, password: str | None, *, admin: bool) -> str:
         if password is not None and len(password) < SHORTEST_PASSWORD:
             raise InvalidRequest(
                 f"A password of {len(password)} characters is too short.",
                 hint=f"Use at least {SHORTEST_PASSWORD}, or let one be generated.",
             )
         made = password or generate_password()
-        accounts[name] = Account(name, _hash(made), admin=admin)
+        stored.accounts[name] = Account(name, _hash(made), admin=admin)
         self._keep({} if password else {name: made}, without=name)
         return made
 
@@ -219,13 +272,21 @@ def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) ->
 _NOBODYS_HASH = f"scrypt${_COST}${_BLOCK}${_PARALLEL}${'00' * _SALT_BYTES}${'00' * _HASH_BYTES}"
 
 
-def _parse(path: Path) -> Mapping[str, Account]:
+def _parse(path: Path) -> _Stored:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        return {
+        accounts = {
             name: Account(name, _hash_of(entry), admin=bool(entry["admin"]))
             for name, entry in stored["accounts"].items()
         }
+        removed = stored.get("removed", {}).items()
+        return _Stored(
+            accounts,
+            {
+                name: Removal(str(entry["at"]), ended=bool(entry["ended"]))
+                for name, entry in removed
+            },
+        )
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as wrong:
         raise InvalidRequest(
             f"{path} is damaged.",
@@ -239,9 +300,11 @@ def _hash_of(entry: Mapping[str, str]) -> str:
     return entry["hashed"]
 
 
-def _text(accounts: Mapping[str, Account]) -> str:
-    entries = {
+def _text(stored: _Stored) -> str:
+    accounts = {
         name: {"hashed": account.hashed, "admin": account.admin}
-        for name, account in sorted(accounts.items())
+        for name, account in sorted(stored.accounts.items())
     }
-    return json.dumps({"version": 1, "accounts": entries}, indent=2) + "\n"
+    removed = {name: asdict(removal) for name, removal in sorted(stored.removed.items())}
+    content = {"version": 1, "accounts": accounts, "removed": removed}
+    return json.dumps(content, indent=2) + "\n"

@@ -5,6 +5,7 @@ A function of what `runai up` was asked for, applied by `hub` before the admin's
 """
 
 import grp
+import hmac
 import os
 import sys
 from pathlib import Path
@@ -13,14 +14,16 @@ from typing import Any
 from jupyterhub.services.service import Service
 from traitlets.config import Config
 
+from runai.embedded.account_removal import REMOVAL_SCOPES
 from runai.embedded.accounts import Accounts
 from runai.embedded.authenticator import AccountsAuthenticator
 from runai.embedded.directory import DataDirectory
 from runai.embedded.settings import Settings
 
-__all__ = ["SERVICE", "configuration"]
+__all__ = ["REMOVALS", "SERVICE", "configuration"]
 
 SERVICE = "runai"
+REMOVALS = "runai-removals"
 STARTS_WITHIN_S = 180
 """A busy machine imports for half a minute, after which JupyterHub gives service and server up."""
 HANDED_ON = (
@@ -50,19 +53,26 @@ HANDED_ON = (
 # What members of projects may do with the service, from the browser, a notebook or the terminal.
 MEMBER_SCOPES = (f"access:services!service={SERVICE}", "custom:runai:submit")
 ADMIN_SCOPE = "custom:runai:admin"
+WITH_LIMIT = ("/bin/sh", "-c", 'ulimit -Sn "$0"; exec "$@"')
 EXAMPLES = Path(__file__).parent.parent / "examples"  # beside us, in a checkout as in a wheel
 ADMIN_GROUPS = {"sudo", "wheel"}
 
 
-def configuration(settings: Settings, directory: DataDirectory) -> Config:
-    """Return the configuration; finds free ports and reads secrets on the way."""
+def configuration(settings: Settings, directory: DataDirectory, *, open_files: int = 0) -> Config:
+    """Return the configuration; finds free ports and reads secrets on the way.
+
+    Service and servers begin with a soft limit of `open_files` descriptors; 0: with the hub's.
+    """
     c: Any = Config()
     service_url = f"http://127.0.0.1:{directory.stable_port('service')}"
     hub_token = directory.hub_token()
     _hub(c, settings, directory)
     _accounts(c, settings, directory)
-    _service(c, settings, service_url, hub_token)
+    _service(c, settings, service_url, hub_token, open_files)
+    if not settings.system_users:
+        _removals(c, directory)
     _sessions(c, settings, directory)
+    c.RunaiLocalSpawner.open_files = open_files
     c.RunaiLocalSpawner.service_url = f"{service_url}/services/{SERVICE}/"
     c.RunaiLocalSpawner.service_token = hub_token
     made: Config = c
@@ -75,6 +85,8 @@ def _hub(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa:
     c.JupyterHub.db_url = f"sqlite:///{settings.data_dir / 'jupyterhub.sqlite'}"
     c.JupyterHub.cookie_secret_file = str(directory.cookie_secret)
     c.JupyterHub.pid_file = ""
+    # What other libraries log, asyncio's and the proxy's errors: the same lines as the hub's.
+    c.JupyterHub.logging_config = {"root": {"level": "WARNING", "handlers": ["console"]}}
     c.JupyterHub.proxy_class = "runai-embedded"
     c.JupyterHub.spawner_class = "runai-local"
     c.JupyterHub.concurrent_spawn_limit = 0  # a session that waits for a GPU is a spawn under way
@@ -119,12 +131,19 @@ def _accounts(c: Any, settings: Settings, directory: DataDirectory) -> None:  # 
     ]
 
 
-def _service(c: Any, settings: Settings, url: str, hub_token: str) -> None:  # noqa: ANN401
+def _service(
+    c: Any,  # noqa: ANN401
+    settings: Settings,
+    url: str,
+    hub_token: str,
+    open_files: int,
+) -> None:
+    limited = [*WITH_LIMIT, str(open_files)] if open_files else []
     c.JupyterHub.services = [
         {
             "name": SERVICE,
             "url": url,
-            "command": [sys.executable, "-m", "runai.hub_service"],
+            "command": [*limited, sys.executable, "-m", "runai.hub_service"],
             "oauth_no_confirm": True,
             "oauth_client_allowed_scopes": [*MEMBER_SCOPES, ADMIN_SCOPE],
             "display": True,
@@ -138,6 +157,17 @@ def _service(c: Any, settings: Settings, url: str, hub_token: str) -> None:  # n
             },
         }
     ]
+
+
+def _removals(c: Any, directory: DataDirectory) -> None:  # noqa: ANN401
+    """Let the hub's own process end what removed accounts have open."""
+    # The same token at each start, since JupyterHub keeps all that it was ever given. It opens
+    # nothing that the cookie secret does not.
+    token = hmac.digest(directory.cookie_secret.read_bytes(), REMOVALS.encode(), "sha256").hex()
+    c.JupyterHub.services.append({"name": REMOVALS, "api_token": token})
+    c.JupyterHub.load_roles.append(
+        {"name": REMOVALS, "services": [REMOVALS], "scopes": [*REMOVAL_SCOPES]}
+    )
 
 
 def _patience() -> dict[str, int]:

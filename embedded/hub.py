@@ -12,16 +12,24 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 from jupyterhub import app
 from jupyterhub.spawner import Spawner
 from tornado.ioloop import IOLoop
 
-from runai.embedded.configuration import SERVICE, configuration
+from runai.embedded.account_removal import AccountRemoval
+from runai.embedded.accounts import Accounts
+from runai.embedded.authenticator import AccountsAuthenticator
+from runai.embedded.configuration import REMOVALS, SERVICE, configuration
 from runai.embedded.directory import DataDirectory
+from runai.embedded.hub_log import HubLines, keep_rotating
 from runai.embedded.settings import Settings
 from runai.embedded.silence import look_after
 from runai.embedded.whose_token import WhoseToken
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.descriptors import take_all
 
 __all__ = ["EmbeddedHub", "main"]
 
@@ -29,6 +37,7 @@ TERMINAL_VARIABLE = "RUNAI_TERMINAL"
 # JupyterHub looks after its services every 30 s; a killed one should be back before it is missed.
 SERVICE_POLL_SECONDS = 1
 LOG_LINES_SHOWN = 15
+ANSWER_WITHIN_S = 60  # the hub waits for a server that stops slowly
 INTERRUPTED = 130  # what shells take for Ctrl-C
 
 
@@ -36,6 +45,9 @@ class EmbeddedHub(app.JupyterHub):
     """The hub of the embedded platform."""
 
     name = "jupyterhub"  # settings are those of JupyterHub, whoever subclasses it
+    open_files = 0
+    """Soft limit of descriptors that this process was started with; 0: it has it still."""
+    _log_formatter_cls = HubLines
 
     @property
     def settings_of_up(self) -> Settings:
@@ -45,8 +57,20 @@ class EmbeddedHub(app.JupyterHub):
     def load_config_file(self, filename: str, path: str | None = None) -> None:
         """Apply our configuration, then the admin's own file, if there is one."""
         settings = self.settings_of_up
-        self.update_config(configuration(settings, DataDirectory(settings.data_dir)))
+        directory = DataDirectory(settings.data_dir)
+        self.update_config(configuration(settings, directory, open_files=self.open_files))
         super().load_config_file(filename, path)
+
+    def init_tornado_settings(self) -> None:
+        """Show admins on the hub's pages which accounts' passwords are being guessed."""
+        # An announcement of the admin's own file comes first; the log has the note, too.
+        self.template_vars.setdefault("announcement", self._note_for_admins)
+        super().init_tornado_settings()
+
+    def _note_for_admins(self, user: Any) -> str:  # noqa: ANN401 - JupyterHub's user, or None
+        ours = isinstance(self.authenticator, AccountsAuthenticator)
+        is_admin = user is not None and bool(user.admin)
+        return str(self.authenticator.note_for_admins()) if ours and is_admin else ""
 
     def init_handlers(self) -> None:
         """Answer whose a token is before JupyterHub does."""
@@ -63,7 +87,25 @@ class EmbeddedHub(app.JupyterHub):
         ours, within = self._service_map.get(SERVICE), self.settings_of_up.answers_within
         if ours is not None and ours.managed and within:
             self._looking = asyncio.ensure_future(look_after(ours, within, self.log))
+        self._begin_removals()
         _say(f"\nOpen {self.settings_of_up.url} and log in. Stop with Ctrl-C.")
+
+    def _begin_removals(self) -> None:
+        """Carry out `runai user remove`, if the accounts are those of the data directory."""
+        ours, asking = self._service_map.get(SERVICE), self._service_map.get(REMOVALS)
+        accounts = getattr(self.authenticator, "accounts", None)
+        if ours is None or asking is None or not isinstance(accounts, Accounts):
+            return
+        hub = httpx.AsyncClient(
+            base_url=self.hub.api_url,
+            headers={"Authorization": f"token {asking.api_token}"},
+            timeout=ANSWER_WITHIN_S,
+            trust_env=False,
+        )
+        token = DataDirectory(self.settings_of_up.data_dir).hub_token()
+        service = AsyncClient(f"{ours.url}{ours.prefix}", token)
+        removal = AccountRemoval(accounts, hub, service, self.log)
+        self._removing = asyncio.ensure_future(removal.run())
 
     async def shutdown_cancel_tasks(self, sig: signal.Signals | None = None) -> None:
         """Stop the sessions and the service, and say so: it may take some seconds."""
@@ -110,6 +152,8 @@ def _go_by_what_lasts() -> None:
 def main() -> None:
     """Run the hub until it is told to stop."""
     _go_by_what_lasts()
+    keep_rotating(DataDirectory(Settings.from_environment(os.environ).data_dir).hub_log)
+    EmbeddedHub.open_files = max(take_all(), 0)  # RLIM_INFINITY is -1, and stays
     try:
         EmbeddedHub.launch_instance()
     except KeyboardInterrupt:  # before it listens to signals itself

@@ -38,13 +38,25 @@ def user(ctx: click.Context, data_dir: str) -> None:
 @user.command()
 @click.argument("name")
 @click.option("--admin", is_flag=True, help="A hub admin: makes projects and sets quotas.")
+@click.option(
+    "--same-person",
+    is_flag=True,
+    help="Give a removed user's name again, with the files, jobs and memberships that it had.",
+)
 @_PASSWORD_STDIN
 @click.pass_obj
-def add(data_dir: Path, name: str, admin: bool, password_stdin: bool) -> None:
+def add(data_dir: Path, name: str, admin: bool, same_person: bool, password_stdin: bool) -> None:
     """Make an account, with a generated password unless one is given."""
     given = _from_stdin() if password_stdin else None
-    password = _accounts(data_dir).add(name, given, admin=admin)
+    accounts = _accounts(data_dir)
+    password = accounts.add(name, given, admin=admin, same_person=same_person)
     click.echo(f"user {name} added")
+    if name in accounts.to_end():
+        click.echo(
+            f"The hub has yet to end what {name} had open before; that ends a new login, too."
+            " Log in a minute later.",
+            err=True,
+        )
     if given is None:
         click.echo(f"password: {password}")
     click.echo(f"A project lets them in: runai project set PROJECT --add-member {name}", err=True)
@@ -88,9 +100,21 @@ def list_(data_dir: Path, output: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def remove(data_dir: Path, name: str) -> None:
-    """Forget an account: no login from then on. Files and jobs stay."""
+    """Forget an account and end what it has open.
+
+    The running platform stops its notebook servers, revokes its tokens and logins and suspends its
+    jobs, all within a minute; one that is not running does so at its next start. Files, jobs and
+    memberships of projects stay.
+    """
     _accounts(data_dir).remove(name)
-    click.echo(f"user {name} removed")
+    click.echo(f"user {name} removed: no login from now on")
+    click.echo(
+        f"Within a minute the running platform ends what {name} has open (notebook servers, tokens,"
+        " pages) and suspends their jobs; one that is not running does so at its next start."
+        " Files, jobs and memberships of projects stay:"
+        f" `runai user add {name} --same-person` gives them back.",
+        err=True,
+    )
 
 
 def _accounts(data_dir: Path) -> Accounts:

@@ -73,6 +73,27 @@ def test_a_removed_account_cannot_log_in(user, directory):
     assert Accounts(directory).check("bob", password) is None
 
 
+def test_a_removal_says_what_it_ends_and_what_stays(user):
+    result = user("remove", "bob")
+
+    assert result.stdout == "user bob removed: no login from now on\n"
+    for said in ("Within a minute", "at its next start", "suspends their jobs", "--same-person"):
+        assert said in result.stderr
+
+
+def test_a_removed_name_is_given_again_to_the_same_person_alone(user, directory):
+    user("remove", "bob")
+    refused = user("add", "bob")
+    added = user("add", "bob", "--same-person")
+
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: There was a user bob before: that person's files,")
+    assert "--same-person" in refused.stderr
+    assert added.exit_code == 0
+    assert "has yet to end what bob had open before" in added.stderr
+    assert "bob" in Accounts(directory).all()
+
+
 def test_accounts_as_json(user):
     assert {"name": "admin", "admin": True} in json.loads(user("list", "-o", "json").stdout)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.accounts import Accounts
+from runai.embedded.accounts import Accounts, Removal
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.errors import Conflict, InvalidRequest, NotFound
 
@@ -122,6 +122,63 @@ def test_a_removed_account_is_gone(accounts: Accounts, directory: DataDirectory)
 
     assert accounts.check("bob", password) is None
     assert "bob" not in kept(directory)
+
+
+def test_a_removed_name_is_refused_to_another_person(accounts: Accounts):
+    accounts.add("carol", PASSWORD)
+    accounts.remove("carol")
+    with pytest.raises(Conflict, match="files, jobs and project memberships are still there") as no:
+        accounts.add("carol", "another person's")
+
+    assert "--same-person" in str(no.value)
+    assert accounts.check("carol", "another person's") is None
+
+
+def test_a_removed_name_is_given_again_to_the_same_person(accounts: Accounts):
+    accounts.add("carol", PASSWORD, admin=True)
+    accounts.remove("carol")
+    accounts.ended("carol", accounts.to_end()["carol"])
+    accounts.add("carol", PASSWORD, same_person=True)
+
+    assert accounts.check("carol", PASSWORD)
+    assert not accounts.all()["carol"].admin
+
+
+REMOVALS = {
+    "removed": (["remove"], True),
+    "removed and ended": (["remove", "end"], False),
+    "added again before it was ended": (["remove", "add"], True),
+    "added again after it was ended": (["remove", "end", "add"], False),
+    "ended after it was added again": (["remove", "add", "end"], False),
+    "removed again while the first is ended": (["remove", "add", "remove", "end first"], True),
+}
+
+
+@pytest.mark.parametrize(("steps", "to_end"), REMOVALS.values(), ids=REMOVALS)
+def test_what_was_open_before_a_removal_is_to_be_ended_once(
+    directory: DataDirectory, steps: list[str], to_end: bool
+):
+    Accounts(directory).add("carol", PASSWORD)
+    removals: list[Removal] = []
+    for step in steps:
+        accounts = Accounts(directory)  # another process each time
+        if step == "remove":
+            accounts.remove("carol")
+            removals.append(accounts.to_end()["carol"])
+        elif step == "add":
+            accounts.add("carol", PASSWORD, same_person=True)
+        else:
+            accounts.ended("carol", removals[0 if step == "end first" else -1])
+
+    assert ("carol" in Accounts(directory).to_end()) == to_end
+
+
+def test_names_that_were_used_are_not_among_the_first_accounts(accounts: Accounts):
+    accounts.make_first()
+    for name in [*accounts.all()]:
+        accounts.remove(name)
+
+    assert accounts.make_first() == {}
 
 
 def test_a_change_by_another_process_is_seen(accounts: Accounts, directory: DataDirectory):

@@ -29,13 +29,19 @@ def made(directory: DataDirectory) -> Any:
     return configuration(Settings(directory.root, port=8123, simulate=5), directory)
 
 
+def service_of(made: Any) -> dict[str, Any]:
+    """Return the GPU service among the services of the hub."""
+    services = {service["name"]: service for service in made.JupyterHub.services}
+    return dict(services["runai"])
+
+
 @pytest.mark.parametrize("trait", ["bind_url", "hub_bind_url"])
 def test_it_listens_on_this_machine_only(made: Any, trait: str):
     assert made.JupyterHub[trait].startswith("http://127.0.0.1:")
 
 
 def test_a_machine_that_imports_for_minutes_still_starts(made: Any):
-    (service,) = made.JupyterHub.services
+    service = service_of(made)
 
     assert service.get("timeout", STARTS_WITHIN_S) == STARTS_WITHIN_S
     assert made.Spawner.http_timeout == STARTS_WITHIN_S
@@ -59,6 +65,7 @@ def test_on_unix_accounts_root_does_not_enter(directory: DataDirectory):
     assert made.JupyterHub.authenticator_class == "pam"
     assert made.Authenticator.blocked_users == {"root"}
     assert made.RunaiLocalSpawner.system_users
+    assert [service["name"] for service in made.JupyterHub.services] == ["runai"]
 
 
 def test_members_submit_and_admins_set_quotas(made: Any):
@@ -74,9 +81,10 @@ def test_members_submit_and_admins_set_quotas(made: Any):
 
 
 def test_the_service_may_look_and_stop_and_nothing_else(made: Any):
-    [service] = [role for role in made.JupyterHub.load_roles if role.get("services")]
+    roles = {role["name"]: role for role in made.JupyterHub.load_roles}
 
-    assert set(service["scopes"]) == {
+    assert roles["runai-service"]["services"] == ["runai"]
+    assert set(roles["runai-service"]["scopes"]) == {
         "list:users",
         "read:users:groups",
         "read:roles:users",
@@ -84,6 +92,21 @@ def test_the_service_may_look_and_stop_and_nothing_else(made: Any):
         "read:groups",
         "delete:servers",
     }
+
+
+def test_the_token_of_removals_is_the_same_at_each_start_and_is_handed_to_no_process(
+    made: Any, directory: DataDirectory
+):
+    later = configuration(Settings(directory.root, port=8123, simulate=5), directory)
+    [token, again] = [
+        service["api_token"]
+        for c in (made, later)
+        for service in c.JupyterHub.services
+        if service["name"] == "runai-removals"
+    ]
+
+    assert token == again
+    assert token not in json.dumps([service_of(made), made.Spawner.environment])
 
 
 def test_a_notebook_may_use_the_service_in_its_users_name(made: Any):
@@ -98,7 +121,7 @@ def test_a_notebook_may_use_the_service_in_its_users_name(made: Any):
 def test_spawner_and_service_share_a_secret_that_no_session_is_given(
     made: Any, directory: DataDirectory
 ):
-    [service] = made.JupyterHub.services
+    service = service_of(made)
     token = directory.hub_token()
 
     assert service["environment"]["RUNAI_HUB_TOKEN"] == token
@@ -108,7 +131,7 @@ def test_spawner_and_service_share_a_secret_that_no_session_is_given(
 
 
 def test_the_service_is_told_what_up_was_asked_for(made: Any):
-    [service] = made.JupyterHub.services
+    service = service_of(made)
 
     assert service["environment"]["RUNAI_SIMULATE"] == "5"
     assert service["environment"]["RUNAI_API_URL"] == "http://127.0.0.1:8123/services/runai/"

@@ -1,0 +1,156 @@
+"""Removed accounts on a real platform: what they have open ends, what they own stays."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import httpx
+import psutil
+import pytest
+
+from hub_platform import PASSWORD, HubPlatform, running_hub
+from runai.embedded.accounts import Accounts
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from runai.hub_service.errors import Conflict
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub]
+
+SERVICE = "/services/runai/"
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
+    with running_hub(tmp_path_factory.mktemp("platform")) as platform:
+        yield platform
+
+
+@pytest.fixture
+def accounts(platform: HubPlatform) -> Accounts:
+    return Accounts(DataDirectory(platform.data_dir))
+
+
+def by_token(platform: HubPlatform, token: str) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    url = platform.http.base_url.join(f"{SERVICE}api/v1/whoami")
+    return httpx.get(url, headers=headers, timeout=60).status_code
+
+
+def by_cookie(browser: httpx.Client) -> int:
+    return browser.get(f"{SERVICE}api/v1/whoami").status_code
+
+
+def in_hub(platform: HubPlatform, user: str) -> bool:
+    return platform.http.get(f"/hub/api/users/{user}").status_code == 200
+
+
+def submit_job(platform: HubPlatform, token: str) -> str:
+    with Client(f"{platform.http.base_url}{SERVICE}", token) as client:
+        job = SubmitRequest(project="vision", gpus=0, command=["sleep", "3600"])
+        return client.submit(job).workloads[0].id
+
+
+def job_state(platform: HubPlatform, job: str) -> str:
+    token = DataDirectory(platform.data_dir).hub_token()
+    with Client(f"{platform.http.base_url}{SERVICE}", token) as client:
+        return client.workload(job).state
+
+
+@contextmanager
+def reading(platform: HubPlatform, token: str) -> Iterator[threading.Event]:
+    """Read the stream of events; the event is set when the service ends it."""
+    began, over = threading.Event(), threading.Event()
+
+    def read() -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        url = platform.http.base_url.join(f"{SERVICE}api/v1/events")
+        with suppress(httpx.HTTPError), httpx.stream("GET", url, headers=headers, timeout=60) as s:
+            for _ in s.iter_raw():
+                began.set()
+        over.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    assert began.wait(60)
+    yield over
+
+
+def test_all_that_a_removed_account_has_open_ends_though_its_server_hangs(
+    platform: HubPlatform, accounts: Accounts
+):
+    with platform.browser("bo") as browser:
+        browser.get(SERVICE)
+        platform.start_server("bo")
+        server = psutil.Process(platform.pid("bo"))
+        own_file = DataDirectory(platform.data_dir).users / "bo" / "kept"
+        own_file.write_text("kept")
+        token, other = platform.token("bo"), platform.token("ana")
+        job, others_job = submit_job(platform, token), submit_job(platform, other)
+        eventually(lambda: job_state(platform, job) == "running")
+        with reading(platform, token) as stream_is_over:
+            before = by_token(platform, token), by_cookie(browser), stream_is_over.is_set()
+            server.send_signal(signal.SIGSTOP)  # it hears no request to stop
+            accounts.remove("bo")
+            eventually(lambda: job_state(platform, job) == "suspended", what="the job is suspended")
+            suspended_before_the_server_stopped = server.is_running()
+            eventually(stream_is_over.is_set, what="the stream ends")
+        eventually(lambda: by_token(platform, token) == 401, what="the token is unknown")
+        eventually(lambda: by_cookie(browser) == 401, what="the cookie is unknown")
+    eventually(lambda: not in_hub(platform, "bo"), what="the hub has no such user")
+    eventually(lambda: not accounts.to_end(), what="the removal is done")
+
+    assert before == (200, 200, False)
+    assert suspended_before_the_server_stopped
+    assert not server.is_running()
+    assert by_token(platform, other) == 200
+    assert job_state(platform, others_job) == "running"
+    assert own_file.read_text() == "kept"
+    log = DataDirectory(platform.data_dir).hub_log.read_text()
+    assert log.count("What removed user bo has open cannot be ended yet") == 1
+    assert "User bo was removed: tokens, servers and hub user are gone, jobs are suspended." in log
+
+    with pytest.raises(Conflict, match="--same-person"):
+        accounts.add("bo", PASSWORD)
+    accounts.add("bo", PASSWORD, same_person=True)
+    with platform.browser("bo") as browser:
+        browser.get(SERVICE)
+        detail = browser.get(f"{SERVICE}api/v1/workloads/{job}").json()
+        assert (detail["user"], detail["mine"], detail["state"]) == ("bo", True, "suspended")
+    assert by_token(platform, token) == 401
+
+
+def test_a_removal_while_the_hub_is_down_is_carried_out_at_its_start(
+    platform: HubPlatform, accounts: Accounts
+):
+    token = platform.token("cy")
+    job = submit_job(platform, token)
+    before = by_token(platform, token)
+    platform.kill()
+    accounts.remove("cy")
+    platform.start()
+    eventually(lambda: not accounts.to_end())
+
+    assert before == 200
+    assert not in_hub(platform, "cy")
+    assert job_state(platform, job) == "suspended"
+    assert by_token(platform, token) == 401
+
+
+def test_an_account_that_is_added_again_at_once_loses_its_old_tokens(
+    platform: HubPlatform, accounts: Accounts
+):
+    token = platform.token("ana")
+    before = by_token(platform, token)
+    accounts.remove("ana")
+    accounts.add("ana", PASSWORD, same_person=True)
+    eventually(lambda: not accounts.to_end())
+    eventually(lambda: by_token(platform, token) == 401)
+
+    assert before == 200
+    with platform.browser("ana") as browser:
+        browser.get(SERVICE)
+        assert by_cookie(browser) == 200

@@ -1,0 +1,182 @@
+"""Rounds of a removal: late jobs are suspended, failures are tried again and logged once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from runai.embedded.account_removal import EVERY_S, LATE_S, AccountRemoval
+from runai.embedded.accounts import Accounts
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.errors import Unavailable
+
+PASSWORD = "correct horse"
+
+
+class Service:
+    """The jobs of ana; `away` makes each call fail."""
+
+    def __init__(self) -> None:
+        self.states = {"vision/job": "running", "vision/done": "succeeded"}
+        self.away = False
+
+    async def workloads(self, user: str) -> list[Any]:
+        if self.away:
+            raise Unavailable("The GPU service does not answer.")
+        assert user == "ana"
+        return [
+            SimpleNamespace(id=name, kind="job", state=state) for name, state in self.states.items()
+        ]
+
+    async def suspend(self, workload: str) -> None:
+        self.states[workload] = "suspended"
+
+
+class Rounds:
+    """A removal whose rounds begin when the test says so."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self.accounts = accounts
+        self.service = Service()
+        self.known = True
+        self.refuses = False
+        self.now = 0.0
+        self._next = asyncio.Condition()
+        hub = httpx.AsyncClient(
+            base_url="http://hub/hub/api", transport=httpx.MockTransport(self._hub)
+        )
+        self.removal = AccountRemoval(
+            accounts,
+            hub,
+            cast("AsyncClient", self.service),
+            logging.getLogger("hub"),
+            sleep=self._sleep,
+            clock=lambda: self.now,
+        )
+
+    async def round(self) -> None:
+        async with self._next:
+            self.now += EVERY_S
+            self._next.notify_all()
+
+    async def _sleep(self, _seconds: float) -> None:
+        async with self._next:
+            await self._next.wait()
+
+    def _hub(self, request: httpx.Request) -> httpx.Response:
+        if not self.known:
+            return httpx.Response(404)
+        if request.url.path.endswith("/tokens"):
+            return httpx.Response(200, json={"api_tokens": []})
+        if request.method == "GET":
+            return httpx.Response(200, json={"name": "ana", "servers": {}})
+        if self.refuses:
+            return httpx.Response(500)
+        self.known = False
+        return httpx.Response(204)
+
+
+@pytest.fixture
+async def rounds(tmp_path: Path) -> AsyncIterator[Rounds]:
+    directory = DataDirectory(tmp_path)
+    directory.prepare(system_users=False)
+    accounts = Accounts(directory)
+    accounts.add("ana", PASSWORD)
+    rounds = Rounds(accounts)
+    running = asyncio.create_task(rounds.removal.run())
+    yield rounds
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def go_on(
+    rounds: Rounds, until: Callable[[], object], eventually_async: Callable[..., Any]
+) -> None:
+    async def reached() -> object:
+        await rounds.round()
+        return until()
+
+    await eventually_async(reached)
+
+
+async def test_a_job_that_comes_in_late_is_suspended(
+    rounds: Rounds, eventually_async: Callable[..., Any]
+):
+    rounds.accounts.remove("ana")
+    await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    rounds.service.states["vision/late"] = "queued"
+    await go_on(rounds, lambda: rounds.now > LATE_S, eventually_async)
+
+    assert rounds.service.states == {
+        "vision/job": "suspended",
+        "vision/done": "succeeded",
+        "vision/late": "suspended",
+    }
+
+
+async def test_a_job_that_is_resumed_by_the_same_person_is_left_alone(
+    rounds: Rounds, eventually_async: Callable[..., Any]
+):
+    rounds.accounts.remove("ana")
+    await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+    rounds.accounts.add("ana", PASSWORD, same_person=True)
+    rounds.service.states["vision/job"] = "running"
+    await go_on(rounds, lambda: rounds.now > 2 * LATE_S, eventually_async)
+
+    assert rounds.service.states["vision/job"] == "running"
+
+
+async def test_the_hubs_user_is_deleted_while_the_service_is_away(
+    rounds: Rounds, eventually_async: Callable[..., Any], caplog: pytest.LogCaptureFixture
+):
+    rounds.service.away = True
+    rounds.accounts.remove("ana")
+    await go_on(rounds, lambda: rounds.now > 10 * EVERY_S, eventually_async)
+    deleted, pending = not rounds.known, set(rounds.accounts.to_end())
+    rounds.service.away = False
+    await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+
+    assert (deleted, pending) == (True, {"ana"})
+    assert rounds.service.states["vision/job"] == "suspended"
+    [warning] = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == (
+        "What removed user ana has open cannot be ended yet: The GPU service does not answer."
+        " (tried again every 5 s)"
+    )
+
+
+async def test_jobs_are_suspended_while_the_hub_refuses(
+    rounds: Rounds, eventually_async: Callable[..., Any], caplog: pytest.LogCaptureFixture
+):
+    rounds.refuses = True
+    rounds.accounts.remove("ana")
+    await go_on(rounds, lambda: rounds.now > 10 * EVERY_S, eventually_async)
+    pending = set(rounds.accounts.to_end())
+    rounds.refuses = False
+    await go_on(rounds, lambda: not rounds.accounts.to_end(), eventually_async)
+
+    assert pending == {"ana"}
+    assert rounds.service.states["vision/job"] == "suspended"
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+async def test_a_damaged_file_ends_no_rounds(
+    rounds: Rounds, eventually_async: Callable[..., Any], tmp_path: Path
+):
+    whole = DataDirectory(tmp_path).accounts.read_text()
+    DataDirectory(tmp_path).accounts.write_text("{")
+    await go_on(rounds, lambda: rounds.now > 3 * EVERY_S, eventually_async)
+    DataDirectory(tmp_path).accounts.write_text(whole)
+    rounds.accounts.remove("ana")
+
+    await go_on(rounds, lambda: not rounds.known, eventually_async)
