@@ -8,6 +8,7 @@ account, else its home is a folder of the data directory.
 import asyncio
 import os
 import pwd
+import resource
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -15,13 +16,14 @@ from typing import Any
 
 import psutil
 from jupyterhub.spawner import LocalProcessSpawner
-from traitlets import Bool, Float, Unicode, default
+from traitlets import Bool, Float, Integer, Unicode, default
 
 from runai.hub_service.api.schemas import ProcessReport
 from runai.hub_service.clusters.local.account import home_name
 from runai.hub_service.request_ids import current as current_request
 from runai.spawner.admission import Admission
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
+from runai.spawner.output import output_file, write_output_to
 from runai.spawner.progress import Progress
 from runai.spawner.refusal import SessionRefused
 from runai.spawner.session import SessionRequest, with_handed
@@ -41,6 +43,9 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     users_directory = Unicode(help="Where homes are made without system_users.").tag(config=True)
     examples_directory = Unicode(
         help="Folder that a new home is given as `examples` (without system_users); empty: none."
+    ).tag(config=True)
+    open_files = Integer(
+        0, help="Soft limit of descriptors that a server begins with; 0: as the hub's process."
     ).tag(config=True)
     launch_timeout = Float(
         60, help="Seconds that the process may take to start once its GPU is granted."
@@ -78,7 +83,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             self._progress = Progress()
         progress = self._progress
         try:
-            request = session_request(self.user_options or {})
+            with self._options_accepted():
+                request = session_request(self.user_options or {})
             await asyncio.to_thread(self._prepare_home)
             wanted = f"{request.amount.in_words()} in {request.project}"
             asked = self._begins(wanted) if request.is_workload else ""
@@ -170,16 +176,21 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         return [*args, "--allow-root"] if runs_as_root else args
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
-        """Return what the new process does first: become the user, go home."""
+        """Return what the new process does first: become the user, go home, leave our output."""
         become_user = super().make_preexec_fn(name) if self.system_users else None
-        home = self._home
+        home, output = self._home, self._home / self._output
+        open_files, hard = self.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
         def before_exec() -> None:
-            os.umask(USUAL_UMASK)
+            os.umask(0o077)
+            if open_files:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
             if become_user is not None:
                 become_user()
             else:
                 os.chdir(home)
+            write_output_to(output)
+            os.umask(USUAL_UMASK)
 
         return before_exec
 
@@ -194,6 +205,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if self.system_users:
             return Path(pwd.getpwnam(self.user.name).pw_dir)
         return Path(self.users_directory) / home_name(self.user.name)
+
+    @property
+    def _output(self) -> str:
+        return output_file(self.user.name, self.name)
 
     def _prepare_home(self) -> None:
         try:
@@ -212,7 +227,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             self._created = psutil.Process(self.pid).create_time()
         except psutil.Error:
             raise SessionRefused(
-                "The server ended as soon as it was started. The hub's log says why.",
+                f"The server ended as soon as it was started. ~/{self._output} says why.",
                 reason="ended",
             ) from None
         return ProcessReport(pid=self.pid, created=self._created)

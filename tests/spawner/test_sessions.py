@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -98,6 +100,25 @@ def test_a_session_without_a_gpu_sees_none_and_is_no_workload_without_a_project(
     assert fresh.environment("ana")["CUDA_VISIBLE_DEVICES"] == ""
     assert fresh.environment("ana")["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert fresh.sessions() == {}
+
+
+def test_a_session_shares_no_open_file_with_the_hub(fresh: HubPlatform):
+    def open_files(pid: int) -> set[str]:
+        links = set()
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                links.add(str(descriptor.readlink()))
+        return {link for link in links if not link.startswith("anon_inode:")}  # all have one name
+
+    log, home = DataDirectory(fresh.data_dir).hub_log, DataDirectory(fresh.data_dir).users / "ana"
+    before = log.stat().st_size
+    fresh.start_server("ana", gpus="0")
+    assert fresh.process is not None
+
+    assert open_files(fresh.pid("ana")) & open_files(fresh.process.pid) <= {"/dev/null"}
+    output = (home / ".local/share/runai/lab-ana.log").read_bytes()
+    assert b"ServerApp" in output
+    assert b"ServerApp" not in log.read_bytes()[before:]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""The file that a notebook server writes its output to, at its user's home."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from runai.spawner.session import session_name
+
+__all__ = ["LOG_BYTES", "output_file", "write_output_to"]
+
+LOG_BYTES: Final = 10_000_000
+_FOLDER: Final = ".local/share/runai"  # beside what jobs keep at a home
+
+
+def output_file(user: str, server: str = "") -> str:
+    """Return where the output of a server goes, relative to its user's home.
+
+    >>> output_file("ana", "big")
+    '.local/share/runai/lab-ana-big.log'
+    """
+    return f"{_FOLDER}/{session_name(user, server)}.log"
+
+
+def write_output_to(path: Path) -> None:
+    """In a fork, as the user: replace the descriptors that the hub hands on.
+
+    Output is lost where the file cannot be written: that stops no server.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    try:
+        output = _opened(path)
+    except OSError:
+        output = nothing
+    for number, descriptor in enumerate((nothing, output, output)):
+        os.dup2(descriptor, number)
+
+
+def _opened(path: Path) -> int:
+    """Open the file for appending; a large one is put aside first.
+
+    Raises:
+        OSError: it is no file, or cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat(follow_symlinks=False).st_size > LOG_BYTES:
+            path.replace(f"{path}.1")
+    # The hub waits for the fork: a pipe that nothing reads must not hold it up.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(f"{path} is no file")
+    os.fchmod(descriptor, 0o600)
+    return descriptor
