@@ -8,7 +8,7 @@ import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def test_a_private_file_is_replaced_as_a_whole(tmp_path: Path):
 
 
 @contextmanager
-def running_as(uid: int) -> Iterator[None]:
+def running_as(uid: int) -> Generator[None]:
     """Have the kernel take this process for another account's."""
     before = os.geteuid()
     if uid != before:
