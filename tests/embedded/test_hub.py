@@ -1,0 +1,166 @@
+"""The processes of a real platform: their log, and how many descriptors each may have."""
+
+from __future__ import annotations
+
+import re
+import resource
+import socket
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hub_platform import HubPlatform, running_hub
+from runai.embedded.directory import DataDirectory
+from runai.embedded.hub_log import LOG_BYTES
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+from runai.hub_service.descriptors import most
+from waiting import eventually
+
+pytestmark = pytest.mark.hub
+
+SOFT_LIMIT = 5000  # jupyter_server raises a limit below 4096 itself
+CUT = 200
+LONG = "A" * 60_000
+ESCAPES = "%1b]0;owned%07%0a[I%202026-11-26]%9b2J"
+RAW_ESCAPES = b"\x1b]0;owned\x07"
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
+    """Run a platform that is started under a low soft limit of descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT_LIMIT, hard))
+    try:
+        with running_hub(tmp_path_factory.mktemp("platform")) as platform:
+            yield platform
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def log(platform: HubPlatform) -> Path:
+    return DataDirectory(platform.data_dir).hub_log
+
+
+def service_of(platform: HubPlatform) -> psutil.Process:
+    """Return the process of the GPU service."""
+    assert platform.process is not None
+    children = psutil.Process(platform.process.pid).children()
+    return next(child for child in children if "runai.hub_service" in child.cmdline())
+
+
+def test_hub_and_service_take_all_descriptors_and_their_children_the_limit_of_the_start(
+    platform: HubPlatform,
+):
+    assert platform.process is not None
+    hub = psutil.Process(platform.process.pid)
+    platform.start_server("ana")
+    notebook = psutil.Process(platform.pid("ana"))
+    limits = {
+        "hub": hub.rlimit(psutil.RLIMIT_NOFILE)[0],
+        "service": service_of(platform).rlimit(psutil.RLIMIT_NOFILE)[0],
+        "notebook": notebook.rlimit(psutil.RLIMIT_NOFILE)[0],
+        "job": limit_in_a_job(platform),
+    }
+    platform.stop_server("ana")
+
+    assert limits == {
+        "hub": most(),
+        "service": most(),
+        "notebook": SOFT_LIMIT,
+        "job": SOFT_LIMIT,
+    }
+
+
+def limit_in_a_job(platform: HubPlatform) -> int:
+    """Return what `ulimit -Sn` prints in a job."""
+    url = f"{platform.http.base_url}/services/runai/"
+    with Client(url, platform.token("bo"), patience_s=60) as client:
+        command = ["/bin/sh", "-c", "ulimit -Sn"]
+        request = SubmitRequest(name="limit", project="vision", gpus=Decimal(0), command=command)
+        (made,) = client.submit(request).workloads
+        eventually(lambda: client.workload(made.id).state == "succeeded", what="the job ends")
+        return int("".join(line.text for line in client.logs(made.id)))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        pytest.param("GET", "/hub/", id="page of the hub"),
+        pytest.param("GET", "/hub/api/", id="API of the hub"),
+        pytest.param("GET", "/user/ana/", id="server that does not run"),
+        pytest.param("GET", "/user/ana/api/", id="API of a server that does not run"),
+        pytest.param("DELETE", "/services/runai/api/v1/", id="service"),
+        pytest.param("GET", "/services/none/", id="service that does not exist"),
+        pytest.param("GET", "/", id="root"),
+    ],
+)
+@pytest.mark.parametrize("rest", [LONG, ESCAPES], ids=["long", "escapes"])
+def test_addresses_are_logged_short_and_printable(
+    platform: HubPlatform, log: Path, method: str, path: str, rest: str
+):
+    begin = log.stat().st_size
+    status = platform.http.request(method, path + rest).status_code
+    written = eventually(lambda: log.read_bytes()[begin:], what="a line of the request")
+
+    assert status >= 400 or status == 302
+    assert LONG[: CUT + 1].encode() not in written
+    assert RAW_ESCAPES not in written
+    assert written.decode().replace("\n", "").isprintable()
+
+
+def test_requests_that_are_no_http_are_not_logged(platform: HubPlatform, log: Path):
+    begin = log.stat().st_size
+    for nonsense in (b"\x16\x03\x01 nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", platform.port)) as connection:
+            connection.sendall(nonsense)
+            assert connection.recv(100).startswith(b"HTTP/1.")
+    platform.http.get("/hub/after-nonsense")
+    eventually(lambda: b"after-nonsense" in log.read_bytes()[begin:])
+
+    assert b"Traceback" not in log.read_bytes()[begin:]
+
+
+def test_the_log_is_put_aside_in_place_while_all_its_writers_go_on(
+    platform: HubPlatform, log: Path
+):
+    inode = log.stat().st_ino
+    with log.open("ab") as writer:
+        writer.write((b"x" * 99 + b"\n") * (LOG_BYTES // 99))
+    eventually(lambda: log.stat().st_size < LOG_BYTES, what="the log is put aside")
+    platform.http.get("/hub/written-by-the-hub")
+    platform.http.delete("/services/runai/api/v1/written-by-the-service")
+    eventually(lambda: b"written-by-the-hub" in log.read_bytes())
+    eventually(lambda: b"written-by-the-service" in log.read_bytes())
+
+    assert log.stat().st_ino == inode
+    assert b"\0" not in log.read_bytes()
+    assert log.with_name("hub.log.1").stat().st_size >= LOG_BYTES
+
+
+def test_every_writer_of_the_log_appends(platform: HubPlatform, log: Path):
+    """A writer with a position of its own would leave a hole of zeros after each truncation."""
+    assert platform.process is not None
+    hub = psutil.Process(platform.process.pid)
+    flags = {
+        process.pid: mode
+        for process in [hub, *hub.children(recursive=True)]
+        for mode in modes_of(process, log)
+    }
+
+    assert {hub.pid, service_of(platform).pid} <= flags.keys()
+    assert set(flags.values()) == {"a"}
+
+
+def modes_of(process: psutil.Process, path: Path) -> Iterator[str]:
+    """Return how a process has a file open: "a" for appending."""
+    for number in Path(f"/proc/{process.pid}/fd").iterdir():
+        if number.readlink() == path:
+            info = Path(f"/proc/{process.pid}/fdinfo/{number.name}").read_text()
+            flags = re.search(r"^flags:\s*(\d+)$", info, re.MULTILINE)
+            assert flags is not None
+            yield "a" if int(flags[1], 8) & 0o2000 else "w"
