@@ -1,0 +1,195 @@
+"""Admission policies of the chart on a real API server: devices that containers see and keep."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from control_plane.lab import ClusterLab
+from control_plane.objects import pod
+from control_plane.plane import ApiRefused, ControlPlane
+
+pytestmark = pytest.mark.kubernetes
+
+VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+DRY = "/api/v1/namespaces/default/pods?dryRun=All"
+STRATEGIC = "application/strategic-merge-patch+json"
+PART = "the part's"
+
+
+def container(name: str, amounts: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    limits = {"resources": {"limits": amounts}} if amounts is not None else {}
+    return {"name": name, "image": "example/cuda", **limits, **fields}
+
+
+def seen(containers: list[dict[str, Any]]) -> dict[str, str | None]:
+    """Return what the variable says in each container; None: it is left to the device plugin."""
+    found: dict[str, str | None] = {}
+    for each in containers:
+        variable = next((e for e in each.get("env", ()) if e["name"] == VARIABLE), None)
+        found[each["name"]] = (
+            None if variable is None else PART if "valueFrom" in variable else variable["value"]
+        )
+    return found
+
+
+def of_pod(containers: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    annotations = fields.pop("annotations", {})
+    return pod("p", 0, annotations=annotations, **{"containers": containers, **fields})
+
+
+GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
+ONE_CONTAINER = {
+    "nothing": ({}, "void"),
+    "a GPU": ({"limits": {GPU: "1"}}, None),
+    "a part by MIG": ({"limits": {MIG: "1"}}, None),
+    "no GPU": ({"limits": {GPU: "0"}}, "void"),
+    "no GPU in thousands": ({"limits": {GPU: "0k"}}, "void"),
+    "no GPU in both": ({"limits": {GPU: "0"}, "requests": {GPU: "0"}}, "void"),
+    "no part by MIG": ({"limits": {MIG: "0"}}, "void"),
+    "no GPU and a part by MIG": ({"limits": {GPU: "0", MIG: "1"}}, None),
+    "CPU and another's device": ({"limits": {"cpu": "1", "example.com/fpga": "1"}}, "void"),
+}
+
+
+@pytest.mark.parametrize(("resources", "expected"), ONE_CONTAINER.values(), ids=ONE_CONTAINER)
+def test_container_sees_no_device_unless_it_asks_for_some(
+    plane: ControlPlane, resources: dict[str, Any], expected: str | None
+):
+    made = plane.request("POST", DRY, of_pod([container("main", resources=resources)]))
+
+    assert seen(made["spec"]["containers"]) == {"main": expected}
+
+
+def test_devices_in_requests_alone_are_refused(plane: ControlPlane):
+    asking = container("main", resources={"requests": {GPU: "1"}})
+
+    with pytest.raises(ApiRefused, match="Limit must be set"):
+        plane.request("POST", DRY, of_pod([asking]))
+
+
+def test_container_beside_one_with_a_gpu_sees_none(plane: ControlPlane):
+    made = plane.request(
+        "POST",
+        DRY,
+        of_pod(
+            [container("main", {GPU: "1"}), container("side", env=[{"name": "A", "value": "b"}])],
+            initContainers=[container("before"), container("checks", {GPU: "1"})],
+        ),
+    )["spec"]
+
+    assert seen(made["containers"]) == {"main": None, "side": "void"}
+    assert seen(made["initContainers"]) == {"before": "void", "checks": None}
+
+
+def test_all_containers_of_a_part_see_it_and_own_words_stay(plane: ControlPlane):
+    own = container("own", env=[{"name": VARIABLE, "value": "none"}])
+    made = plane.request(
+        "POST",
+        DRY,
+        of_pod(
+            [container("main", {GPU: "0"}), own],
+            initContainers=[container("before")],
+            annotations={"gpu-fraction": "0.5"},
+        ),
+    )["spec"]
+
+    assert seen(made["containers"]) == {"main": PART, "own": "none"}
+    assert seen(made["initContainers"]) == {"before": PART}
+
+
+def test_pods_of_other_schedulers_are_left_alone(plane: ControlPlane):
+    made = plane.request("POST", DRY, of_pod([container("main")], schedulerName="theirs"))
+
+    assert seen(made["spec"]["containers"]) == {"main": None}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [({}, "void"), ({"gpu-fraction": "0.5"}, PART)],
+    ids=["whole GPU", "part"],
+)
+def test_container_added_to_a_pod_sees_no_more(
+    lab: ClusterLab, annotations: dict[str, str], expected: str
+):
+    made = of_pod([container("main", {} if annotations else {GPU: "1"})], annotations=annotations)
+    lab.namespace.create(made)
+    path = f"/api/v1/namespaces/{lab.namespace.name}/pods/p/ephemeralcontainers"
+
+    for name in ("first", "second"):  # what is there already cannot be changed
+        change = {"spec": {"ephemeralContainers": [container(name)]}}
+        found = lab.plane.request("PATCH", path, change, content_type=STRATEGIC)
+
+    assert seen(found["spec"]["ephemeralContainers"]) == {"first": expected, "second": expected}
+
+
+WRITES = {
+    "pod": ("", {}),
+    "status": ("/status", {"status": {"message": "m"}}),
+    "ephemeral container": (
+        "/ephemeralcontainers",
+        {"spec": {"ephemeralContainers": [container("debug")]}},
+    ),
+    "resize": (
+        "/resize",
+        {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2m"}}}]}},
+    ),
+}
+
+
+@pytest.fixture
+def path(lab: ClusterLab) -> str:
+    """A pod that asks for a part, put onto a node."""
+    lab.node("gpu-0", gpus=1)
+    asking = of_pod(
+        [container("main", resources={"requests": {"cpu": "1m"}})],
+        annotations={"gpu-fraction": "0.5"},
+        nodeName="gpu-0",
+    )
+    lab.namespace.create(asking)
+    return f"/api/v1/namespaces/{lab.namespace.name}/pods/p"
+
+
+@pytest.mark.parametrize(("where", "change"), WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("runai/visible-devices", "all"),
+        ("runai/devices", '{"GPU-a": 1}'),
+        ("runai/reservation", "gpu-res-0"),
+        ("gpu-fraction", "0.1"),
+    ],
+)
+def test_no_write_to_a_pod_changes_what_it_was_given(
+    lab: ClusterLab, path: str, where: str, change: dict[str, Any], name: str, value: str
+):
+    before = lab.plane.request("GET", path)["metadata"]["annotations"]
+    forged = {**change, "metadata": {"annotations": {name: value}}}
+
+    # What a subresource does not write the API server drops by itself.
+    with contextlib.suppress(ApiRefused):
+        lab.plane.request("PATCH", f"{path}{where}", forged, content_type=STRATEGIC)
+
+    assert lab.plane.request("GET", path)["metadata"]["annotations"] == before
+
+
+@pytest.mark.parametrize(("where", "change"), WRITES.values(), ids=WRITES)
+def test_all_other_writes_pass(lab: ClusterLab, path: str, where: str, change: dict[str, Any]):
+    marked = {**change, "metadata": {"labels": {"theirs": "1"}}}
+
+    lab.plane.request("PATCH", f"{path}{where}", marked, content_type=STRATEGIC)
+
+
+def test_binding_writes_what_a_pod_is_given(lab: ClusterLab):
+    lab.node("gpu-0", gpus=1)
+    lab.namespace.create(of_pod([container("main")], annotations={"gpu-fraction": "0.5"}))
+    path = f"/api/v1/namespaces/{lab.namespace.name}/pods/p"
+    granted = {"runai/visible-devices": "GPU-a", "runai/devices": '{"GPU-a": 500}'}
+    target = {"apiVersion": "v1", "kind": "Node", "name": "gpu-0"}
+
+    binding = {"metadata": {"name": "p", "annotations": granted}, "target": target}
+    lab.plane.request("POST", f"{path}/binding", binding)
+
+    assert granted.items() <= lab.plane.request("GET", path)["metadata"]["annotations"].items()
