@@ -81,6 +81,11 @@ def test_lint_has_nothing_to_say(values: Path):
         ("projects.Vision.quota=1", "'Vision' does not match pattern"),
         ("jupyterhub.baseUrl=/hub", "at '/jupyterhub/baseUrl': '/hub' does not match"),
         ("nodePool=a", "at '/nodePool': 'a' does not match pattern"),
+        ("jobs.limits.cpu=two", "at '/jobs/limits/cpu': 'two' does not match pattern"),
+        ("jobs.limits.cpu=-1", "at '/jobs/limits/cpu': minimum: got -1, want 0"),
+        ("jobs.limits.memory=16GB", "at '/jobs/limits/memory': '16GB' does not match pattern"),
+        ("jobs.limits.gpu=1", "at '/jobs/limits': additional properties 'gpu' not allowed"),
+        ("jobs.networkPolicy.enabled=on", "at '/jobs/networkPolicy/enabled': got string"),
         ("logLevel=LOUD", "at '/logLevel': value must be one of 'DEBUG'"),
     ],
 )
@@ -185,6 +190,8 @@ def test_the_service_understands_what_it_is_told():
 
     assert config.kubernetes is not None
     assert config.kubernetes.namespace == "jhub"
+    assert config.kubernetes.jobs_limits == {"cpu": "2.5", "memory": "16Gi"}
+    assert config.kubernetes.jobs_token
     assert config.api_url == "http://runai.runai/jupyter/services/runai/"
     assert (config.host, config.port, config.prefix) == (
         "0.0.0.0",

@@ -1,0 +1,231 @@
+"""The chart's NetworkPolicies select the pods that are made, and open what they need and no more.
+
+Evaluated as Kubernetes defines them; no network enforces them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from kubernetes_asyncio.client import V1Container, V1ObjectMeta, V1Pod, V1PodSpec
+
+from control_plane.chart import rendered
+from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest
+from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.spawner.pod import with_session
+from runai.spawner.session import SessionRequest
+
+pytestmark = pytest.mark.kubernetes
+
+SPEC = WorkloadSpec("vision", "exp", "ana", "job", ("true",), gpus=MilliGpu(1000))
+JOBS = {
+    "one": SPEC,
+    "part": replace(SPEC, gpus=MilliGpu(500)),
+    "no GPU": replace(SPEC, gpus=MilliGpu(0)),
+    "array": replace(SPEC, name="exp-3", array_index=3),
+    "gang": replace(SPEC, workers=2, min_workers=2),
+    "elastic": replace(SPEC, workers=2, elastic=True),
+    "one elastic process": replace(SPEC, elastic=True, gpus_max=MilliGpu(4000)),
+}
+NOTEBOOK = {"app": "jupyterhub", "component": "singleuser-server", "release": "jhub"}
+"""Labels that zero-to-jupyterhub gives to the pods of notebooks."""
+DNS, SERVICE_PORT = ("UDP", 53), ("TCP", 8000)
+PORTS = {"http": 8000, "alive": 8001}
+
+
+class End(NamedTuple):
+    """One end of a connection: a pod of a namespace, or an address outside."""
+
+    namespace: str = ""
+    labels: Mapping[str, str] = {}
+    address: str = ""
+
+
+def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    wanted = selector.get("matchLabels", {}).items() <= labels.items()
+    return wanted and all(
+        labels.get(rule["key"]) in rule["values"]
+        if rule["operator"] == "In"
+        else {"Exists": rule["key"] in labels}[rule["operator"]]
+        for rule in selector.get("matchExpressions", ())
+    )
+
+
+def is_peer(peer: Mapping[str, Any], end: End, home: str) -> bool:
+    block = peer.get("ipBlock")
+    if bool(block) != bool(end.address):
+        return False
+    if block:
+        holes = [ip_network(each) for each in block.get("except", ())]
+        address = ip_address(end.address)
+        return address in ip_network(block["cidr"]) and not any(address in each for each in holes)
+    namespaces = peer.get("namespaceSelector")
+    name = {"kubernetes.io/metadata.name": end.namespace}
+    is_there = end.namespace == home if namespaces is None else matches(namespaces, name)
+    return is_there and matches(peer.get("podSelector", {}), end.labels)
+
+
+class Policies:
+    """All NetworkPolicies of a rendering, and the labels of the service's pods."""
+
+    def __init__(self, *arguments: str) -> None:
+        found = [o for o in yaml.safe_load_all(rendered(*arguments)) if o]
+        self.made = [o for o in found if o["kind"] == "NetworkPolicy"]
+        pods = {
+            o["metadata"]["name"]: End(
+                o["metadata"]["namespace"], o["spec"]["template"]["metadata"]["labels"]
+            )
+            for o in found
+            if o["kind"] in {"Deployment", "DaemonSet"}
+        }
+        self.service, self.agent = pods["runai"], pods["runai-agent"]
+
+    def of(self, pod: End) -> Iterator[dict[str, Any]]:
+        for policy in self.made:
+            spec = policy["spec"]
+            if policy["metadata"]["namespace"] == pod.namespace and matches(
+                spec["podSelector"], pod.labels
+            ):
+                yield policy
+
+    def allow(self, source: End, target: End, port: tuple[str, int]) -> bool:
+        return self._open(source, target, port, "egress", "to") and self._open(
+            target, source, port, "ingress", "from"
+        )
+
+    def _open(self, pod: End, other: End, port: tuple[str, int], way: str, key: str) -> bool:
+        rules = [policy["spec"][way] for policy in self.of(pod)]
+        return not rules or any(
+            self._is_port(rule, port)
+            and (key not in rule or any(is_peer(p, other, pod.namespace) for p in rule[key]))
+            for of_one in rules
+            for rule in of_one
+        )
+
+    @staticmethod
+    def _is_port(rule: Mapping[str, Any], port: tuple[str, int]) -> bool:
+        return "ports" not in rule or any(
+            (each.get("protocol", "TCP"), PORTS.get(each["port"], each["port"])) == port
+            for each in rule["ports"]
+        )
+
+
+def job(spec: WorkloadSpec, namespace: str) -> End:
+    made = manifest(spec, Surroundings("example/train"), api_url="http://runai")
+    return End(namespace, made["spec"]["template"]["metadata"]["labels"])
+
+
+def notebook(namespace: str) -> End:
+    pod = V1Pod(
+        metadata=V1ObjectMeta(labels=dict(NOTEBOOK)),
+        spec=V1PodSpec(containers=[V1Container(name="notebook", image="example/notebook")]),
+    )
+    with_session(pod, SessionRequest.parse({"project": "vision", "gpus": "1"}))
+    return End(namespace, pod.metadata.labels)
+
+
+@pytest.fixture(scope="module", params=["runai", "jhub"], ids=["same namespace", "own namespace"])
+def around(request: pytest.FixtureRequest) -> tuple[Policies, str]:
+    """The chart's policies, and the namespace of notebooks and jobs."""
+    return Policies("--set", f"jupyterhub.namespace={request.param}"), request.param
+
+
+@pytest.mark.parametrize("shape", JOBS)
+def test_each_job_pod_is_selected_by_the_policy_of_jobs_alone(around, shape):
+    policies, where = around
+
+    (policy,) = policies.of(job(JOBS[shape], where))
+
+    assert policy["metadata"]["name"] == "runai-jobs"
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_notebooks_stay_with_their_own_charts_policy(around):
+    policies, where = around
+
+    assert list(policies.of(notebook(where))) == []
+
+
+def test_service_and_agent_have_their_own_policies(around):
+    policies, _ = around
+
+    for pod, name in ((policies.service, "runai"), (policies.agent, "runai-agent")):
+        assert [policy["metadata"]["name"] for policy in policies.of(pod)] == [name]
+
+
+@pytest.mark.parametrize("shape", JOBS)
+def test_jobs_reach_the_service_and_their_gang(around, shape):
+    policies, where = around
+    one = job(JOBS[shape], where)
+
+    assert policies.allow(one, policies.service, SERVICE_PORT)
+    assert policies.allow(one, one, ("TCP", 29500))
+    assert policies.allow(one, End("kube-system", {"k8s-app": "kube-dns"}), DNS)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_open"),
+    [
+        ("93.184.216.34", True),
+        ("172.32.0.1", True),
+        ("10.0.0.1", False),
+        ("172.16.0.1", False),
+        ("172.31.255.254", False),
+        ("192.168.7.7", False),
+        ("169.254.169.254", False),
+        ("2001:db8::1", False),
+        ("fd00:ec2::254", False),
+    ],
+)
+def test_jobs_reach_public_addresses_and_no_metadata(around, address, is_open):
+    policies, where = around
+
+    assert policies.allow(job(SPEC, where), End(address=address), ("TCP", 443)) is is_open
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels"),
+    [
+        ("", NOTEBOOK),
+        ("", {"app": "jupyterhub", "component": "hub"}),
+        ("", {"app": "database"}),
+        ("other", {"runai/workload": "exp"}),
+        ("other", {"app.kubernetes.io/name": "runai", "app.kubernetes.io/component": "service"}),
+    ],
+    ids=["notebook", "hub", "unrelated pod", "job of another namespace", "another's service"],
+)
+def test_no_other_pod_reaches_jobs_or_is_reached(around, namespace, labels):
+    policies, where = around
+    one, other = job(SPEC, where), End(namespace or where, labels)
+
+    assert not policies.allow(one, other, ("TCP", 8888))
+    assert not policies.allow(other, one, ("TCP", 8888))
+
+
+def test_an_admin_opens_more():
+    policies = Policies(
+        "--set-json",
+        'jobs.networkPolicy.egress=[{"to": [{"podSelector": {"matchLabels": {"app": "minio"}}}]}]',
+        "--set-json",
+        'jobs.networkPolicy.ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "ray"}}}]}]',
+    )
+    one = job(SPEC, "runai")
+
+    assert policies.allow(one, End("runai", {"app": "minio"}), ("TCP", 9000))
+    assert policies.allow(End("runai", {"app": "ray"}), one, ("TCP", 6379))
+
+
+def test_a_release_beside_another_has_a_policy_of_its_own():
+    """Both select all jobs of the namespace, and each opens the way to its own service."""
+    first = Policies("--set", "jupyterhub.namespace=jhub")
+    second = Policies("--set", "jupyterhub.namespace=jhub,clusterWide=false,nodePool=pool=a")
+
+    names = [p["metadata"]["name"] for each in (first, second) for p in each.of(job(SPEC, "jhub"))]
+
+    assert len(set(names)) == 2
