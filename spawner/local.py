@@ -19,7 +19,7 @@ from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Float, Integer, Unicode, default
 
 from runai.hub_service.api.schemas import ProcessReport
-from runai.hub_service.clusters.local.account import home_name
+from runai.hub_service.home_name import home_name
 from runai.hub_service.request_ids import current as current_request
 from runai.spawner.admission import Admission
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request

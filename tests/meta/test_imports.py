@@ -37,6 +37,7 @@ CLIENT_SIDE = {
     "runai.hub_service.connection",
     "runai.hub_service.elastic_messages",
     "runai.hub_service.errors",
+    "runai.hub_service.home_name",
     "runai.hub_service.largest_requests",
     "runai.hub_service.limits.wording",
     "runai.hub_service.printable",

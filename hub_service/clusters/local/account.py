@@ -4,22 +4,17 @@ Two modes: everything runs as the platform's own account, with a home under the 
 (`--system-users`) each worker runs as its user's Unix account. Called by `cluster`.
 """
 
-import hashlib
 import os
 import pwd
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from runai.hub_service.errors import NotFound
+from runai.hub_service.home_name import home_name
 
-__all__ = ["Account", "account_of", "home_name"]
-
-_PLAIN = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
-_LONGEST_HOME_NAME = 200  # bytes; file systems take 255
-_DIGEST_DIGITS = 32
+__all__ = ["Account", "account_of"]
 
 _PASSED_ON = re.compile(
     r"LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|CUDA_HOME|CUDA_PATH"
@@ -51,26 +46,6 @@ class Account:
             "SHELL": self.shell,
             "USER": self.user,
         }
-
-
-def home_name(user: str) -> str:
-    """Return the name of a user's home: one path component, a different one for each user.
-
-    Plain names are unchanged, others percent-quoted; a long one is cut and ends in a digest.
-
-    >>> home_name("ana@example.org"), home_name("Ana Müller"), home_name("..")
-    ('ana@example.org', 'Ana M%C3%BCller', '%2E%2E')
-    """
-    if _PLAIN.fullmatch(user):
-        return user
-    quoted = quote(user, safe=" ").replace(".", "%2E")
-    if quoted[:1] in {"-", "~"}:  # an option to programs, another home to shells
-        quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
-    if len(quoted) > _LONGEST_HOME_NAME:
-        digest = hashlib.sha256(user.encode()).hexdigest()[:_DIGEST_DIGITS]
-        # Quoting makes no "%%": the result differs from every name that was not cut.
-        return f"{quoted[: _LONGEST_HOME_NAME - _DIGEST_DIGITS - 2]}%%{digest}"
-    return quoted or "%"
 
 
 def account_of(user: str, data_dir: Path, *, system_users: bool) -> Account:
