@@ -97,18 +97,13 @@ class DataDirectory:
 
         Each file counts: settings and modules of Python are executed from there, databases say
         which programs run. Files that others could write are closed to them, and returned. Root
-        closes only an empty directory: in another one somebody's file may lie already. For root
-        the folders above count too, in which others could put another directory in its place.
+        closes only an empty directory: in another one somebody's file may lie already.
 
         Raises:
             Forbidden: a file belongs to another account, or others could write it.
             InvalidRequest: the directory cannot be read.
         """
         try:
-            if os.geteuid() == 0:
-                for folder in {*self.root.parents, *self.root.resolve().parents}:
-                    if folder.exists():
-                        _check_above(folder)
             if not self.root.exists():
                 return []
             # First the directory itself: nobody adds anything to it from then on.
@@ -194,21 +189,6 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-
-
-def _check_above(folder: Path) -> None:
-    """Refuse a folder in which others than root could rename what is root's."""
-    status = folder.stat()
-    in_hands_of = ""
-    if status.st_uid != 0:
-        in_hands_of = f"belongs to {_account(status.st_uid)}"
-    elif status.st_mode & _OF_OTHERS and not status.st_mode & stat.S_ISVTX:
-        in_hands_of = "can be written by others"
-    if in_hands_of:
-        raise Forbidden(
-            f"{folder} {in_hands_of}, so another data directory could be put in place below it.",
-            hint="Name a directory with --data-dir whose folders above are root's alone.",
-        )
 
 
 def _closed(path: Path) -> list[Path]:

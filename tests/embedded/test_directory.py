@@ -249,40 +249,6 @@ def test_empty_directory_that_others_could_write_is_closed(folder: Path):
 
 
 @needs_root
-@pytest.mark.parametrize(
-    ("owner", "permissions", "is_refused"),
-    [
-        pytest.param(0, 0o755, False, id="of root"),
-        pytest.param(0, 0o1777, False, id="like tmp"),
-        pytest.param(0, 0o777, True, id="open to all"),
-        pytest.param(0, 0o775, True, id="open to a group"),
-        pytest.param(OTHER, 0o755, True, id="of a user"),
-        pytest.param(OTHER, 0o1777, True, id="like tmp, of a user"),
-    ],
-)
-@pytest.mark.parametrize("is_there", [True, False], ids=["made", "new"])
-@pytest.mark.parametrize("by_link", [True, False], ids=["link", "folder"])
-def test_root_needs_folders_above_in_which_others_rename_nothing(
-    folder: Path, owner: int, permissions: int, is_refused: bool, is_there: bool, by_link: bool
-):
-    above = folder / "above"
-    above.mkdir()
-    directory = DataDirectory(above / "data")
-    if by_link:
-        (folder / "elsewhere").mkdir()
-        directory.root.symlink_to(folder / "elsewhere")
-    elif is_there:
-        directory.root.mkdir()
-    above.chmod(permissions)
-    os.chown(above, owner, -1)
-    if is_refused:
-        with pytest.raises(Forbidden, match=f"{above} .*--data-dir"):
-            directory.close_to_others()
-    else:
-        assert directory.close_to_others() == []
-
-
-@needs_root
 def test_user_may_use_a_directory_below_folders_of_others(folder: Path):
     directory = platform_of(OTHER, folder)
     os.chown(folder, OTHER + 1, -1)
