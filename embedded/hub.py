@@ -1,8 +1,8 @@
 """JupyterHub that talks to its terminal: where to log in, that it stops, why it could not start.
 
-JupyterHub's own log goes to a file; people get sentences. What else differs from
-`python -m jupyterhub` is `whose_token`. Started by `up`, in whose process it runs: `python -m
-runai.embedded.hub`.
+JupyterHub's own log goes to a file; people get sentences. It also differs from
+`python -m jupyterhub` by `whose_token` and `account_removal`. Started by `up`, in
+whose process it runs: `python -m runai.embedded.hub`.
 """
 
 import asyncio

@@ -78,7 +78,7 @@ class LoginAttempts:
             self._places.release()
 
     def slowed(self, names: Iterable[str]) -> list[str]:
-        """Return those of the names whose tries take longer now."""
+        """Return the names whose tries take longer now."""
         return [name for name in names if self._is_slowed(name)]
 
     def _is_slowed(self, name: str) -> bool:

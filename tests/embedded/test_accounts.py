@@ -155,7 +155,7 @@ REMOVALS = {
 
 
 @pytest.mark.parametrize(("steps", "to_end"), REMOVALS.values(), ids=REMOVALS)
-def test_what_was_open_before_a_removal_is_to_be_ended_once(
+def test_open_logins_of_a_removed_account_are_to_be_ended_once(
     directory: DataDirectory, steps: list[str], to_end: bool
 ):
     Accounts(directory).add("carol", PASSWORD)

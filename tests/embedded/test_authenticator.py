@@ -10,10 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tornado import web
 
 from runai.embedded.accounts import Accounts
-from runai.embedded.authenticator import AccountsAuthenticator
+from runai.embedded.authenticator import AccountsAuthenticator, TooManyLogins
 from runai.embedded.directory import DataDirectory
 from runai.embedded.login_attempts import AT_ONCE, MAX_WRONG, LoginAttempts
 
@@ -109,7 +108,7 @@ async def test_more_tries_than_places_are_429_with_a_time_to_come_again(
     authenticator.attempts = LoginAttempts(authenticator.log, sleep=asyncio.sleep, place_within_s=0)
     tries = [asyncio.create_task(log_in(authenticator, "ana", "x")) for _ in range(AT_ONCE)]
     await asyncio.sleep(0)
-    with pytest.raises(web.HTTPError) as refused:
+    with pytest.raises(TooManyLogins) as refused:
         await log_in(authenticator, "root", PASSWORD)
     for one in tries:
         one.cancel()
