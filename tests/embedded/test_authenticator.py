@@ -14,6 +14,7 @@ import pytest
 from runai.embedded.accounts import Accounts
 from runai.embedded.authenticator import AccountsAuthenticator, TooManyLogins
 from runai.embedded.directory import DataDirectory
+from runai.embedded.hub import EmbeddedHub
 from runai.embedded.login_attempts import AT_ONCE, MAX_WRONG, LoginAttempts
 
 PASSWORD = "correct horse"
@@ -128,6 +129,23 @@ async def test_a_guessed_account_is_named_to_admins_and_its_owner_still_enters(
     assert before == ""
     assert "Many wrong passwords within the last hour for: ana." in authenticator.note_for_admins()
     assert (await log_in(authenticator, "ana", PASSWORD))["name"] == "ana"
+
+
+@pytest.mark.parametrize(
+    ("user", "reads"),
+    [
+        pytest.param(None, False, id="login page"),
+        pytest.param(SimpleNamespace(admin=False), False, id="member"),
+        pytest.param(SimpleNamespace(admin=True), True, id="admin"),
+    ],
+)
+async def test_the_hubs_pages_show_the_note_to_admins_alone(
+    authenticator: AccountsAuthenticator, user: object, reads: bool
+):
+    await guess(authenticator, "ana", MAX_WRONG)
+    hub: Any = SimpleNamespace(authenticator=authenticator)
+
+    assert bool(EmbeddedHub._note_for_admins(hub, user)) == reads
 
 
 async def test_no_password_reaches_the_log(
