@@ -118,6 +118,7 @@ def test_container_added_to_a_pod_sees_no_more(
     lab.namespace.create(made)
     path = f"/api/v1/namespaces/{lab.namespace.name}/pods/p/ephemeralcontainers"
 
+    found: dict[str, Any] = {}
     for name in ("first", "second"):  # what is there already cannot be changed
         change = {"spec": {"ephemeralContainers": [container(name)]}}
         found = lab.plane.request("PATCH", path, change, content_type=STRATEGIC)

@@ -209,7 +209,7 @@ BOUNDS = {"limits": {"cpu": "1500m", "memory": "2Gi"}, "requests": REQUESTS}
 
 
 def beside(resources: dict[str, Any]) -> Surroundings:
-    notebook = copy.deepcopy(NOTEBOOK)
+    notebook: dict[str, Any] = copy.deepcopy(NOTEBOOK)
     notebook["spec"]["containers"][1]["resources"] = resources
     return surroundings(notebook)
 
@@ -219,7 +219,7 @@ def resources_of(job) -> dict[str, dict[str, str]]:
     return found
 
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "one GPU": {"gpus": MilliGpu(1000)},
     "no GPU": {"gpus": MilliGpu(0)},
     "part": {"gpus": MilliGpu(500)},
@@ -234,7 +234,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("of_notebook", [{}, {"automountServiceAccountToken": True}])
 def test_job_pod_gets_no_token_of_the_api(shape, of_notebook):
-    notebook = {"spec": NOTEBOOK["spec"] | of_notebook}
+    notebook = {"spec": {**NOTEBOOK["spec"], **of_notebook}}
     made = manifest(replace(SPEC, **SHAPES[shape]), surroundings(notebook), api_url="http://hub")
 
     assert pod_of(made)["automountServiceAccountToken"] is False
@@ -256,7 +256,10 @@ def test_admin_may_give_job_pods_the_token_of_their_account():
     ],
 )
 def test_job_may_use_the_notebooks_cpu_and_memory_for_each_of_its_gpus(shape, times):
-    more = {"two GPUs": {"gpus": MilliGpu(2000)}, "eight GPUs": {"gpus": MilliGpu(8000)}}
+    more: dict[str, dict[str, Any]] = {
+        "two GPUs": {"gpus": MilliGpu(2000)},
+        "eight GPUs": {"gpus": MilliGpu(8000)},
+    }
     spec = replace(SPEC, **{**SHAPES, **more}[shape])
 
     found = resources_of(manifest(spec, beside(BOUNDS), api_url="http://hub"))
@@ -307,6 +310,6 @@ def test_bounds_come_from_the_admin_or_else_the_notebook(of_notebook, by_admin, 
 
 
 def test_job_pod_stays_in_the_user_namespace_of_its_notebook():
-    notebook = {"spec": NOTEBOOK["spec"] | {"hostUsers": False}}
+    notebook = {"spec": {**NOTEBOOK["spec"], "hostUsers": False}}
 
     assert pod_of(manifest(SPEC, surroundings(notebook)))["hostUsers"] is False

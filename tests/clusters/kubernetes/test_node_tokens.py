@@ -41,7 +41,8 @@ class Nobody:
     async def actor(self, request: Any) -> Any:
         raise AssertionError(request)
 
-    person = actor
+    async def person(self, name: str) -> Any:
+        raise AssertionError(name)
 
 
 class Reviews:
