@@ -37,7 +37,7 @@ class Stage:
     def output(self) -> Path:
         return self.home / ".local/share/runai/lab-ana.log"
 
-    def make(self, put: Callable[[Path], None]) -> None:
+    def make(self, put: Callable[[Path], object]) -> None:
         """Have the user put something in the place of the file."""
         for folder in reversed([self.output.parent, *self.output.parent.parents]):
             if not folder.exists():
