@@ -37,7 +37,9 @@ class BoundedBodies:
         body = _Body(Request(scope), receive)
 
         async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start" and not body.is_read:
+            is_unread = message["type"] == "http.response.start" and not body.is_read
+            # Closed under a known caller who still sends too much, it would lose the answer.
+            if is_unread and message["status"] != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
                 MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
