@@ -24,6 +24,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 SAMPLES, GLOBAL_BATCH, GPU_BATCH, EPOCHS, SEED = 230, 50, 16, 3, 7
 UPDATES = EPOCHS * 5
+CHANGED_AT = 6
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,19 @@ class Training:
     """A file to resume from and to save to."""
     until: int = UPDATES
     """After how many updates to stop."""
+    double: bool = False
+    change: str = ""
+    """What becomes of the first layer before update `CHANGED_AT`: thaw, freeze or group."""
+    by_hook: bool = False
+    """Whether it is changed after the update before, not before the first forward pass."""
 
 
-def task() -> TensorDataset:
+def task(*, double: bool = False) -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(SAMPLES, 10, generator=generator)
     noise = torch.randn(SAMPLES, 1, generator=generator)
-    return TensorDataset(x, x.sin().sum(1, keepdim=True) + 0.1 * noise)
+    y = x.sin().sum(1, keepdim=True) + 0.1 * noise
+    return TensorDataset(x.double(), y.double()) if double else TensorDataset(x, y)
 
 
 def network(training: Training) -> nn.Module:
@@ -51,10 +58,24 @@ def network(training: Training) -> nn.Module:
         torch.manual_seed(2)
         norm = nn.BatchNorm1d(24) if training.batch_norm else nn.Identity()
         layers = [nn.Linear(10, 24), norm, nn.Tanh(), nn.Dropout(training.dropout)]
-        return nn.Sequential(*layers, nn.Linear(24, 1))
+        model = nn.Sequential(*layers, nn.Linear(24, 1))
+        model[0].requires_grad_(training.change not in {"thaw", "group"})
+        return model.double() if training.double else model
 
 
-def parts(model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
+def change(training: Training, model: nn.Module, optimizer: Any, update: int) -> None:
+    """Change what is trained in mid-training, as scripts do; this one but once in its life."""
+    if update == CHANGED_AT and training.change:
+        first = next(model.children())
+        first.requires_grad_(training.change != "freeze")
+        if training.change == "group" and len(optimizer.param_groups) == 1:
+            optimizer.add_param_group({"params": first.parameters(), "lr": 3e-3})
+
+
+def parts(model: nn.Module, training: Training = Training()) -> tuple[torch.optim.Optimizer, Any]:
+    if training.change == "group":
+        optimizer = torch.optim.AdamW([*model.children()][-1].parameters(), lr=1e-2)
+        return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, UPDATES)
 
@@ -65,12 +86,13 @@ def arrays(model: nn.Module) -> Arrays:
 
 def by_hand(training: Training) -> Arrays:
     """Train as one does who has a GPU for the whole global batch and never heard of us."""
-    data, model = task(), network(training)
-    optimizer, scheduler = parts(model)
+    data, model = task(double=training.double), network(training)
+    optimizer, scheduler = parts(model, training)
     for epoch in range(EPOCHS):
         order = order_of(SAMPLES, seed=SEED, epoch=epoch, shuffle=True)
-        for indices in order.split(GLOBAL_BATCH):
+        for number, indices in enumerate(order.split(GLOBAL_BATCH), epoch * 5):
             x, y = data[indices]
+            change(training, model, optimizer, number)
             nn.functional.mse_loss(model(x), y).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -81,21 +103,26 @@ def by_hand(training: Training) -> Arrays:
 
 def make_job(training: Training) -> elastic.Job:
     model = network(training)
-    optimizer, scheduler = parts(model)
+    optimizer, scheduler = parts(model, training)
     elastic.init(GLOBAL_BATCH, GPU_BATCH)
     with warnings.catch_warnings(action="ignore"):  # of BatchNorm, which another test reads
-        return elastic.Job(
+        job = elastic.Job(
             model, optimizer, scheduler=scheduler, seed=SEED, bitwise=training.bitwise
         )
+    if training.by_hook:
+        job.after_update.append(lambda job: change(training, model, optimizer, job.update))
+    return job
 
 
-def train(job: elastic.Job, until: int = UPDATES) -> Arrays:
+def train(job: elastic.Job, training: Training = Training()) -> Arrays:
     """Train as a script does that has the library; stop after some updates."""
-    loader = elastic.DataLoader(task(), job=job)
+    loader = elastic.DataLoader(task(double=training.double), job=job)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
+            if not training.by_hook:
+                change(training, job.module, job._boundary.optimizer, job.update)
             job.backward(nn.functional.mse_loss(job.model(x), y))
-            if job.step(clip_norm=1.0) and job.update == until:
+            if job.step(clip_norm=1.0) and job.update == training.until:
                 return arrays(job.module)
     return arrays(job.module)
 
@@ -105,7 +132,7 @@ def elastically(rank: int, ranks: int, training: Training) -> Arrays:
     job, state = make_job(training), Path(training.state)
     if state.is_file():
         job.load_state_dict(torch.load(state, weights_only=True))
-    found = train(job, training.until)
+    found = train(job, training)
     if training.state and rank == 0:
         torch.save(job.state_dict(), state)
     return found
@@ -130,7 +157,7 @@ def replanned(rank: int, ranks: int, training: Training, store: str) -> Arrays |
 
     job.after_update.append(hook)
     try:
-        return train(job)
+        return train(job, training)
     except _Left:
         return None
 

@@ -28,6 +28,7 @@ from elastic_trainings import (
     SEED,
     Training,
     arrays,
+    change,
     network,
     parts,
     task,
@@ -61,13 +62,13 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
     worker = worker.rpartition("/")[2]  # the platform's begin with their project
     (directory / "records").mkdir(exist_ok=True)
     model = network(training)
-    optimizer, scheduler = parts(model)
+    optimizer, scheduler = parts(model, training)
     elastic.init(GLOBAL_BATCH, GPU_BATCH)
     options: dict[str, Any] = {"bitwise": True} if training.bitwise else {}
     job = elastic.Job(
         model, optimizer, scheduler=scheduler, seed=SEED, checkpoint_every=every, **options
     )
-    loader = elastic.DataLoader(_Numbered(task()))
+    loader = elastic.DataLoader(_Numbered(task(double=training.double)))
     with (directory / "records" / f"{worker}.jsonl").open("a", buffering=1) as records:
         for _ in job.epochs(epochs):
             for x, y, indices in loader:
@@ -80,6 +81,7 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
                 }
                 records.write(json.dumps(record) + "\n")
                 _wait_until_allowed(directory, job.update)
+                change(training, model, optimizer, job.update)
                 job.backward(nn.functional.mse_loss(job.model(x), y))
                 job.step(clip_norm=1.0)
     if job.rank == 0:

@@ -33,6 +33,7 @@ from runai.elastic.torch.position import Divider, GivenUp, MicroBatch, Position
 from runai.elastic.torch.randomness import key, seed_torch
 from runai.elastic.torch.resizing import attach
 from runai.elastic.torch.statistics import running_layers, warn_of_ghost_batches
+from runai.elastic.torch.trainable import TrainableParameters
 from runai.elastic.torch.virtual import VirtualWorkers, be_bitwise
 from runai.ga.torch.optim import unwrap
 
@@ -95,7 +96,8 @@ class Job:
         Raises:
             CheckpointError: if there are checkpoints, and none can be read.
             TypeError: if a part cannot be stepped once an update.
-            ValueError: if a size is below 1, or the slices exceed the GPU batch.
+            ValueError: if a size is below 1, the slices exceed the GPU batch, or the optimizer has
+                a parameter that is not the model's.
         """
         self.module, self.seed = model, seed
         self.global_batch = global_batch or runai.elastic.global_batch_size
@@ -116,6 +118,7 @@ class Job:
         elif running_layers(model):
             warn_of_ghost_batches()
         self._boundary = Boundary(model, unwrap(optimizer), scheduler, scaler, ema)
+        self._trainable = TrainableParameters(model, self._boundary.optimizer)
         self._ddp = dict(ddp or {})
         self._generation = -1
         self._micro: MicroBatch | None = None
@@ -129,7 +132,16 @@ class Job:
 
     @property
     def model(self) -> nn.Module:
-        """What the script calls, each time by this name: it is another object after a resize."""
+        """What the script calls, each time by this name: it is another object after a resize.
+
+        It is one too where parameters were thawed or frozen since the last update.
+
+        Raises:
+            ValueError: if the ranks do not train the same parameters.
+        """
+        micro = self._micro
+        if micro is not None and micro.first and not self._computed:
+            self._trainable.register(self._ranks, micro)
         return self._ranks.model
 
     @property
@@ -178,7 +190,9 @@ class Job:
             reduction: whether it is their mean or their sum.
 
         Raises:
-            RuntimeError: if there is no micro-batch to be trained on.
+            RuntimeError: if there is no micro-batch to be trained on, or a parameter was thawed or
+                frozen since the update's first forward pass.
+            ValueError: if the ranks do not train the same parameters.
         """
         micro = self._micro
         if micro is None:
@@ -191,6 +205,9 @@ class Job:
         if weight == 0:  # what is computed for company may be a mean of nothing
             loss = loss.nan_to_num(0.0, 0.0, 0.0)
         try:
+            if self._ranks.model is self.module:  # the script may call it by its own name
+                self._trainable.register(self._ranks, micro)
+            self._trainable.expect_agreed()
             self._boundary.backward(loss, weight * self._ranks.factor)
             self._ranks.collect(micro)
         except RuntimeError as error:
@@ -247,11 +264,13 @@ class Job:
         """
         self.release()
         self._generation += 1
-        self._ranks = self._among(rank, ranks)
+        with self._trainable.as_rank_0_has_them(ranks):
+            self._ranks = self._among(rank, ranks)
         self._publish(rank, ranks)
 
     def release(self) -> None:
         """Let go of the process group, so that it can be destroyed; `replan` comes next."""
+        self._trainable.begin()  # a collective that is kept keeps its group's connections open
         self._ranks.release()
         self._ranks = self._alone()
         self.formation = object()
@@ -286,6 +305,8 @@ class Job:
 
     def begin(self, micro: MicroBatch) -> None:
         """Prepare the forward pass of a micro-batch."""
+        if micro.first:
+            self._trainable.begin()
         if micro.first and self._dirty:  # also where the script left an update half-way
             self._ranks.abandon()
             self._boundary.optimizer.zero_grad(set_to_none=True)

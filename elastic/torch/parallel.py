@@ -39,6 +39,7 @@ class Ranks(Protocol):
 
     For each micro-batch `begin` is called before its forward pass and `collect` after its backward
     pass; after the last one of an update `reduce`, or `abandon` where the update is given up.
+    `register` is called between an update's first `begin` and its forward pass.
     """
 
     division: Divider
@@ -50,6 +51,9 @@ class Ranks(Protocol):
 
     def begin(self, micro: MicroBatch) -> None:
         """Prepare the forward pass of a micro-batch."""
+
+    def register(self, micro: MicroBatch) -> None:
+        """Reduce the gradients of the parameters that are trainable now, on all ranks alike."""
 
     def collect(self, micro: MicroBatch) -> None:
         """Take the gradient of a micro-batch."""
@@ -97,12 +101,15 @@ class DataParallelRanks:
         self._module = module
         self.division: Divider = RankDivision(gpu_batch, rank, ranks)
         self._quiet = contextlib.ExitStack()
+        self._options = _without_buffers(ddp)
         self._ddp: DistributedDataParallel | None = None
-        self.factor = 1.0
+        self.model, self.factor = module, 1.0
         if ranks > 1:
-            self._ddp = DistributedDataParallel(module, **_without_buffers(ddp))
+            self._wrap()
             self.factor = float(ranks)  # DDP averages; the weights of all ranks sum to one
-        self.model: nn.Module = self._ddp or module
+
+    def _wrap(self) -> None:
+        self.model = self._ddp = DistributedDataParallel(self._module, **self._options)
 
     def begin(self, micro: MicroBatch) -> None:
         """Reduce in the last backward pass only; DDP decides that in the forward pass."""
@@ -111,6 +118,14 @@ class DataParallelRanks:
                 self._quiet.close()
             elif micro.first:
                 self._quiet.enter_context(self._ddp.no_sync())
+
+    def register(self, micro: MicroBatch) -> None:
+        """Wrap the model anew: DDP knows the parameters that were trainable then."""
+        if self._ddp is not None:
+            self.abandon()
+            self.model, self._ddp = self._module, None  # its buckets are freed first
+            self._wrap()
+            self.begin(micro)
 
     def collect(self, micro: MicroBatch) -> None:
         """Leave the gradient where it is: it adds up in the parameters."""

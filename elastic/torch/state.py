@@ -7,6 +7,7 @@ can read it too; tensors, numbers, strings, dicts and lists only. Called by `job
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,18 @@ _PARTS = ("optimizer", "scheduler", "scaler", "ema")
 def capture(job: Job, boundary: Boundary) -> dict[str, Any]:
     """Return the state of a job and of its parts; tensors are not copied."""
     parts = {name: getattr(boundary, name) for name in _PARTS}
+    parameters = list(job.module.parameters())
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    groups = boundary.optimizer.param_groups
     return {
         "job": {
             "global_batch": job.global_batch,
             "gpu_batch": job.gpu_batch,
             "seed": job.seed,
             "virtual_workers": job.virtual_workers,
+            # What a script may change while it trains; one that begins there has not yet.
+            "trainable": [parameter.requires_grad for parameter in parameters],
+            "groups": [[places[id(p)] for p in group["params"]] for group in groups],
             **asdict(job.position),
         },
         "model": job.module.state_dict(),
@@ -60,8 +67,30 @@ def restore(job: Job, boundary: Boundary, saved: Mapping[str, Any], *, force: bo
         if part is not None and name not in saved:
             raise ValueError(f"The job has a {name}, its saved state has none.")
     job.module.load_state_dict(saved["model"])
+    _restore_parameters(job, boundary, counters)
     for name, part in parts.items():
         if part is not None:
             part.load_state_dict(copy.deepcopy(saved[name]))
     job.seed = counters["seed"]
     job.position = Position(counters["epoch"], counters["samples"], counters["update"])
+
+
+def _restore_parameters(job: Job, boundary: Boundary, counters: Mapping[str, Any]) -> None:
+    """Thaw, freeze and group the parameters as they were, if a script had changed that."""
+    named = list(job.module.named_parameters())
+    for places in counters["groups"][len(boundary.optimizer.param_groups) :]:
+        boundary.optimizer.add_param_group({"params": [named[place][1] for place in places]})
+    changed: dict[bool, list[str]] = {True: [], False: []}
+    for (name, parameter), trainable in zip(named, counters["trainable"], strict=True):
+        if parameter.requires_grad != trainable:
+            parameter.requires_grad_(trainable)
+            changed[trainable].append(name)
+    for trainable, names in changed.items():
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            warnings.warn(
+                f"`{names[0]}`{more}: {'trainable' if trainable else 'frozen'}, as where the state "
+                "was saved. If that is to be otherwise, call requires_grad_() once the job is "
+                "there.",
+                stacklevel=2,
+            )

@@ -161,7 +161,7 @@ class VirtualWorkers:
         self._rank, self._ranks = rank, ranks
         self._slices = SliceDivision(workers, rank, ranks)
         self.division: Divider = self._slices
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._parameters = _trainable(module)
         self._statistics = RunningStatistics(module)
         self.abandon()
         if ranks > 1:
@@ -176,6 +176,14 @@ class VirtualWorkers:
     def begin(self, micro: MicroBatch) -> None:
         """Take the statistics of this slice from now on."""
         self._statistics.begin(micro.part)
+
+    def register(self, micro: MicroBatch) -> None:  # noqa: ARG002 - as all ranks have it
+        """Collect the gradients of other parameters; rank 0's weights hold of new ones."""
+        known = {id(parameter) for parameter in self._parameters}
+        self._parameters = _trainable(self.model)
+        self._present = [False] * len(self._parameters)
+        if self._ranks > 1:
+            broadcast_tensors([p for p in self._parameters if id(p) not in known])
 
     def collect(self, micro: MicroBatch) -> None:
         """Add the gradient of the slice to its siblings'."""
@@ -238,6 +246,10 @@ class VirtualWorkers:
         for rank in range(self._ranks):
             for node in roots(*self._slices.run(rank, self._total)):
                 yield rank, node
+
+
+def _trainable(module: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def _add(left: Gradient, right: Gradient) -> None:

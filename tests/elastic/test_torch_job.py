@@ -67,6 +67,8 @@ def test_a_state_is_read_without_running_code_and_by_a_plain_optimizer(make, tmp
         "gpu_batch": 4,
         "seed": 0,
         "virtual_workers": None,
+        "trainable": [True, True],
+        "groups": [[0, 1]],
         "epoch": 1,
         "samples": 0,
         "update": 3,
@@ -110,6 +112,37 @@ def test_a_state_of_another_training_is_taken_by_force_only(make, options, said)
         job.load_state_dict(saved, force=True)
     finally:
         torch.use_deterministic_algorithms(mode=False)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "said"),
+    [
+        pytest.param(True, "`weight` and 1 more: trainable, as where", id="thawed"),
+        pytest.param(False, "`weight` and 1 more: frozen, as where", id="frozen"),
+    ],
+)
+def test_a_state_thaws_and_freezes_as_saved_and_says_so(make, trainable, said):
+    job, *_ = make()
+    job.module.requires_grad_(trainable)
+    other, *_ = make()
+    other.module.requires_grad_(not trainable)
+
+    with pytest.warns(UserWarning, match=said):
+        other.load_state_dict(job.state_dict())
+
+    assert [p.requires_grad for p in other.module.parameters()] == [trainable] * 2
+
+
+def test_an_optimizer_of_parameters_that_are_not_the_models_is_refused():
+    import torch
+
+    from runai.elastic import torch as elastic
+
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
+
+    with pytest.raises(ValueError, match=r"Group 0 .* of shape \(1, 2\) that is not the model's"):
+        elastic.Job(model, optimizer, global_batch=4, gpu_batch=4)
 
 
 def test_what_is_no_state_is_refused(make):

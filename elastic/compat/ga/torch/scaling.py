@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +28,7 @@ under_way: weakref.WeakSet[Accumulating] = weakref.WeakSet()
 @contextlib.contextmanager
 def unscaling(
     scaler: GradScaler | None, optimizer: Accumulating, *, early: bool
-) -> Iterator[Callable[[], object]]:
+) -> Generator[Callable[[], object]]:
     """Give the `step` that takes what is gathered, as it stands in `.grad`, through a scaler.
 
     Args:

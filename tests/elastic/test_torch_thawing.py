@@ -1,0 +1,179 @@
+"""Layers that are thawed or frozen in mid-training: the same weights at any number of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ranks import run_ranks
+from runai.hub_service.elastic_messages import Reason
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+IN_BOTH_MODES = pytest.mark.parametrize("bitwise", [False, True], ids=["exact", "bitwise"])
+CHANGES = pytest.mark.parametrize(
+    ("change", "by_hook"),
+    [
+        pytest.param("thaw", False, id="thawed"),
+        pytest.param("thaw", True, id="thawed-after-an-update"),
+        pytest.param("freeze", False, id="frozen"),
+        pytest.param("group", False, id="given-to-the-optimizer"),
+    ],
+)
+
+
+def furthest(found, expected):
+    """Return the largest difference of any weight."""
+    assert found.keys() == expected.keys()
+    return max(float(np.abs(found[name] - expected[name]).max()) for name in found)
+
+
+def training_of(change, *, by_hook=False, bitwise=False):
+    from elastic_trainings import Training
+
+    noisy = {"dropout": 0.3, "batch_norm": True} if bitwise else {"double": True}
+    return Training(change=change, by_hook=by_hook, bitwise=bitwise, **noisy)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return the weights of one device: by hand, or in slices."""
+    from elastic_trainings import by_hand, elastically
+
+    @cache
+    def weights(training):
+        if not training.bitwise:
+            return by_hand(training)
+        return run_ranks(elastically, 1, tmp_path_factory.mktemp("alone") / "store", training)[0]
+
+    return weights
+
+
+@pytest.fixture
+def assert_same(alone):
+    """Check that ranks have the same weights, those of one device."""
+
+    def check(found, training):
+        assert [furthest(other, found[0]) for other in found] == [0] * len(found)
+        assert furthest(found[0], alone(training)) <= (0 if training.bitwise else 1e-14)
+
+    return check
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@CHANGES
+@IN_BOTH_MODES
+def test_any_number_of_ranks_trains_a_changed_layer_as_one_device(
+    ranks, change, by_hook, bitwise, tmp_path, assert_same
+):
+    from elastic_trainings import elastically
+
+    training = training_of(change, by_hook=by_hook, bitwise=bitwise)
+
+    assert_same(run_ranks(elastically, ranks, tmp_path / "store", training), training)
+
+
+@pytest.mark.parametrize("change", ["thaw", "freeze", "group"])
+@IN_BOTH_MODES
+def test_a_changed_layer_stays_so_in_jobs_that_go_on(change, bitwise, tmp_path, assert_same):
+    from elastic_trainings import UPDATES, elastically
+
+    training, state = training_of(change, bitwise=bitwise), str(tmp_path / "state")
+    for ranks, until in [(1, 3), (3, 6), (2, 8), (1, 11), (3, UPDATES)]:
+        part = replace(training, state=state, until=until)
+        found = run_ranks(elastically, ranks, tmp_path / f"store-{until}", part)
+
+    assert_same(found, training)
+
+
+@IN_BOTH_MODES
+def test_ranks_of_which_one_is_ahead_in_its_script_begin_together(bitwise, tmp_path, assert_same):
+    from elastic_thawing import apart
+
+    training = training_of("thaw", bitwise=bitwise)
+
+    assert_same(run_ranks(apart, 2, tmp_path / "a", training, str(tmp_path / "b")), training)
+
+
+@pytest.mark.parametrize("change", ["thaw", "freeze", "group"])
+@IN_BOTH_MODES
+def test_workers_that_join_later_train_a_changed_layer(change, bitwise, tmp_path, alone):
+    from elastic_cluster import Cluster
+
+    training = training_of(change, bitwise=bitwise)
+    options = {k: getattr(training, k) for k in ("dropout", "batch_norm", "double")}
+    cluster = Cluster(tmp_path, 3, change=change, bitwise=bitwise, **options)
+    try:
+        cluster.allow(0)
+        cluster.start("a", "b", "c")
+        cluster.ready("a", "b", "c")
+        cluster.call("a", "b")
+        cluster.trains("a", "b")
+        cluster.allow(8)
+        cluster.holds_at(8, "a", "b")
+        cluster.call("b", reason=Reason.RECLAIM)
+        cluster.allow(10)
+        assert cluster.code("a") == 143
+        cluster.trains("b")
+        cluster.holds_at(10, "b")
+        cluster.call("b", "c")
+        cluster.allow(12)
+        cluster.trains("b", "c")
+        cluster.allow(15)
+        assert [cluster.code(name) for name in "bc"] == [0, 0]
+    finally:
+        cluster.close()
+
+    with np.load(tmp_path / "weights.npz") as found:
+        assert furthest(dict(found), alone(training)) <= (0 if bitwise else 1e-14)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("what", "when", "said"),
+    [
+        pytest.param("freeze", "first-backward", "`0.weight` was frozen after", id="in-a-pass"),
+        pytest.param("freeze", "second-forward", "`0.weight` was frozen after", id="in-an-update"),
+        pytest.param("add", "first-forward", "`2.weight` was added to", id="added"),
+        pytest.param("take-out", "first-forward", "`0.weight` was taken out of", id="taken-out"),
+        pytest.param("replace", "first-forward", "`0.weight` was taken out of", id="replaced"),
+        pytest.param("strange", "first-forward", "shape (3, 2) that is not the", id="not-of-it"),
+        pytest.param("in-place", "first-forward", "", id="in-place"),
+        pytest.param("freeze", "second-backward", "`0.weight` was frozen after", id="in-a-later"),
+    ],
+)
+@IN_BOTH_MODES
+def test_a_change_that_ranks_cannot_share_is_refused_by_name(
+    ranks, what, when, said, bitwise, tmp_path
+):
+    from elastic_thawing import changed_when
+
+    for sentence in run_ranks(changed_when, ranks, tmp_path / "s", what, when, bitwise):
+        assert said in sentence
+        assert bool(said) == bool(sentence)
+
+
+@IN_BOTH_MODES
+def test_ranks_that_disagree_on_what_is_trainable_are_told_so(bitwise, tmp_path):
+    from elastic_thawing import changed_when
+
+    two = run_ranks(changed_when, 2, tmp_path / "s", "freeze-on-rank-1", "first-forward", bitwise)
+
+    for sentence in two:
+        assert sentence.startswith("ValueError: Ranks disagree on whether `0.weight` is trainable")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@IN_BOTH_MODES
+def test_a_model_that_is_frozen_for_its_inputs_gradient_is_trained_all_the_same(
+    ranks, bitwise, tmp_path
+):
+    from elastic_thawing import attacked
+
+    calm, *_ = run_ranks(attacked, ranks, tmp_path / "calm", bitwise, False)
+
+    for found in run_ranks(attacked, ranks, tmp_path / "attacked", bitwise, True):
+        assert furthest(found, calm) == 0
