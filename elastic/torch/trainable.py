@@ -41,7 +41,7 @@ class TrainableParameters:
     def begin(self) -> None:
         """Begin an update: nothing of it is shown to other ranks yet."""
         self._shown = False
-        self._posted: tuple[Tensor, distributed.Work | None] | None = None
+        self._posted: tuple[Tensor, distributed.Work] | None = None
         self._failure: RuntimeError | None = None
 
     @contextlib.contextmanager
@@ -76,9 +76,10 @@ class TrainableParameters:
             return
         self._expect_same_parameters()
         self._shown = True
+        changed = flags != self._agreed
         try:
             self._show(flags)
-            if flags != self._agreed:
+            if changed:
                 self._agree()
                 ranks.register(micro)
         except RuntimeError as error:
@@ -105,29 +106,29 @@ class TrainableParameters:
             )
 
     def _show(self, flags: list[bool]) -> None:
-        work = None
-        # The largest of a flag and of its opposite tell whether all ranks have the same.
-        seen = torch.tensor([*flags, *(not flag for flag in flags)], dtype=torch.uint8)
+        self._agreed = flags
         if self._ranks > 1:
+            # The largest of a flag and of its opposite tell whether all ranks have the same.
+            seen = torch.tensor([*flags, *(not flag for flag in flags)], dtype=torch.uint8)
             work = distributed.all_reduce(seen, distributed.ReduceOp.MAX, async_op=True)
-        self._posted = seen, work
+            self._posted = seen, work
 
     def _agree(self) -> None:
         """Wait for what the other ranks have shown, which the forward pass has left time for."""
         if self._posted is None:
             return
         (seen, work), self._posted = self._posted, None
-        if work is not None:
-            work.wait()
-        thawed, frozen = seen.bool().view(2, -1).tolist()
-        for parameter, *anywhere in zip(self._parameters, thawed, frozen, strict=True):
-            if all(anywhere):
-                raise ValueError(
-                    f"Ranks disagree on whether `{self._names[id(parameter)]}` is trainable: call "
-                    "requires_grad_() on all ranks in the same update. Let it depend on job.epoch "
-                    "or job.update alone, and on `>=`: a worker may join later."
-                )
-        self._agreed = thawed
+        work.wait()
+        if int(seen.sum()) == len(self._parameters):
+            return
+        thawed, frozen = seen.view(2, -1).tolist()
+        everywhere = zip(self._parameters, thawed, frozen, strict=True)
+        name = next(self._names[id(p)] for p, some, others in everywhere if some and others)
+        raise ValueError(
+            f"Ranks disagree on whether `{name}` is trainable: call requires_grad_() on all ranks "
+            "in the same update. Let it depend on job.epoch or job.update alone, and on `>=`: a "
+            "worker may join later."
+        )
 
     def _flags(self) -> list[bool]:
         return [parameter.requires_grad for parameter in self._parameters]

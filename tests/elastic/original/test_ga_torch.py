@@ -235,68 +235,6 @@ def test_the_tail_of_an_epoch_counts_by_its_samples():
     torch.testing.assert_close(other.weight, model.weight, **EXACT)
 
 
-def test_flush_clips_the_whole_gradient_before_it_steps():
-    x, y = batches(updates=1, steps=6)
-    model, other = linear(), linear()
-
-    def clip(model):
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-
-    expected = whole(model, torch.optim.SGD(model.parameters(), lr=0.5), x, y, before_step=clip)
-    optimizer = optim.SGD(8, other.parameters(), lr=0.5)
-    train(other, optimizer, x, y, before_step=clip)
-    optimizer.flush(lambda: clip(other))
-
-    torch.testing.assert_close(other.weight.detach(), expected, **EXACT)
-
-
-def test_flush_acts_after_steps_with_a_closure():
-    model = linear()
-    before = model.weight.detach().clone()
-    optimizer = optim.SGD(4, model.parameters(), lr=1)
-    for scale in (1, 3):
-
-        def closure(scale=scale):
-            optimizer.zero_grad()
-            loss = (scale * model.weight).sum()
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-    optimizer.flush()
-
-    torch.testing.assert_close(model.weight, before - 2, **EXACT)
-
-
-@pytest.mark.parametrize("stepped", [0, 1])
-def test_flush_in_the_place_of_a_step_is_refused(stepped):
-    model = linear()
-    optimizer = optim.SGD(4, model.parameters(), lr=1)
-    for _ in range(stepped):
-        model.weight.sum().backward()
-        optimizer.step()
-    model.weight.sum().backward()
-
-    with pytest.raises(RuntimeError, match=r"call step\(\) for each micro-batch, then flush\(\)"):
-        optimizer.flush()
-
-
-def test_an_update_whose_flush_failed_leaves_nothing_for_the_next():
-    model = linear()
-    before = model.weight.detach().clone()
-    optimizer = optim.SGD(2, model.parameters(), lr=1)
-    model.weight.sum().backward()
-    optimizer.step()
-    with pytest.raises(ZeroDivisionError):
-        optimizer.flush(lambda: 1 / 0)
-    for scale in (3, 5):
-        optimizer.zero_grad()
-        (scale * model.weight).sum().backward()
-        optimizer.step()
-
-    torch.testing.assert_close(model.weight, before - 4, **EXACT)
-
-
 def test_the_steps_may_change_between_updates():
     x, y = batches(updates=2, steps=12)
     model, other = linear(), linear()

@@ -1,0 +1,189 @@
+"""`flush` of an accumulating optimizer: it ends an update as `step` does, with a scaler or none."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+torch = pytest.importorskip("torch")
+optim = pytest.importorskip("runai.ga.torch.optim")
+
+IMPLEMENTATIONS = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda p: torch.optim.SGD(p, lr=0.1, foreach=False), id="SGD"),
+        pytest.param(lambda p: torch.optim.SGD(p, lr=0.1, foreach=True), id="foreach"),
+        pytest.param(lambda p: torch.optim.SGD(p, lr=0.1, fused=True), id="fused"),
+        pytest.param(lambda p: torch.optim.Adam(p, lr=0.1, fused=True), id="fused-Adam"),
+    ],
+)
+
+
+class Epoch:
+    """A script's loop with a GradScaler over one weight, which `flush` ends."""
+
+    def __init__(self, make, *, steps=1, clip=False, **scaler):
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.optimizer = make([self.weight])
+        if steps > 1:
+            optim.Optimizer(self.optimizer, steps, "mean")
+        self.scaler = torch.amp.GradScaler("cpu", **({"init_scale": 1024.0} | scaler))
+        self.clip = self._clip if clip else None
+
+    def train(self, *gradients, update=True):
+        for gradient in gradients:
+            self.optimizer.zero_grad()
+            self.scaler.scale((self.weight * gradient).sum()).backward()
+            if self.clip:
+                self.scaler.unscale_(self.optimizer)
+                self.clip()
+            self.scaler.step(self.optimizer)
+            if update:
+                self.scaler.update()
+
+    def flush(self):
+        self.optimizer.flush(self.clip)
+
+    def _clip(self):
+        torch.nn.utils.clip_grad_norm_([self.weight], 0.5)
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("clip", [False, True], ids=["as-it-is", "clipped"])
+@pytest.mark.parametrize("when", ["after-update", "before-update", "after-unscale"])
+def test_flush_with_a_scaler_is_the_update_of_the_rest(make, clip, when):
+    plain, gathered = Epoch(make, clip=clip), Epoch(make, steps=4, clip=clip)
+    for _ in range(2):
+        plain.train(3, 2)
+        gathered.train(2, 4, 1, 5, 3)
+        gathered.train(1, update=when != "before-update")
+        if when == "after-unscale":
+            gathered.scaler.unscale_(gathered.optimizer)
+        gathered.flush()
+        if when == "before-update":
+            gathered.scaler.update()
+
+    torch.testing.assert_close(gathered.weight, plain.weight)
+    assert gathered.optimizer.runai.updated
+    assert gathered.scaler.state_dict() == plain.scaler.state_dict()
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("clip", [False, True], ids=["as-it-is", "clipped"])
+@pytest.mark.parametrize("when", ["after-update", "before-update"])
+@pytest.mark.parametrize("rest", [(float("inf"), 1), (1, float("nan"))], ids=["first", "last"])
+def test_flush_of_an_infinite_gradient_skips_and_halves_the_scale_once(make, clip, when, rest):
+    plain, gathered = Epoch(make, clip=clip), Epoch(make, steps=4, clip=clip)
+    plain.train(float("inf"))
+    gathered.train(rest[0])
+    gathered.train(rest[1], update=when != "before-update")
+    gathered.flush()
+    if when == "before-update":
+        gathered.scaler.update()
+
+    assert (gathered.weight.item(), gathered.optimizer.runai.updated) == (0, False)
+    assert gathered.scaler.state_dict() == plain.scaler.state_dict()
+    plain.train(2)
+    gathered.train(1, 3, 3, 1)
+    torch.testing.assert_close(gathered.weight, plain.weight)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_update_that_an_infinite_gradient_skips_is_not_reported_as_made(fused):
+    epoch = Epoch(lambda p: torch.optim.Adam(p, lr=0.1, fused=fused), steps=2)
+    epoch.train(1, float("inf"))
+
+    assert not epoch.optimizer.runai.updated
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("rest", [(5,), ()], ids=["by-step", "by-flush"])
+@pytest.mark.parametrize("changed", ["by-hand", "by-another-optimizer"])
+def test_a_scale_that_changes_within_an_update_leaves_its_weights_alone(make, changed, rest):
+    plain, gathered = Epoch(make), Epoch(make, steps=3, growth_interval=1)
+    plain.train((1 + 3 + sum(rest)) / (2 + len(rest)))
+    gathered.train(1)
+    if changed == "by-hand":
+        gathered.scaler.update(64.0)
+    else:
+        other = torch.nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([other], lr=0.1)
+        gathered.scaler.scale(other.sum()).backward()
+        gathered.scaler.step(optimizer)
+        gathered.scaler.update()
+    assert gathered.scaler.get_scale() != 1024
+    gathered.train(3, *rest)
+    gathered.flush()
+
+    torch.testing.assert_close(gathered.weight, plain.weight)
+
+
+def test_flush_without_anything_gathered_calls_and_changes_nothing():
+    epoch, calls = Epoch(lambda p: torch.optim.SGD(p, lr=0.1), steps=2), []
+    epoch.optimizer.flush(lambda: calls.append("before the first"))
+    epoch.train(1, 3)
+    weight, state = epoch.weight.item(), epoch.scaler.state_dict()
+    epoch.optimizer.flush(lambda: calls.append("after an update"))
+
+    assert (epoch.weight.item(), epoch.scaler.state_dict(), calls) == (weight, state, [])
+
+
+def test_flush_of_a_disabled_scaler_is_that_without_one():
+    epoch = Epoch(lambda p: torch.optim.SGD(p, lr=1), steps=4, clip=True, enabled=False)
+    epoch.train(1, 3)
+    epoch.flush()
+
+    assert epoch.weight.item() == pytest.approx(-0.5)
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=1)
+
+
+def test_flush_clips_the_whole_gradient_before_it_steps():
+    plain, gathered = (Epoch(sgd, steps=s, clip=True, enabled=False) for s in (1, 4))
+    plain.train(0.4)
+    gathered.train(0.1, 0.7)
+    gathered.flush()
+    plain.train(3)
+    gathered.train(1, 5)
+    gathered.flush()
+
+    torch.testing.assert_close(gathered.weight, plain.weight)
+
+
+def test_flush_acts_after_steps_with_a_closure():
+    epoch = Epoch(sgd, steps=4)
+    for gradient in (1, 3):
+
+        def closure(gradient=gradient):
+            epoch.optimizer.zero_grad()
+            loss = (gradient * epoch.weight).sum()
+            loss.backward()
+            return loss
+
+        epoch.optimizer.step(closure)
+    epoch.flush()
+
+    assert epoch.weight.item() == -2
+
+
+@pytest.mark.parametrize("stepped", [0, 1])
+def test_flush_in_the_place_of_a_step_is_refused(stepped):
+    epoch = Epoch(sgd, steps=4, enabled=False)
+    epoch.train(*[1] * stepped)
+    epoch.weight.sum().backward()
+
+    with pytest.raises(RuntimeError, match=r"call step\(\) for each micro-batch, then flush\(\)"):
+        epoch.flush()
+
+
+def test_an_update_whose_flush_failed_leaves_nothing_for_the_next():
+    epoch = Epoch(sgd, steps=2, enabled=False)
+    epoch.train(1)
+    with pytest.raises(ZeroDivisionError):
+        epoch.optimizer.flush(lambda: 1 / 0)
+    epoch.train(3, 5)
+
+    assert epoch.weight.item() == -4
