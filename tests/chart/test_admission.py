@@ -126,7 +126,7 @@ def test_container_added_to_a_pod_sees_no_more(
     assert seen(found["spec"]["ephemeralContainers"]) == {"first": expected, "second": expected}
 
 
-WRITES = {
+WRITES: dict[str, tuple[str, dict[str, Any]]] = {
     "pod": ("", {}),
     "status": ("/status", {"status": {"message": "m"}}),
     "ephemeral container": (
@@ -176,8 +176,10 @@ def test_no_write_to_a_pod_changes_what_it_was_given(
     assert lab.plane.request("GET", path)["metadata"]["annotations"] == before
 
 
-@pytest.mark.parametrize(("where", "change"), WRITES.values(), ids=WRITES)
-def test_all_other_writes_pass(lab: ClusterLab, path: str, where: str, change: dict[str, Any]):
+# The nodes here declare no support for resizing.
+@pytest.mark.parametrize("kind", sorted(WRITES.keys() - {"resize"}))
+def test_all_other_writes_pass(lab: ClusterLab, path: str, kind: str):
+    where, change = WRITES[kind]
     marked = {**change, "metadata": {"labels": {"theirs": "1"}}}
 
     lab.plane.request("PATCH", f"{path}{where}", marked, content_type=STRATEGIC)
