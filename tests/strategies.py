@@ -142,7 +142,7 @@ def pending(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
 def snapshots(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
     """Draw a world in which some workloads already run, wherever there was room."""
     world = draw(pending(most=most))
-    room = _CarelessRoom(world)
+    room = CarelessRoom(world)
     placed = []
     for workload in world.workloads:
         if draw(st.booleans()):
@@ -184,7 +184,7 @@ def impossible(draw: st.DrawFn) -> Snapshot:
     return replace(world, nodes=closed, projects=owned, workloads=workloads)
 
 
-class _CarelessRoom:
+class CarelessRoom:
     """Puts workloads on the first devices with room, minding caps and nothing else."""
 
     def __init__(self, world: Snapshot) -> None:

@@ -54,16 +54,20 @@ class Allocation:
     def honour_reservations(self, *, start: bool) -> None:
         """Book what the previous plan reserved where that still holds; start what is free now.
 
-        A reservation that breaks a cap, or whose devices are not there any more, ends.
+        A reservation that breaks a cap, whose devices are not there any more, or which is for a
+        part of a gang that lost other workers since (P4), ends.
         """
         for item in sorted(self._state.reserved, key=lambda item: (not item.is_fixed, item.age)):
             reserved = [m for m in item.members if m.worker.state is WorkerState.RESERVED]
             if not item.is_known or not self._keep(item, reserved):
                 continue
-            if start:
+            if start and item.has_minimum(len(reserved), now=True):
                 self._start_in_place(reserved)
 
     def _keep(self, item: Item, reserved: Sequence[Member]) -> bool:
+        # Its own workers that still stop may be what it lacks, and wait again when they are gone.
+        if not item.has_minimum(len(reserved) + item.count(Standing.GOING)):
+            return False
         mark = self._state.mark()
         for member in reserved:
             booking = member.origin
@@ -132,6 +136,8 @@ class Allocation:
             return False
         if unit.is_surplus and not self._may_grow(item, unit):
             return True
+        if unit.is_part and unit.falls_short(now=members[0].standing is Standing.RESERVED):
+            return False
         block = cap_in_the_way(item, unit.demand)
         if block is None:
             block = self._place(unit)
@@ -211,7 +217,8 @@ class Allocation:
         mark = state.mark()
         was_reserved = unit.members[0].standing is Standing.RESERVED
         held = False
-        if signature not in self._hopeless_now:
+        starts_whole = not unit.is_part or not unit.falls_short(now=True)
+        if starts_whole and signature not in self._hopeless_now:
             for member in unit.members:
                 if was_reserved:
                     state.set(member, Standing.PENDING, None)
@@ -242,6 +249,8 @@ class Allocation:
         item = unit.item
         stays = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
         if unit.is_surplus and item.count(*stays) < item.minimum:
+            return False
+        if unit.is_part and unit.falls_short():
             return False
         if cap_in_the_way(item, unit.demand):
             return True

@@ -46,6 +46,8 @@ class Consolidation:
         unkept = [unit for unit in self._allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(self._state, unkept, surplus=False)
         while (unit := order.pop()) is not None:
+            if unit.is_part and unit.falls_short():
+                continue
             if unit.item.is_fixed or not self._tries(unit):
                 order.set_aside()
 
@@ -137,6 +139,10 @@ class Consolidation:
             for leaving in vacancies.cheapest_first(claimant.kind):
                 if not all(self._has_place(member.kind, has_place) for member in leaving.members):
                     continue
+                if any(
+                    not m.item.has_minimum() and m.item is not unit.item for m in leaving.members
+                ):
+                    continue  # P4: a gang is moved whole or not at all
                 if self._move(claimant, leaving, vacancies):
                     displaced += leaving.members
                     break

@@ -36,6 +36,8 @@ class Standing(Enum):
 
 ACTIVE = (Standing.RUNNING, Standing.RESERVED, Standing.STARTED)
 """Holds devices that can be taken."""
+_NOW = (Standing.RUNNING, Standing.STARTED)
+_LATER = (*_NOW, Standing.RESERVED, Standing.MOVED)
 
 
 class Member:
@@ -107,3 +109,11 @@ class Item:
     def count(self, *standings: Standing) -> int:
         """Count its workers in these standings."""
         return sum(1 for member in self.members if member.standing in standings)
+
+    def has_minimum(self, more: int = 0, *, now: bool = False) -> bool:
+        """Tell whether its minimum is there with so many more: once each is in place, or now.
+
+        Less than that is never started, moved or held (P4).
+        """
+        lacking = self.minimum - more
+        return lacking <= 0 or self.count(*(_NOW if now else _LATER)) >= lacking

@@ -100,7 +100,7 @@ class Reasons:
 
     def of_wait(self, item: Item, unit: Unit | None) -> Reason:
         """Say what a workload waits for; `unit` is what could not be placed, if that is known."""
-        if unit is None:
+        if unit is None or item in self.lost:
             if not item.is_known:
                 text = f"there is no project {item.workload.project}"
                 return Reason(code="unknown_project", rule="X", text=text)
@@ -108,7 +108,7 @@ class Reasons:
             if reserved:
                 return self._of_reserved(reserved)
             units = [unit for unit in pending_units(item) if not unit.is_surplus]
-            if not units:
+            if item in self.lost or not units:
                 text = "its own workers have not stopped yet"
                 return Reason(code="stopping", rule="P4", text=text)
             unit = units[0]

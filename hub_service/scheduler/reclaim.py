@@ -132,6 +132,8 @@ class Reclaim:
         order = FairOrder(state, unkept, surplus=False)
         is_all = True
         while (unit := order.pop()) is not None:
+            if unit.is_part and unit.falls_short():
+                continue
             with allocation.holds.open_to(unit):
                 is_served = self._serve(unit, state.lanes.lane_of(unit))
             if is_served:
@@ -146,18 +148,19 @@ class Reclaim:
         state = self._state
         for item in sorted(state.broken, key=lambda item: item.age):
             since = item.workload.below_min_since
-            active = [m for m in item.members if m.standing is Standing.RUNNING]
+            active = [m for m in item.members if m.standing in ACTIVE]
             if (
                 since is not None
                 and state.time - since > item.workload.grace
                 and active
-                and item.count(*ACTIVE) < item.minimum
+                and not item.has_minimum()
                 and item.workload.kind == "job"
             ):
                 self.took_something = True
                 for member in active:
+                    if member.standing is Standing.RUNNING:
+                        self.losses[member] = Loss(None, "R11", item.account, is_surplus=False)
                     state.release(member)
-                    self.losses[member] = Loss(None, "R11", item.account, is_surplus=False)
 
     def _ways(self, unit: Unit, lane: Lane) -> Iterator[Way]:
         policy, account, item = self._state.policy, unit.item.account, unit.item

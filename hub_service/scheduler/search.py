@@ -93,7 +93,8 @@ class Search:
             state.roll_back(mark)
             return False
         # Where only a cap was in the way it may start at once; else it waits for its victims (R7).
-        may_start = self.givers.relieves_caps or "allocate" not in state.policy.phases
+        is_free = self.givers.relieves_caps or "allocate" not in state.policy.phases
+        may_start = is_free and not (self._unit.is_part and self._unit.falls_short(now=True))
         placed_from = state.mark()
         for standing in (Standing.STARTED, Standing.RESERVED) if may_start else (_RESERVED,):
             if self._place(standing):

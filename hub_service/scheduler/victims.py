@@ -82,6 +82,8 @@ def victims_of(item: Item) -> tuple[Victim, ...]:
     active = [member for member in item.members if member.standing in ACTIVE]
     if not active or item.count(Standing.MOVED):
         return ()  # whoever makes room by moving is not taken as well (R10)
+    if len(active) > item.minimum:
+        active.sort(key=_waits)  # P4: the minimum runs on, whichever surplus goes
     surplus = [
         Victim(item, member, is_surplus=True)
         for member in active[item.minimum :]
@@ -89,6 +91,10 @@ def victims_of(item: Item) -> tuple[Victim, ...]:
         if item.sizes is None or member.standing is not Standing.RESERVED
     ]
     return (*surplus, Victim(item, active[0], is_surplus=False))
+
+
+def _waits(member: Member) -> bool:
+    return member.standing is Standing.RESERVED
 
 
 class Victims:

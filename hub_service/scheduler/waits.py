@@ -41,7 +41,9 @@ def waits_of(state: State, reasons: Reasons) -> list[Wait]:
             queue.extend(found)
             why.update(found)
     for item in others:
-        if item not in reasons.lost and item.count(*_RUNS) < item.minimum and item.count(*_WAITS):
+        if item in reasons.lost and _ran_whole(item):
+            continue  # told that it is stopped
+        if item.count(*_RUNS) < item.minimum and item.count(*_WAITS):
             queues.setdefault(item.workload.project, []).append(item)
             why[item] = state.told.again(reasons.of_wait(item, None))
     turns = state.turns
@@ -51,6 +53,11 @@ def waits_of(state: State, reasons: Reasons) -> list[Wait]:
         else:
             queue[:] = turns.in_turn(queue)
     return state.told.tell(queues, why, lines)
+
+
+def _ran_whole(item: Item) -> bool:
+    """Tell whether its minimum ran before this plan: else it has waited all the time."""
+    return sum(member.was is Standing.RUNNING for member in item.members) >= item.minimum
 
 
 def _lanes_by_project(state: State) -> dict[str, list[Lane]]:
@@ -80,8 +87,6 @@ def _of_lane(state: State, lane: Lane, reasons: Reasons) -> dict[Item, Reason]:
     found = {}
     for unit in units:
         item, standing = unit.item, unit.members[0].standing
-        if item in reasons.lost:
-            continue
         if standing is pending:
             found[item] = again(reasons.of_wait(item, unit))
         elif standing is reserved:
