@@ -23,6 +23,8 @@ in the instant in which somebody submits over it, who then cannot know whether t
 """
 MOST_HEAD_BYTES = 64 * 2**10
 """Of a request: its line and headers; a cookie and a token are a few hundred."""
+LINGERS_S = 5.0
+"""A connection that is closed before its request has come whole: so long its client may read."""
 
 
 async def listen(host: str, port: int) -> socket.socket:
@@ -56,9 +58,13 @@ class BoundedHeads(HttpToolsProtocol):
     _head = 0
     """Bytes of the head that is being read, and of what came with them."""
     _is_in_body = False
+    _is_answered = False
+    """For good: what still comes is discarded."""
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless a head has no end."""
+        if self._is_answered:
+            return
         self._head += len(data)
         super().data_received(data)
         # Only now: a short head and the begin of a long body come in one piece.
@@ -69,11 +75,49 @@ class BoundedHeads(HttpToolsProtocol):
         """Let what follows be as long as `bodies` allows."""
         self._is_in_body = True
         super().on_headers_complete()
+        if self.cycle is not None:
+            self.cycle.transport = _Answer(self)
 
     def on_message_complete(self) -> None:
         """Count anew: what comes next is another request's head."""
         self._is_in_body, self._head = False, 0
         super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the last answer, which knows the connection: a circle for each."""
+        super().connection_lost(exc)
+        if self.cycle is not None:
+            self.cycle.transport = self.transport
+
+    def close(self) -> None:
+        """Close the connection; if the client still sends, let it read the answer first.
+
+        Input that meets a closed socket resets the connection, and what the client has not read by
+        then is lost (RFC 9112, 9.6).
+        """
+        if not self._is_in_body or self._is_answered or self.transport.is_closing():
+            self.transport.close()
+            return
+        self._is_answered = True
+        self.transport.write_eof()
+        self.loop.call_later(LINGERS_S, self.transport.close)
+
+
+class _Answer(asyncio.Transport):
+    """What a request's answer is written to."""
+
+    def __init__(self, protocol: BoundedHeads) -> None:
+        super().__init__()
+        self._protocol = protocol
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._protocol.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._protocol.transport.is_closing()
+
+    def close(self) -> None:
+        self._protocol.close()
 
 
 class Server(uvicorn.Server):

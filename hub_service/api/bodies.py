@@ -37,9 +37,7 @@ class BoundedBodies:
         body = _Body(Request(scope), receive)
 
         async def answer(message: Message) -> None:
-            is_unread = message["type"] == "http.response.start" and not body.is_read
-            # Closed under a known caller who still sends too much, it would lose the answer.
-            if is_unread and message["status"] != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            if message["type"] == "http.response.start" and not body.is_read:
                 MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 

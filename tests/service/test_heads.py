@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from runai.hub_service.api.bodies import MOST_BODY_BYTES
 from runai.hub_service.serving import MOST_HEAD_BYTES
 
 PIECE = 4096
@@ -68,3 +69,26 @@ async def test_many_requests_over_one_connection_are_counted_each_for_itself(sim
             )
             await reader.readexactly(length)
     writer.close()
+
+
+async def test_an_answer_is_read_whole_by_a_client_that_still_sends(simulated):
+    """Else the connection is reset, and the answer lost; what comes of the body is discarded."""
+    parts = urlsplit(simulated.url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(
+        f"POST {parts.path}api/v1/plan HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+        f"Authorization: Bearer made-up\r\nContent-Length: {MOST_BODY_BYTES}\r\n\r\n".encode()
+    )
+    async with asyncio.timeout(60):
+        begin = await reader.readexactly(1)
+        for _ in range(MOST_BODY_BYTES // PIECE):
+            writer.write(b"x" * PIECE)
+            await writer.drain()
+        writer.write(f"GET {parts.path}health/live HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        told = begin + await reader.read()
+    writer.close()
+
+    assert told.startswith(b"HTTP/1.1 401 ")
+    assert told.endswith(b"}")
+    assert b"\r\nconnection: close\r\n" in told
+    assert b" 200 " not in told, "what follows the body is no request"
