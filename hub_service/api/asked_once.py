@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from runai.hub_service.errors import Unavailable
+
 __all__ = ["AskedOnce"]
 
 T = TypeVar("T")
@@ -20,11 +22,22 @@ MOST_KEPT = 10_000
 class AskedOnce(Generic[T]):
     """What was answered lately, and the questions under way, by what they are about."""
 
-    def __init__(self, *, at_once: int, keep_s: float, clock: Callable[[], float]) -> None:
-        """Ask so many at once, and believe each answer for so long since it was asked for."""
+    def __init__(
+        self,
+        *,
+        at_once: int,
+        keep_s: float,
+        clock: Callable[[], float],
+        within_s: float | None = None,
+    ) -> None:
+        """Ask so many at once, and believe each answer for so long since it was asked for.
+
+        A question whose turn and answer have not come `within_s` is Unavailable.
+        """
         self._turn = asyncio.Semaphore(at_once)
         self._keep_s = keep_s
         self._clock = clock
+        self._within_s = within_s
         self._kept: dict[str, tuple[float, T]] = {}
         self._open: dict[str, asyncio.Task[T]] = {}
 
@@ -54,9 +67,16 @@ class AskedOnce(Generic[T]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _asked(self, about: str, question: Callable[[], Awaitable[T]]) -> T:
-        async with self._turn:
-            began = self._clock()
-            answer = await question()
+        try:
+            async with asyncio.timeout(self._within_s), self._turn:
+                began = self._clock()
+                answer = await question()
+        except TimeoutError:
+            raise Unavailable(
+                "The service waits too long for an answer.",
+                hint="Try again in a few seconds; if that lasts, an admin looks at its log.",
+                retry_after=2.0,
+            ) from None
         if len(self._kept) >= MOST_KEPT:
             self._kept = {k: v for k, v in self._kept.items() if began - v[0] < self._keep_s}
         if len(self._kept) < MOST_KEPT:

@@ -16,6 +16,7 @@ from runai.hub_service.api.permissions import Actor
 from runai.hub_service.errors import Forbidden, Unauthenticated
 
 __all__ = [
+    "IDENTIFIED_WITHIN_S",
     "XSRF_COOKIE",
     "XSRF_HEADER",
     "Authenticator",
@@ -28,6 +29,8 @@ __all__ = [
 
 XSRF_COOKIE = "_xsrf"
 XSRF_HEADER = "X-XSRFToken"
+IDENTIFIED_WITHIN_S = 60.0
+"""A caller, however many wait for the same hub or API server."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 

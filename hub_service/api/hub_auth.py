@@ -23,6 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from runai.hub_service import request_ids
 from runai.hub_service.api.asked_once import AskedOnce
 from runai.hub_service.api.auth import (
+    IDENTIFIED_WITHIN_S,
     XSRF_COOKIE,
     bearer_token,
     check_request_is_ours,
@@ -84,8 +85,12 @@ class HubAuthenticator:
             timeout=10,
             event_hooks={"request": [_named]},
         )
-        self._people = AskedOnce[Actor](at_once=AT_ONCE, keep_s=KEEP_S, clock=_now)
-        self._tokens = AskedOnce[dict[str, Any] | None](at_once=AT_ONCE, keep_s=KEEP_S, clock=_now)
+        self._people = AskedOnce[Actor](
+            at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
+        )
+        self._tokens = AskedOnce[dict[str, Any] | None](
+            at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
+        )
         self._importing = asyncio.Lock()
         self._library: _Library | None = None
 

@@ -17,7 +17,6 @@ __all__ = ["MAX_AT_ONCE", "caller_of", "identify", "is_known"]
 
 MAX_AT_ONCE = 1000
 """Identifications; during each, the server may hold some 300 KiB of the request."""
-WITHIN_S = 60.0
 _FOUND = "runai.identification"
 """The scope's entry."""
 
@@ -63,7 +62,7 @@ async def identify(request: Request) -> Actor:
 
     Raises:
         Unauthenticated, Forbidden, Unavailable: as the authenticator says.
-        Unavailable: too many callers are being identified, or it takes too long.
+        Unavailable: too many callers are being identified.
     """
     platform = request.app.state.platform
     authenticator: Authenticator = platform.authenticator
@@ -76,16 +75,8 @@ async def identify(request: Request) -> Actor:
             code="busy",
             retry_after=2.0,
         )
-    try:
-        async with under_way, asyncio.timeout(WITHIN_S):
-            actor = await authenticator.actor(request)
-    except TimeoutError:
-        raise Unavailable(
-            f"The service has not learnt within {WITHIN_S:.0f} s who you are.",
-            hint="Try again; if that lasts, an admin looks at JupyterHub's log.",
-            code="hub_unavailable",
-            retry_after=2.0,
-        ) from None
+    async with under_way:
+        actor = await authenticator.actor(request)
     name, free = f"{actor.kind} {actor.name}", actor.kind != "user"
     guests.learn(credential_of(request.headers), name, free=free)
     return actor

@@ -16,12 +16,14 @@ KEEP_S = 30.0
 class Hub:
     """Answers when it is told to, and counts what it is asked."""
 
-    def __init__(self, at_once: int = 2) -> None:
+    def __init__(self, at_once: int = 2, within_s: float | None = None) -> None:
         self.clock = Clock()
         self.asked: list[str] = []
         self.answers = asyncio.Event()
         self.error: Exception | None = None
-        self.once = AskedOnce[str](at_once=at_once, keep_s=KEEP_S, clock=self.clock)
+        self.once = AskedOnce[str](
+            at_once=at_once, keep_s=KEEP_S, clock=self.clock, within_s=within_s
+        )
 
     def who(self, name: str) -> asyncio.Task[str]:
         async def question() -> str:
@@ -114,3 +116,14 @@ async def test_what_is_known_is_answered_while_others_are_asked_about():
     await hub.once.close()
     with pytest.raises(asyncio.CancelledError):
         await waits
+
+
+async def test_a_question_waits_for_its_turn_and_answer_only_so_long():
+    hub = Hub(at_once=1, within_s=0.01)
+    asked, waits = hub.who("ana"), hub.who("bo")
+
+    for each in (asked, waits):
+        with pytest.raises(Unavailable, match="too long"):
+            await each
+    hub.answers.set()
+    assert await hub.who("bo") == "BO", "the turn is free again"

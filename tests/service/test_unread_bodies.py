@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from authz import ROWS, asked
-from runai.hub_service.api import bodies, identification
+from runai.hub_service.api import bodies
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import Authenticator
 from runai.hub_service.api.bodies import MOST_BODY_BYTES
@@ -206,16 +206,6 @@ async def test_identifications_beyond_the_bound_are_refused_unread(ask, simulate
     assert b'"code":"busy"' in refused.body
     assert [task.result().status for task in slow] == [401, 401]
     assert later.status == 401
-
-
-async def test_an_identification_that_takes_too_long_is_refused_unread(ask, monkeypatch):
-    monkeypatch.setattr(identification, "WITHIN_S", 0.01)
-    ask.answers.clear()
-
-    reply = await ask(*REPORT, {**ANA, **LONG})
-
-    assert (reply.status, reply.events) == (503, ["identified"])
-    assert b'"code":"hub_unavailable"' in reply.body
 
 
 # -- a body that does not come ---------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import Request
 
 from runai.hub_service.api.asked_once import AskedOnce
-from runai.hub_service.api.auth import Authenticator, bearer_token
+from runai.hub_service.api.auth import IDENTIFIED_WITHIN_S, Authenticator, bearer_token
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.clusters.kubernetes import elastic_pods
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError
@@ -57,7 +57,9 @@ class NodeTokens:
         self._api = api
         self._user = f"{_ACCOUNT}{account}"
         self._others = others
-        self._reviews = AskedOnce[Actor](at_once=_AT_ONCE, keep_s=_KNOWN_FOR_S, clock=clock)
+        self._reviews = AskedOnce[Actor](
+            at_once=_AT_ONCE, keep_s=_KNOWN_FOR_S, clock=clock, within_s=IDENTIFIED_WITHIN_S
+        )
 
     async def actor(self, request: Request) -> Actor:
         """Return a node's agent, a worker, or whoever else knows."""
