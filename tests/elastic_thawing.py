@@ -61,6 +61,7 @@ def changed_when(rank: int, ranks: int, what: str, when: str, bitwise: bool) -> 
 
         try:
             for (x,) in loader:
+                assert job._micro is not None
                 micro_batches = 0 if job._micro.first else micro_batches + 1
                 at("first-forward" if micro_batches == 0 else "second-forward")
                 loss = job.model(x).square().mean()
@@ -73,7 +74,7 @@ def changed_when(rank: int, ranks: int, what: str, when: str, bitwise: bool) -> 
 
 
 def _change(what: str, rank: int, model: nn.Sequential, optimizer: Any) -> None:
-    first = model[0]
+    first: Any = model[0]
     if what == "freeze":
         first.weight.requires_grad_(False)
     elif what == "freeze-on-rank-1":

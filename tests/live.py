@@ -73,7 +73,7 @@ class Live:
         self.protection = max(project.min_runtime for project in projects)
         self.unprotected: set[int] = set()
         """When the protection of somebody who was started ends."""
-        self.look: Callable[[], Awaitable[None]] = nothing
+        self.look: Callable[[], Awaitable[object]] = nothing
         """Called whenever something may have changed, and every few seconds."""
 
     async def log(self) -> Log:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,6 +83,7 @@ def test_a_changed_layer_stays_so_in_jobs_that_go_on(change, bitwise, tmp_path, 
     from elastic_trainings import UPDATES, elastically
 
     training, state = training_of(change, bitwise=bitwise), str(tmp_path / "state")
+    found: list[Any] = []
     for ranks, until in [(1, 3), (3, 6), (2, 8), (1, 11), (3, UPDATES)]:
         part = replace(training, state=state, until=until)
         found = run_ranks(elastically, ranks, tmp_path / f"store-{until}", part)

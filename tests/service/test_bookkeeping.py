@@ -201,8 +201,13 @@ async def test_who_only_moves_up_in_a_queue_is_not_looked_at(service, monkeypatc
     await service.cycle()
     await service.cycle()
     looked: list[str] = []
-    request_of = bookkeeping.request_of
-    monkeypatch.setattr(bookkeeping, "request_of", lambda w: looked.append(w.name) or request_of(w))
+    request_of = bookkeeping.request_of  # type: ignore[attr-defined]
+
+    def noted(workload):
+        looked.append(workload.name)
+        return request_of(workload)
+
+    monkeypatch.setattr(bookkeeping, "request_of", noted)
 
     service.cluster.complete("vision/a-runs")
     await service.cycle()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from datetime import timedelta
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,7 @@ async def test_a_forecast_leaves_the_interpreter_to_others_for_longer_than_it_co
     first, rests = cycle_of(job("waits", 1)), list[float]()
     monkeypatch.setattr(start_views, "Event", lambda: Noting(rests))
     now = iter(range(1000))
-    monkeypatch.setattr(start_views.time, "thread_time", lambda: next(now))
+    monkeypatch.setattr("time.thread_time", lambda: next(now))
     forecasts = Forecasts(clock=lambda: 0.0)
 
     found = await eventually_async(lambda: forecasts.of(first))
@@ -96,7 +97,7 @@ async def test_a_forecast_leaves_the_interpreter_to_others_for_longer_than_it_co
 def test_a_forecast_of_thousands_rests_between_pieces_of_what_it_reads(monkeypatch):
     rests = list[float]()
     now = itertools.count()
-    monkeypatch.setattr(start_views.time, "thread_time", lambda: 0.001 * next(now))
+    monkeypatch.setattr("time.thread_time", lambda: 0.001 * next(now))
     thousands = cycle_of(*[job(f"waits-{n}", 1) for n in range(3_000)])
 
     start_views._foreseen(thousands, Noting(rests))
@@ -107,7 +108,7 @@ def test_a_forecast_of_thousands_rests_between_pieces_of_what_it_reads(monkeypat
 
 def test_a_forecast_that_nobody_waits_for_any_more_ends_at_its_next_rest(monkeypatch):
     now = itertools.count()
-    monkeypatch.setattr(start_views.time, "thread_time", lambda: next(now))
+    monkeypatch.setattr("time.thread_time", lambda: next(now))
     over = Event()
     over.set()
 
@@ -128,9 +129,12 @@ async def test_what_was_foreseen_when_somebody_looked_long_ago_is_not_told():
 
 async def test_after_a_forecast_the_next_one_rests_25_times_as_long_as_it_took(monkeypatch):
     made = list[Snapshot]()
-    monkeypatch.setattr(
-        start_views, "forecast", lambda *args, rest: made.append(args[0]) or forecast(*args)
-    )
+
+    def noted(*args: Any, rest: object) -> Any:
+        made.append(args[0])
+        return forecast(*args)
+
+    monkeypatch.setattr(start_views, "forecast", noted)
     asked_at = iter([0.0, 0.0, 5.0])  # may it begin, it begins, it has ended: five seconds
     later = [129.0]
     forecasts = Forecasts(clock=lambda: next(asked_at, later[0]))

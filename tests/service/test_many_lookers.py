@@ -165,6 +165,7 @@ def test_what_is_the_same_is_drawn_once(first, second, drawn, measured):
         measurements.append(1)
         return {"utilized": 0.5}
 
+    shown: WorkloadView | None = None
     for record, rights, said, at in (first, second, second):
         shown = views.view(record, rights, None, said, at, measure, draw)
 
