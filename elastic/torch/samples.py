@@ -148,13 +148,15 @@ class Stream(IterableDataset[Portion]):
     def _samples(self) -> Iterator[Any]:
         if callable(begin := getattr(self._dataset, "set_epoch", None)):
             begin(self._epoch)
+        info = get_worker_info()
+        shown = info and self.shown_to_script(info)
         # A generator runs its first lines, where it divides itself, when it is first asked.
-        samples = _shown(self, lambda: iter(self._dataset))
+        samples = _showing(shown, lambda: iter(self._dataset))
         for index in count():
             if self._augment:
                 seed_everything(key(self._seed, _SAMPLE, self._epoch, index))
             try:
-                sample = _shown(self, lambda: next(samples))
+                sample = _showing(shown, lambda: next(samples))
             except StopIteration:
                 return
             if index == 0 and self._augment:
@@ -173,24 +175,22 @@ class WorkerInit:
         """Call the function in a loading process that has just begun."""
         info = get_worker_info()
         assert info is not None
-        dataset = info.dataset
-        assert isinstance(dataset, Samples | Stream)
-        _shown(dataset, lambda: self._function(dataset.shown_to_script(info).id))
+        assert isinstance(info.dataset, Samples | Stream)
+        shown = info.dataset.shown_to_script(info)
+        _showing(shown, lambda: self._function(shown.id))
 
 
-def _shown(to: Samples | Stream, call: Callable[[], T]) -> T:
-    """Call script code with the worker info that is meant for it.
+def _showing(info: WorkerInfo | None, call: Callable[[], T]) -> T:
+    """Call script code for which `get_worker_info()` returns `info`.
 
-    PyTorch has no public way to set what `get_worker_info()` returns.
+    PyTorch has no public way to set it.
     """
-    info = get_worker_info()
-    if info is None:
-        return call()
-    loading_process._worker_info = to.shown_to_script(info)  # noqa: SLF001
+    before = loading_process._worker_info  # noqa: SLF001
+    loading_process._worker_info = info  # noqa: SLF001
     try:
         return call()
     finally:
-        loading_process._worker_info = info  # noqa: SLF001
+        loading_process._worker_info = before  # noqa: SLF001
 
 
 def _digest(sample: object) -> int:
