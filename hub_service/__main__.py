@@ -182,7 +182,7 @@ async def serve_here(config: Config) -> None:
             present=Present(sharing),
             guests=Guests(config.allowance),
             jobs=JobLimit(config.allowance.unfinished_jobs),
-            admission=cluster.admission,
+            cpu_jobs=cluster.cpu_jobs,
         )
         platform.checks = {"database": cluster.trouble, "scheduler": platform.controller.trouble}
         own_url = url_of(config, listening)

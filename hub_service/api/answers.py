@@ -28,7 +28,7 @@ from runai.hub_service.api.schemas import ReasonView
 from runai.hub_service.api.start_views import start_view
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
-from runai.hub_service.clusters.admission import as_shown
+from runai.hub_service.clusters.cpu_job_queue import as_shown
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.clusters.row import Row
 from runai.hub_service.errors import InvalidRequest, Unavailable
@@ -96,11 +96,11 @@ async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> W
     cycle = platform.controller.last
     specs = _added_specs(platform, viewer, actor, question)
     changes: list[Change] = [*_settings(viewer, question), *_ends(viewer, question)]
-    admission = platform.admission
-    now, chosen = admission.otherwise(cycle.snapshot)
+    cpu_jobs = platform.cpu_jobs
+    now, chosen = cpu_jobs.otherwise(cycle.snapshot)
     before = as_shown(now, cycle.plan, chosen)
     rows = _added(platform, specs)
-    other, chosen = admission.otherwise(changed(cycle.snapshot, changes), rows, question.end)
+    other, chosen = cpu_jobs.otherwise(changed(cycle.snapshot, changes), rows, question.end)
     async with _one_at_a_time(platform):
         plan = await platform.controller.plan(other)
     return _difference(viewer, before, as_shown(other, plan, chosen), specs)
@@ -145,7 +145,7 @@ def _added_specs(
         if request.command is None:  # nothing of it will run
             request = request.model_copy(update={"command": ["true"]})  # noqa: PLW2901
         new = workload_specs(request, user=actor.name, project=project, site=site)
-        platform.admission.refuse(new[0])
+        platform.cpu_jobs.refuse(new[0])
         taken |= {spec.id for spec in new}
         specs += new
     return specs

@@ -30,8 +30,8 @@ from runai.hub_service.api.turns import Turns
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
 from runai.hub_service.bookkeeping import Holdings
-from runai.hub_service.clusters.admission import Admission
 from runai.hub_service.clusters.base import Cluster, Programs, WorkerMessages
+from runai.hub_service.clusters.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.progress import Progress
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.controller import Controller
@@ -63,7 +63,7 @@ class Platform:
     """Who speaks with the workers of elastic jobs over the API; None: files do."""
     programs: Programs | None = None
     """Who runs programs beside workloads; None: their users do, on this machine."""
-    admission: Admission = field(default_factory=Admission)
+    cpu_jobs: CpuJobQueue = field(default_factory=CpuJobQueue)
     """Which workloads without a GPU the scheduler is shown."""
     clock: Callable[[], float] = time.time
     present: Present = field(default_factory=Present)

@@ -18,7 +18,7 @@ from runai.hub_service.api.schemas import SubmitReply, SubmitRequest, WorkloadVi
 from runai.hub_service.api.shares import held
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
-from runai.hub_service.clusters.admission import as_shown
+from runai.hub_service.clusters.cpu_job_queue import as_shown
 from runai.hub_service.clusters.records import StateReason, WorkloadId, WorkloadRecord, WorkloadSpec
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.giving_way import Way
@@ -121,7 +121,7 @@ async def _specs(
         if specs:
             await way.give()
         specs += some
-    platform.admission.refuse(specs[0])
+    platform.cpu_jobs.refuse(specs[0])
     if request.name is not None:
         _check_names(specs, taken)
     return specs
@@ -184,7 +184,7 @@ async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpe
     rows = [step.row for step in steps if step.row is not None]
     # Observing is the controller's: it would miss a change that only we have seen.
     snapshot = (await platform.controller.cycle()).snapshot
-    other, chosen = platform.admission.otherwise(snapshot, rows)
+    other, chosen = platform.cpu_jobs.otherwise(snapshot, rows)
     plan = await platform.controller.plan(other)
     starts = await asyncio.to_thread(forecast, other, plan, {row.id for row in rows[:_FORESEEN]})
     viewer = replace(viewer, world=replace(viewer.world, starts=starts))

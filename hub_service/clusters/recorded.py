@@ -13,10 +13,10 @@ from functools import partial
 
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters import lifecycle, membership, picture, scaling, wishes
-from runai.hub_service.clusters.admission import Admission
 from runai.hub_service.clusters.allocations import Allocations
 from runai.hub_service.clusters.arrivals import AT_A_TIME, Arrivals, refuse_taken
 from runai.hub_service.clusters.base import ProjectChange, Refused, Seen, Told
+from runai.hub_service.clusters.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import worker_environment
 from runai.hub_service.clusters.faults import told, with_faults
@@ -81,7 +81,7 @@ class RecordedCluster:
             announce=self._waking.announce,
         )
         self._allocations = Allocations()
-        self.admission = Admission()
+        self.cpu_jobs = CpuJobQueue()
 
     # -- what subclasses do ----------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class RecordedCluster:
             await asyncio.sleep(0)
         pressing, now = self._waking.looked(), self._clock()
         drawn = self._rows.for_core(now, self._elastic, pressing=pressing)
-        drawn = self.admission.observed(drawn, self._rows)
+        drawn = self.cpu_jobs.observed(drawn, self._rows)
         if self._rows.coming:
             self._waking.look_again(pressing=False)
         return picture.snapshot(now, self._nodes, self._projects.records(), drawn)
@@ -129,7 +129,7 @@ class RecordedCluster:
         self._keep(carried.steps, quietly=True)
         told(carried.steps.keys())
         await tell(
-            self.admission.waits(carried.waits),
+            self.cpu_jobs.waits(carried.waits),
             self._rows,
             self._store,
             clock=self._clock,

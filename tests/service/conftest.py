@@ -34,8 +34,8 @@ from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.bookkeeping import Bookkeeping
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.admission import Admission
 from runai.hub_service.clusters.base import Cluster
+from runai.hub_service.clusters.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
@@ -130,7 +130,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
             prefix=PREFIX,
             version="test",
             workdir_exists=is_directory,
-            admission=getattr(cluster, "admission", Admission()),
+            cpu_jobs=getattr(cluster, "cpu_jobs", CpuJobQueue()),
         )
         listening = await listen("127.0.0.1", 0)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}{PREFIX}"

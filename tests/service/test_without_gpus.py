@@ -11,10 +11,11 @@ import pytest
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.questions import PlanQuestion
 from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.clusters.admission import Admission
+from runai.hub_service.clusters.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.word import FEW
+from waiting import eventually_async
 
 FULL = (
     "ana runs 2 of at most 2 workers without a GPU (2 for the only core);"
@@ -27,7 +28,7 @@ async def ana(platform_on) -> AsyncIterator[object]:
     """Return ana's client, where one user may run two workers without a GPU."""
     devices = SimulatedDevices(5, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
-    cluster.admission = Admission(1)
+    cluster.cpu_jobs = CpuJobQueue(1)
     async with platform_on(cluster) as served:
         yield await served.client("ana")
 
@@ -159,6 +160,12 @@ async def test_explanation_has_the_reason_of_a_job_that_the_scheduler_is_not_sho
 async def test_what_if_keeps_the_bound(ana, question, expected):
     await ana.submit(wish("exp", array=4))
 
-    answer = await ana.what_if(question)
+    async def effects() -> dict[str, tuple[str | None, str | None]]:
+        answer = await ana.what_if(question)
+        return {e.workload: (e.before, e.after) for e in answer.effects}
 
-    assert {e.workload: (e.before, e.after) for e in answer.effects} == expected
+    async def is_as_expected() -> bool:  # once a cycle has seen that the first ones run
+        return await effects() == expected
+
+    await eventually_async(is_as_expected)
+    assert await effects() == expected

@@ -26,8 +26,8 @@ from typing import NoReturn, Self
 import psutil
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.admission import Admission
 from runai.hub_service.clusters.base import LogChunk
+from runai.hub_service.clusters.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.environment import elastic_dir
 from runai.hub_service.clusters.keeping import Keeping
@@ -100,7 +100,7 @@ class LocalCluster(RecordedCluster):
             clock=clock,
         )
         self._data_dir = data_dir
-        self.admission = Admission(cores or len(os.sched_getaffinity(0)))
+        self.cpu_jobs = CpuJobQueue(cores or len(os.sched_getaffinity(0)))
         for row in list(self._rows.values()):
             self._rows[row.id] = on_this_machine(row, node_name, len(devices))
         self._system_users = system_users

@@ -13,13 +13,13 @@ from runai.hub_service.clusters.row import Row
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.model import Plan, Reason, Snapshot, Wait, Workload
 
-__all__ = ["Admission", "as_shown"]
+__all__ = ["CpuJobQueue", "as_shown"]
 
 _Counted = Mapping[WorkloadId, Workload]
 
 
-class Admission:
-    """The choice for one cluster, as of its last snapshot."""
+class CpuJobQueue:
+    """The jobs without a GPU of one cluster, in the order in which they start."""
 
     def __init__(self, cores: int | None = None) -> None:
         """Bound workers without a GPU by a number of CPU cores; None: show all."""
