@@ -21,6 +21,7 @@ from runai.hub_service.api import overview, page, programs, projects, usage, wor
 from runai.hub_service.api.bodies import MOST_BODY_BYTES, WITHIN_S, BoundedBodies
 from runai.hub_service.api.fair_use import FairUse
 from runai.hub_service.api.headers import SafeHeaders
+from runai.hub_service.api.page_reply import with_query
 from runai.hub_service.api.permissions import Action, authorise
 from runai.hub_service.api.platform import Caller, On, Platform
 from runai.hub_service.api.problems import MEDIA_TYPE, problem_of
@@ -180,8 +181,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
         what = f"{request.method} is not possible at {request.url.path}."
         told = NotFound(what, hint=f"Possible: {allow}.", code="no_method")
     elif f"{request.scope['path']}/" == (page_path := request.app.state.platform.prefix):
-        query = request.scope["query_string"].decode("latin-1")
-        return RedirectResponse(page_path + (f"?{query}" if query else ""))
+        return RedirectResponse(with_query(page_path, request))
     else:
         what = f"There is nothing to {request.method} at {request.url.path}."
         return _reply(NotFound(what, hint=routes, code="no_route"))

@@ -23,7 +23,7 @@ from runai.hub_service.api.problems import problem_of
 from runai.hub_service.api.templates import STYLE_HASHES, templates
 from runai.hub_service.errors import RunaiError, Unauthenticated
 
-__all__ = ["compressed", "compressible", "packed", "page_reply", "pieces"]
+__all__ = ["compressed", "compressible", "packed", "page_reply", "pieces", "with_query"]
 
 _POLICY = (
     f"default-src 'none'; script-src 'self'; style-src {' '.join(STYLE_HASHES)}; img-src 'self';"
@@ -44,9 +44,7 @@ async def page_reply(request: Request, on: Platform, template: str, values: Valu
     try:
         caller = await caller_of(request)
     except Unauthenticated:
-        # Not from `request.url`, which is made of the caller's Host.
-        query = request.scope["query_string"].decode("latin-1")  # the range of a chart, say
-        path = request.scope["path"] + (f"?{query}" if query else "")
+        path = with_query(request.scope["path"], request)  # the range of a chart, say
         back = f"?next={quote(path)}" if path != on.prefix else ""
         return RedirectResponse(f"{on.prefix}login{back}", 302)
     status = 200
@@ -67,6 +65,15 @@ async def page_reply(request: Request, on: Platform, template: str, values: Valu
         headers["Content-Encoding"] = "gzip"
         body = compressed(body)
     return StreamingResponse(charged(body), status, headers, "text/html; charset=utf-8")
+
+
+def with_query(path: str, request: Request) -> str:
+    """Return a path with the request's query.
+
+    Not of `request.url`, which is made of the caller's Host.
+    """
+    query = request.scope["query_string"].decode("latin-1")
+    return path + (f"?{query}" if query else "")
 
 
 async def pieces(rendered: Iterable[str]) -> AsyncIterator[bytes]:
