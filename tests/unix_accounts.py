@@ -13,24 +13,32 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["UIDS", "accounts", "as_user"]
+__all__ = ["UIDS", "accounts", "as_user", "open_folder"]
 
 UIDS = {"ana": 54_321, "pat": 54_322}
 
 
 @contextmanager
-def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Make a home for each user, where they can come: pytest's own folders are root's alone."""
+def open_folder() -> Iterator[Path]:
+    """Make a folder that every account may pass through: pytest's own are root's alone."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
-    entries = {}
-    for user, uid in UIDS.items():
-        (folder / user).mkdir(mode=0o700)
-        os.chown(folder / user, uid, uid)
-        entries[user] = pwd.struct_passwd((user, "x", uid, uid, "", str(folder / user), "/bin/sh"))
-    monkeypatch.setattr(pwd, "getpwnam", entries.__getitem__)
     yield folder
     shutil.rmtree(folder)
+
+
+@contextmanager
+def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a home for each user, which that user can reach."""
+    with open_folder() as folder:
+        entries = {}
+        for user, uid in UIDS.items():
+            home = folder / user
+            home.mkdir(mode=0o700)
+            os.chown(home, uid, uid)
+            entries[user] = pwd.struct_passwd((user, "x", uid, uid, "", str(home), "/bin/sh"))
+        monkeypatch.setattr(pwd, "getpwnam", entries.__getitem__)
+        yield folder
 
 
 def as_user(user: str, script: str) -> subprocess.CompletedProcess[str]:

@@ -7,16 +7,15 @@ which is what becoming another account takes.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from unix_accounts import open_folder
 from waiting import eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to remove files as users")
@@ -40,11 +39,9 @@ asyncio.run(leavings.run())
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Make a folder where everybody may come: pytest's own are root's alone."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+    """Make a folder that every account may pass through."""
+    with open_folder() as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import socket
 import stat
-import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from runai.embedded.directory import DataDirectory, write_private
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
+from unix_accounts import open_folder
 
 OTHER = 54_321
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -136,11 +135,9 @@ def running_as(uid: int) -> Generator[None]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Make a folder that every account may pass through, unlike pytest's own."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+    """Make a folder that every account may pass through."""
+    with open_folder() as folder:
+        yield folder
 
 
 def platform_of(uid: int, folder: Path) -> DataDirectory:
