@@ -128,8 +128,5 @@ def read_claims(token: str) -> tuple[Collection[str], str]:
         return (), ""
     audiences, subject = claims.get("aud"), claims.get("sub")
     listed = audiences if isinstance(audiences, list) else [audiences]
-    return [each for each in listed if isinstance(each, str)], _text(subject)
-
-
-def _text(claim: object) -> str:
-    return claim if isinstance(claim, str) else ""
+    known = [each for each in listed if isinstance(each, str)]
+    return known, subject if isinstance(subject, str) else ""
