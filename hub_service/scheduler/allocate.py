@@ -136,7 +136,7 @@ class Allocation:
             return False
         if unit.is_surplus and not self._may_grow(item, unit):
             return True
-        if unit.is_part and unit.falls_short(now=members[0].standing is Standing.RESERVED):
+        if unit.falls_short(now=members[0].standing is Standing.RESERVED):
             return False
         block = cap_in_the_way(item, unit.demand)
         if block is None:
@@ -217,8 +217,7 @@ class Allocation:
         mark = state.mark()
         was_reserved = unit.members[0].standing is Standing.RESERVED
         held = False
-        starts_whole = not unit.is_part or not unit.falls_short(now=True)
-        if starts_whole and signature not in self._hopeless_now:
+        if not unit.falls_short(now=True) and signature not in self._hopeless_now:
             for member in unit.members:
                 if was_reserved:
                     state.set(member, Standing.PENDING, None)
@@ -250,7 +249,7 @@ class Allocation:
         stays = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
         if unit.is_surplus and item.count(*stays) < item.minimum:
             return False
-        if unit.is_part and unit.falls_short():
+        if unit.falls_short():
             return False
         if cap_in_the_way(item, unit.demand):
             return True

@@ -46,7 +46,7 @@ class Consolidation:
         unkept = [unit for unit in self._allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(self._state, unkept, surplus=False)
         while (unit := order.pop()) is not None:
-            if unit.is_part and unit.falls_short():
+            if unit.falls_short():
                 continue
             if unit.item.is_fixed or not self._tries(unit):
                 order.set_aside()

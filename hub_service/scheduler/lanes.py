@@ -24,7 +24,7 @@ _key = attrgetter("key")
 class Unit:
     """Workers of one item that start together: its minimum, or one surplus worker (E1)."""
 
-    __slots__ = ("demand", "is_part", "is_surplus", "item", "key", "lane", "members", "signature")
+    __slots__ = ("demand", "is_surplus", "item", "key", "lane", "members", "signature")
 
     def __init__(
         self,
@@ -38,18 +38,15 @@ class Unit:
         self.item = item
         self.members = members
         self.is_surplus = is_surplus
-        size = len(members)
-        self.is_part = size < item.minimum and not is_surplus
-        """Whether it is of use only beside other workers of its workload (P4)."""
         first = members[0]
-        if size == 1:
+        if len(members) == 1:
             self.demand = 0 if first.standing is Standing.RESERVED else first.kind.quota
             self.signature: tuple[int | str, ...] = (first.kind.order,)
         else:
             held = Standing.RESERVED
             self.demand = sum(m.kind.quota for m in members if m.standing is not held)
             self.signature = tuple(sorted([member.kind.order for member in members]))
-        turn = int(size == len(item.members) or not (_runs(item) if runs is None else runs))
+        turn = int(len(members) == len(item.members) or not (_runs(item) if runs is None else runs))
         if is_surplus:
             # E3: the next GPU goes where it gains most.
             turn += 2 * (LINEAR - gain(item.workload, item.sizes, first.index))
@@ -68,11 +65,11 @@ class Unit:
         self.lane: Lane | None = None
 
     def falls_short(self, *, now: bool = False) -> bool:
-        """Tell whether its workload lacks even more: once every worker is in place, or now.
+        """Return True if its workload lacks even more: once every worker is in place, or now.
 
         It does where workers were stopped since the unit was cut, and then waits whole (P4).
         """
-        return not self.item.has_minimum(len(self.members), now=now)
+        return not self.is_surplus and not self.item.has_minimum(len(self.members), now=now)
 
     def __lt__(self, other: Unit) -> bool:
         return self.key < other.key

@@ -132,7 +132,7 @@ class Reclaim:
         order = FairOrder(state, unkept, surplus=False)
         is_all = True
         while (unit := order.pop()) is not None:
-            if unit.is_part and unit.falls_short():
+            if unit.falls_short():
                 continue
             with allocation.holds.open_to(unit):
                 is_served = self._serve(unit, state.lanes.lane_of(unit))

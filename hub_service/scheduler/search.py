@@ -94,7 +94,7 @@ class Search:
             return False
         # Where only a cap was in the way it may start at once; else it waits for its victims (R7).
         is_free = self.givers.relieves_caps or "allocate" not in state.policy.phases
-        may_start = is_free and not (self._unit.is_part and self._unit.falls_short(now=True))
+        may_start = is_free and not self._unit.falls_short(now=True)
         placed_from = state.mark()
         for standing in (Standing.STARTED, Standing.RESERVED) if may_start else (_RESERVED,):
             if self._place(standing):
