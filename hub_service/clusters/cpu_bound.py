@@ -77,8 +77,8 @@ def admitted(workloads: Iterable[Workload], bound: Bound) -> Admitted:
             continue
         needs = max(workload.minimum - running, 0 if running else 1)
         room = 0 if why else min(bound.for_user - runs[user], bound.in_all - in_all)
-        if needs > bound.for_user:
-            why = _never(needs, bound)
+        if needs > 0 and workload.minimum > bound.for_user:
+            why = _never(workload.minimum, bound)
         elif needs > room and not why:
             if needs > bound.for_user - runs[user]:
                 why, full_for[user] = _of_user(user, runs[user], needs, bound)
