@@ -113,7 +113,7 @@ EACH, ONLY = "2 for each of 2 cores", "2 for the only core"
         pytest.param(
             [job("huge", runs=1, waits=2, least=3), job("small", at=1)], ONE_CORE,
             {"huge": 1, "small": 1}, {},
-            id="nor does what is left of one",
+            id="what is left of a gang that never fits stands in nobody's way",
         ),
         pytest.param(
             [job("pair", runs=1, waits=1, least=2), job("other", runs=1, waits=0),
