@@ -1,28 +1,138 @@
-"""What a user does, over real HTTP, with real processes: submit, watch, wait, pause, read logs."""
+"""Bob and Patty, over real HTTP and with real processes: one borrows what the other takes back.
+
+Two projects of quota 2.5 on five GPUs; ana is Bob, nel is Patty.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from pathlib import Path
 
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
+import pytest
+
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest, WorkloadDetail
 from runai.hub_service.client import AsyncClient
 
+STEPS = 40
+SEED = 1
 
-async def until(client: AsyncClient, workload: str, *states: str) -> WorkloadDetail:
-    """Wait by long polls, as every client does."""
-    seen = await client.workload(workload)
-    while seen.state not in states:
-        seen = await client.wait(workload, seen.version, timeout_s=30)
-    return seen
+# A training that can be paused: half-way it waits until it is let go on, also where it was resumed
+# there, so that the story needs no clock. Its result depends on every step having been made
+# exactly once.
+TRAINING = f"""
+import json, os, pathlib, signal, sys, time
+
+checkpoint = pathlib.Path(os.environ["RUNAI_CHECKPOINT_DIR"]) / "state.json"
+state = json.loads(checkpoint.read_text()) if checkpoint.exists() else [0, {SEED}]
+
+def pause(*_):
+    checkpoint.write_text(json.dumps(state))
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, pause)
+print("resumed" if os.environ["RUNAI_RESUMED"] == "1" else "begun", "at step", state[0], flush=True)
+while state[0] < {STEPS}:
+    if state[0] == {STEPS} // 2:
+        print("half", flush=True)
+        while not pathlib.Path(sys.argv[1]).exists():
+            time.sleep(0.02)
+    state = [state[0] + 1, (state[1] * 1103515245 + 12345) % 2**31]
+print("result", state[1], flush=True)
+"""
 
 
-def python(program: str) -> list[str]:
-    return [sys.executable, "-u", "-c", program]
+def result_without_a_pause() -> int:
+    weight = SEED
+    for _ in range(STEPS):
+        weight = (weight * 1103515245 + 12345) % 2**31
+    return weight
 
 
-async def test_a_job_runs_and_succeeds(ana):
-    reply = await ana.submit(SubmitRequest(name="exp1", gpus=1, command=python("print('hello')")))
+def training(go_on: Path, many: int) -> SubmitRequest:
+    command = [sys.executable, "-u", "-c", TRAINING, str(go_on)]
+    return SubmitRequest(name="exp", gpus=1, command=command, array=many)
 
-    assert [w.id for w in reply.workloads] == ["vision/exp1"]
-    done = await until(ana, "vision/exp1", "succeeded", "failed")
-    assert (done.state, done.exit_code, done.attempts) == ("succeeded", 0, 1)
+
+async def jobs_of(client: AsyncClient, user: str) -> dict[str, WorkloadDetail]:
+    found = await client.workloads(user=user)
+    return {w.id: await client.workload(w.id) for w in found if w.kind == "job"}
+
+
+async def states_of(client: AsyncClient, user: str) -> Counter[str]:
+    return Counter(str(w.state) for w in await client.workloads(user=user) if w.kind == "job")
+
+
+async def allocated(client: AsyncClient) -> dict[str, float]:
+    return {project.name: float(project.allocated) for project in await client.projects()}
+
+
+async def output_of(client: AsyncClient, workload: str) -> list[str]:
+    return [line.text async for line in client.logs(workload)]
+
+
+@pytest.mark.timeout(300)
+async def test_bob_and_patty(ana, nel, root, tmp_path, eventually_async):
+    bob_goes_on, patty_goes_on = tmp_path / "bob-goes-on", tmp_path / "patty-goes-on"
+    await root.put_project("vision", ProjectPut(limit=None))
+
+    async def has(client: AsyncClient, user: str, **expected: int) -> None:
+        async def as_expected() -> bool:
+            return await states_of(client, user) == expected
+
+        await eventually_async(as_expected, what=f"{user} has {expected}")
+
+    # Two sessions of half a GPU share one device; four are left.
+    for client in (ana, nel):
+        await client.submit(
+            SubmitRequest(name="lab", kind="session", gpus=0.5, command=["sleep", "600"])
+        )
+    (node,) = await root.nodes()
+    shares = [[held.gpus for held in device.allocations] for device in node.devices]
+    assert shares == [[0.5, 0.5], [], [], [], []]
+
+    # Bob takes all of them, more than his quota; two of his jobs wait.
+    submitted = await ana.submit(training(bob_goes_on, 6))
+    assert [note.startswith("exp-4 waits: ") for note in submitted.notes] == [True]
+    await has(ana, "ana", running=4, queued=2)
+    assert await allocated(root) == {"vision": 4.5, "nlp": 0.5}
+    running = {each for each, job in (await jobs_of(ana, "ana")).items() if job.state == "running"}
+    for each in running:
+        await eventually_async(lambda each=each: half_way(ana, each))
+
+    # Patty comes for what is hers: exactly two of Bob's jobs pause, and hers run.
+    await nel.submit(training(patty_goes_on, 2))
+    await has(nel, "nel", running=2)
+    await has(ana, "ana", running=2, paused=2, queued=2)
+    assert await allocated(root) == {"vision": 2.5, "nlp": 2.5}
+    jobs = await jobs_of(ana, "ana")
+    paused = {each for each, job in jobs.items() if job.state == "paused"}
+    assert paused < running
+    for each in paused:
+        assert any("nlp" in event.text for event in jobs[each].history)
+
+    # Hers end; his resume from where they were.
+    patty_goes_on.touch()
+    await has(nel, "nel", succeeded=2)
+    await has(ana, "ana", running=4, queued=2)
+    for each in paused:
+        await eventually_async(lambda each=each: resumed_half_way(ana, each))
+
+    # All finish with the result that an undisturbed training has; nothing was done twice.
+    bob_goes_on.touch()
+    await has(ana, "ana", succeeded=6)
+    jobs = await jobs_of(ana, "ana")
+    for each in jobs:
+        assert (await output_of(ana, each))[-1] == f"result {result_without_a_pause()}"
+    assert {each: job.attempts for each, job in jobs.items()} == {
+        each: 2 if each in paused else 1 for each in jobs
+    }
+    assert await allocated(root) == {"vision": 0.5, "nlp": 0.5}
+
+
+async def half_way(client: AsyncClient, workload: str) -> bool:
+    return "half" in await output_of(client, workload)
+
+
+async def resumed_half_way(client: AsyncClient, workload: str) -> bool:
+    return f"resumed at step {STEPS // 2}" in await output_of(client, workload)
