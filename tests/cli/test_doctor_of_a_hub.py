@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import psutil
 import pytest
 
-from hub_platform import HubPlatform, running_hub
+from hub_platform import HubPlatform
 from runai.hub_service.connection import Connection, config_path, write_config
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[HubPlatform]:
-    with running_hub(tmp_path / "platform") as running:
-        yield running
-
-
-@pytest.fixture
-def findings(runai, platform: HubPlatform) -> Callable[[], dict[str, dict[str, str]]]:
+def findings(runai, one_gpu: HubPlatform) -> Callable[..., dict[str, dict[str, str]]]:
     """Those of a member who has logged in, by subject."""
-    url = f"{platform.http.base_url}/services/runai/"
-    write_config(Connection(url, platform.token("ana")), config_path())
+    token = one_gpu.token("ana")
 
-    def examine() -> dict[str, dict[str, str]]:
+    def examine(port: int = one_gpu.port) -> dict[str, dict[str, str]]:
+        write_config(Connection(f"http://127.0.0.1:{port}/services/runai/", token), config_path())
         told = json.loads(runai("doctor", "-o", "json").stdout)
         return {finding["subject"]: finding for finding in told}
 
     return examine
 
 
-def test_a_hub_is_looked_at_as_it_runs(findings, platform):
-    assert platform.process is not None
-    process = psutil.Process(platform.process.pid)
+def test_a_hub_is_looked_at_as_it_runs(findings, one_gpu, free_port):
+    assert one_gpu.process is not None
+    process = psutil.Process(one_gpu.process.pid)
 
     well = findings()
     process.suspend()
     still = findings()
     process.resume()
-    platform.kill()
-    gone = findings()
+    gone = findings(free_port())
 
     assert well["hub"]["verdict"] == "ok"
     assert well["hub"]["text"].startswith("JupyterHub ")

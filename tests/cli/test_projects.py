@@ -48,13 +48,6 @@ def test_only_what_is_named_is_changed(admin):
     assert after["members"] == before["members"]
 
 
-def test_unlimited_is_none(admin):
-    admin("project", "set", "vision", "--quota", "none")
-
-    assert described(admin, "vision")["quota"] is None
-    assert "vision  0          none" in admin("project", "list").stdout
-
-
 def test_more_quota_than_there_is_is_accepted_and_said(admin):
     result = admin("project", "set", "vision", "--quota", "4")
 
@@ -73,8 +66,7 @@ def test_a_project_is_deleted(admin):
 @pytest.mark.parametrize(
     ("user", "arguments", "sentence"),
     [
-        pytest.param("bob", ["set", "vision", "--quota", "9"], "hub admin", id="quota-by-member"),
-        pytest.param("bob", ["create", "mine"], "hub admin", id="create-by-member"),
+        pytest.param("bob", ["set", "vision", "--quota", "9"], "hub admin", id="by-the-service"),
         pytest.param("admin", ["create", "vision"], "There is a project vision", id="taken"),
         pytest.param("admin", ["create", "Audio_1"], "Audio_1", id="impossible-name"),
         pytest.param(
@@ -84,7 +76,6 @@ def test_a_project_is_deleted(admin):
             id="no-such-member",
         ),
         pytest.param("admin", ["use", "audio"], "There is no project audio.", id="use-unknown"),
-        pytest.param("admin", ["delete", "audio"], "audio", id="delete-unknown"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(as_user, user, arguments, sentence):

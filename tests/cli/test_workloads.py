@@ -1,4 +1,7 @@
-"""Listing, reading and steering workloads against a running service."""
+"""Listing, reading and steering workloads against a running service: what is sent and shown.
+
+What becomes of a workload that is suspended, resumed, scaled or deleted is told by tests/contract.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -64,16 +66,21 @@ def test_filters_of_the_list(bob):
     assert names("--state", "failed") == []
 
 
-@pytest.mark.parametrize(
-    ("what", "schema", "count"),
-    [("jobs", WorkloadView, 1), ("projects", ProjectView, 3), ("nodes", NodeView, 1)],
-)
-def test_json_is_what_the_api_said(bob, what, schema, count):
+def test_json_is_what_the_api_said(bob):
     bob("submit", "a", *SLEEP)
+    schemas = {"jobs": WorkloadView, "projects": ProjectView, "nodes": NodeView}
 
-    listed = json.loads(bob("list", what, "-o", "json").stdout)
+    counts = {
+        what: len(
+            [
+                schema.model_validate(item)
+                for item in json.loads(bob("list", what, "-o", "json").stdout)
+            ]
+        )
+        for what, schema in schemas.items()
+    }
 
-    assert len([schema.model_validate(item) for item in listed]) == count
+    assert counts == {"jobs": 1, "projects": 3, "nodes": 1}
 
 
 def test_projects_and_nodes_are_tables_too(bob):
@@ -111,40 +118,14 @@ def test_the_headline_figure_stands_below_the_nodes(bob):
     assert all(line.endswith("allocated on average") for line in averages)
 
 
-@pytest.mark.parametrize("words", [["exp1"], ["job", "exp1"], ["vision/exp1"]], ids=" ".join)
-def test_a_workload_is_described_by_any_of_its_names(bob, words):
+def test_a_workload_is_described_by_any_of_its_names(bob):
     bob("submit", "exp1", "-g", "1", *SLEEP)
 
-    lines = bob("describe", *words).stdout.splitlines()
-
-    assert lines[0].split() == ["Name:", "exp1"]
-    assert ["Command:", "sleep", "600"] in [line.split() for line in lines]
-    assert "History:" in lines
-
-
-def test_what_a_job_reports_of_itself_is_described_while_it_runs_and_after(bob, eventually):
-    report = """if True:
-        import pathlib, time
-        from runai.reporter import Reporter
-        with Reporter() as reporter:
-            for name, value in [("epoch", 3), ("overall_epochs", 10), ("loss", 0.25)]:
-                reporter.reportMetric(name, value)
-            reporter.reportParameter("optimizer", "Adam")
-        while not pathlib.Path("go").exists():
-            time.sleep(0.02)
-    """
-    bob("submit", "exp1", "-g", "1", "--", PYTHON, "-c", report)
-
-    def is_told() -> bool:  # one after the other
-        progress = bob.described("exp1")["progress"]
-        return bool(progress) and progress["done"] == 0.3
-
-    eventually(is_told, within=60)
-    Path("go").touch()
-    eventually(lambda: state(bob, "exp1") == "succeeded", within=60)
-    lines = [line.split(maxsplit=1) for line in bob("describe", "exp1").stdout.splitlines()]
-    assert ["Progress:", "3 of 10 epochs · loss 0.25"] in lines
-    assert ["Reported:", "epoch 3, overall_epochs 10, loss 0.25, optimizer Adam"] in lines
+    for words in (["exp1"], ["job", "exp1"], ["vision/exp1"]):
+        lines = [line.split() for line in bob("describe", *words).stdout.splitlines()]
+        assert lines[0] == ["Name:", "exp1"], words
+        assert ["Command:", "sleep", "600"] in lines
+        assert ["History:"] in lines
 
 
 def test_a_project_is_described(bob):
@@ -152,6 +133,22 @@ def test_a_project_is_described(bob):
         "Name:",
         "vision",
     ]
+
+
+@pytest.mark.parametrize(("what", "name"), [("projects", "vision"), ("users", "bob")])
+def test_averages_over_time_are_shown_by_project_and_user(bob, eventually, what, name):
+    bob("submit", "a", "-g", "1", *SLEEP)
+
+    def told() -> list[str]:
+        lines = bob("usage", what, "--since", "2h").stdout.splitlines()
+        assert len(lines) > 1, "nothing is counted yet"
+        assert lines[0].split() == ["NAME", "ALLOCATED", "UTIL", "GPU-HOURS", "USED", "IDLE"]
+        return [str(word) for word in lines[1].split()]
+
+    assert eventually(told)[0] == name
+    found = {one["name"]: one for one in json.loads(bob("usage", what, "-o", "json").stdout)}
+    assert found[name]["allocated_gpu_hours"] > 0
+    assert "is no length of time" in bob("usage", what, "--since", "soon").stderr
 
 
 def test_what_is_not_there_is_not_found(bob):
@@ -186,6 +183,28 @@ def test_a_followed_log_ends_with_the_job(bob):
 
     assert bob("logs", "exp1", "-f").stdout.splitlines() == list("01234")
     assert bob("logs", "exp1", "--tail", "2").stdout.splitlines() == ["3", "4"]
+
+
+def test_a_followed_log_goes_on_after_a_pause(bob, eventually):
+    program = (
+        "import os, signal; print('resumed', os.environ['RUNAI_RESUMED'], flush=True);"
+        " signal.pause()"
+    )
+    bob("submit", "exp1", "-g", "1", "--grace", "1", "--", PYTHON, "-c", program)
+    command = [*COMMAND, "logs", "exp1", "-f"]
+    environment = os.environ | bob.environment
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "resumed 0\n"
+
+        bob("suspend", "exp1")
+        eventually(lambda: state(bob, "exp1") == "suspended")
+        assert following.poll() is None
+        bob("resume", "exp1")
+        assert following.stdout.readline() == "resumed 1\n"
+
+        bob("delete", "exp1")
+        assert following.wait(60) == 0
 
 
 def test_a_job_without_output_says_why(bob):
@@ -226,42 +245,50 @@ def test_exec_runs_a_program_on_the_workloads_devices(bob, eventually, tmp_path)
     assert done.stdout.split() == ["vision/exp1", "0.5", "yes", str(tmp_path)]
 
 
-# -- suspend, resume, delete ---------------------------------------------------------------------
+# -- suspend, resume, scale, delete --------------------------------------------------------------
 
 
-def test_a_suspended_job_gives_its_devices_back_and_resumes(bob, eventually):
-    bob("submit", "exp1", "-g", "1", *SLEEP)
-    eventually(lambda: state(bob, "exp1") == "running")
+def test_suspend_and_resume_say_what_becomes_of_a_job(bob):
+    bob("submit", "exp1", "-g", "8", *SLEEP)
 
     suspended = bob("suspend", "exp1")
-    eventually(lambda: bob.described("exp1")["state"] == "suspended")
+    between = state(bob, "exp1")
     resumed = bob("resume", "job", "exp1")
 
-    assert suspended.stdout.startswith("job vision/exp1 ")
-    assert resumed.stdout.startswith("job vision/exp1 ")
-    eventually(lambda: state(bob, "exp1") == "running")
+    assert (suspended.stdout, between) == ("job vision/exp1 suspended\n", "suspended")
+    assert (resumed.stdout, state(bob, "exp1")) == ("job vision/exp1 queued\n", "queued")
 
 
-def test_several_are_deleted_at_once(bob, eventually):
-    bob("submit", "a", *SLEEP)
-    bob("submit", "b", *SLEEP)
+def test_several_are_deleted_at_once(bob):
+    for name in ("a", "b"):
+        bob("submit", name, "-g", "8", *SLEEP)
 
     result = bob("delete", "a", "vision/b")
 
-    assert [line.split()[1] for line in result.stdout.splitlines()] == ["vision/a", "vision/b"]
-    eventually(lambda: json.loads(bob("list", "-o", "json").stdout) == [])
+    assert result.stdout == "job vision/a deleted\njob vision/b deleted\n"
+    assert json.loads(bob("list", "-o", "json").stdout) == []
 
 
-def test_one_that_is_refused_does_not_keep_the_others(bob, eventually):
-    bob("submit", "done", "--wait", "--", "true")
-    bob("submit", "runs", "-g", "1", *SLEEP)
-    eventually(lambda: state(bob, "runs") == "running")
+def test_one_that_is_refused_does_not_keep_the_others(bob):
+    bob("submit", "lab", "--interactive", *SLEEP)
+    bob("submit", "waits", "-g", "8", *SLEEP)
 
-    result = bob("suspend", "done", "runs")
+    result = bob("suspend", "lab", "waits")
 
     assert result.exit_code == 1
-    assert result.stdout.startswith("job vision/runs ")
+    assert result.stdout == "job vision/waits suspended\n"
     assert result.stderr.startswith("Error: ")
+
+
+def test_an_elastic_job_gets_more_workers(bob):
+    bob("submit", "big", "--elastic", "--workers", "2", *SLEEP)
+
+    result = bob("scale", "big", "--workers", "3", "--min-workers", "2")
+
+    assert result.exit_code == 0
+    assert "of 2 to 3 GPUs" in result.stdout
+    assert bob.described("big")["min_workers"] == 2
+    assert len(bob.described("big")["workers"]) == 3
 
 
 def test_all_finished_are_deleted_and_no_other(bob, eventually):
@@ -275,19 +302,20 @@ def test_all_finished_are_deleted_and_no_other(bob, eventually):
     )
 
 
-@pytest.mark.parametrize("arguments", [[], ["a", "--all-finished"]], ids=["nothing", "both"])
-def test_delete_wants_names_or_all_that_is_finished(bob, arguments):
-    assert bob("delete", *arguments).exit_code == 2
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["delete"], "Name workloads, or say --all-finished."),
+        (["delete", "a", "--all-finished"], "Name workloads, or say --all-finished."),
+        (["scale", "a"], "Say --workers, --min-workers or both."),
+    ],
+    ids=["nothing to delete", "names and all that is finished", "no number of workers"],
+)
+def test_what_says_too_little_or_too_much_is_misuse(runai, arguments, sentence):
+    result = runai(*arguments)
 
-
-def test_anothers_job_cannot_be_stopped(bob, as_user):
-    bob("submit", "exp1", *SLEEP)
-
-    result = as_user("patty")("delete", "vision/exp1")
-
-    assert result.exit_code == 1
-    assert "There is no workload 'vision/exp1' that you may see." in result.stderr
-    assert state(bob, "exp1") != "stopping"
+    assert result.exit_code == 2
+    assert sentence in result.stderr
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_job(bob, eventually):
