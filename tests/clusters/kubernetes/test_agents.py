@@ -1,4 +1,7 @@
-"""A node's agent, the service and an API server: a part of a GPU from the kubelet's word alone."""
+"""A node's agent, the service and an API server: a part of a GPU from the kubelet's word alone.
+
+And what the tokens of agents' and workers' pods open, as tests/authz.yaml has it.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,54 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from authz import ROWS, asked, expected, judged, name_of
 from clusters.kubernetes.sharing_world import half, visible
 from clusters.kubernetes.test_service import LEASE, STARTS_S, Service
 from control_plane.agents import agent_token
 from control_plane.device_plugin import DevicePlugin
+from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.objects import pod
+from control_plane.plane import ControlPlane
 from kubelet_socket import listening
+from ports import free_port
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.reports import AgentReport, NodeDevice
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
+from runai.hub_service.clusters.kubernetes.elastic_pods import AUDIENCE
 from runai.hub_service.errors import Forbidden, Unauthenticated
 
 pytestmark = pytest.mark.kubernetes
 
 
-@pytest.fixture
-def service(lab, rights, free_port, tmp_path) -> Iterator[Service]:
-    lab.node("gpu-0", gpus=2, labels={"nvidia.com/gpu.memory": "16000"})
-    lab.node("gpu-1")
-    made = Service(tmp_path / "service", rights, lab.namespace.name, free_port())
+@pytest.fixture(scope="module")
+def lab(plane: ControlPlane) -> Iterator[ClusterLab]:
+    made = ClusterLab(plane)
+    allow_jobs(plane, made.namespace.name)
+    made.node("gpu-0", gpus=2, labels={"nvidia.com/gpu.memory": "16000"})
+    made.node("gpu-1")
+    yield made
+    made.forget_projects()
+    made.forget(LEASE)
+    made.remove()
+
+
+@pytest.fixture(scope="module")
+def service(
+    lab: ClusterLab, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    place = tmp_path_factory.mktemp("place") / "service"
+    rights = plane.service_account("runai", "runai-scheduler")
+    made = Service(place, rights, lab.namespace.name, free_port())
     try:
         # It answers, however long its start takes: a report is not sent a second time.
         made.client.overview()
         yield made
     finally:
         made.end()
-        lab.forget_projects()
-        lab.forget(LEASE)
 
 
 @contextlib.contextmanager
@@ -104,14 +126,15 @@ def test_an_agent_reports_about_its_own_node_alone(service, lab):
 
 def test_an_agent_is_told_of_devices_that_there_are(service, lab, eventually):
     """Somebody put more onto the node than it has; its kubelet has not turned that away yet."""
-    lab.namespace.create(pod("beyond", 3, nodeName="gpu-0"))
+    lab.node("gpu-2", gpus=2)
+    lab.namespace.create(pod("beyond", 3, nodeName="gpu-2"))
     eventually(lambda: lab.namespace.node_of("beyond"), what="it is bound")
     url = f"http://{service.address}/services/runai/"
-    report = AgentReport(node="gpu-0", at=0, age=0, interval=1, devices=[], samples=[])
-    with agent_token(lab.plane, "gpu-0") as token, Client(url, token, patience_s=120) as agent:
+    report = AgentReport(node="gpu-2", at=0, age=0, interval=1, devices=[], samples=[])
+    with agent_token(lab.plane, "gpu-2") as token, Client(url, token, patience_s=120) as agent:
         (told,) = eventually(lambda: agent.report(report).allocations, what="it is told")
 
-    assert [share.uuid for share in told.shares] == ["gpu-0/0", "gpu-0/1"]
+    assert [share.uuid for share in told.shares] == ["gpu-2/0", "gpu-2/1"]
 
 
 def test_who_has_which_devices_is_as_old_as_it_says(service, lab):
@@ -147,3 +170,52 @@ def test_tokens_that_are_not_for_us_are_nobodys(service, lab, wrong):
         pytest.raises(Unauthenticated),
     ):
         client.report(report)
+
+
+# One of each outcome for the two: the whole table is asked in process (tests/service/test_authz.py).
+OUTCOMES = {
+    ("let in", "let in"): "GET /api/v1/workloads",
+    ("let in", "403"): "POST /api/v1/nodes/{node}/samples",
+    ("403", "403"): "PUT /api/v1/projects/{name}",
+    ("403", "404"): "GET /api/v1/worker/target",
+    ("404", "404"): "DELETE /api/v1/workloads/{project}/{name}",
+}
+ASKED = [next(row for row in ROWS if row["route"] == route) for route in OUTCOMES.values()]
+
+
+@pytest.fixture(scope="module")
+def pods(service: Service, lab: ClusterLab) -> Iterator[dict[str, httpx.Client]]:
+    """Return clients by role, beside a job of ana's that waits for more GPUs than any node has."""
+    job = SubmitRequest(name="exp1", project="vision", owner="ana", gpus=3, command=["true"])
+    service.client.submit(job)
+    tokens = {
+        "agent": agent_token(lab.plane, "gpu-1"),
+        "worker": agent_token(lab.plane, "gpu-1", audience=AUDIENCE),
+    }
+    with contextlib.ExitStack() as opened:
+        clients = {}
+        for role, token in tokens.items():
+            headers = {"Authorization": f"Bearer {opened.enter_context(token)}"}
+            url = f"http://{service.address}/services/runai/"
+            client = httpx.Client(base_url=url, headers=headers, timeout=60)
+            clients[role] = opened.enter_context(client)
+        yield clients
+    assert service.client.workload("vision/exp1").state == "queued"
+    service.client.delete("vision/exp1")
+
+
+@pytest.mark.parametrize("row", ASKED, ids=name_of)
+def test_pods_do_what_the_table_says(pods, row):
+    outcomes = {role: judged(pods[role].request(**asked(row, node="gpu-1"))) for role in pods}
+
+    assert outcomes == {role: expected(row, role) for role in outcomes}
+    assert tuple(outcomes.values()) in OUTCOMES
+
+
+def test_pods_are_known_as_who_they_are(pods):
+    told = {role: client.get("api/v1/whoami").json() for role, client in pods.items()}
+
+    assert {role: (who["kind"], who["admin"]) for role, who in told.items()} == {
+        "agent": ("agent", False),
+        "worker": ("worker", False),
+    }
