@@ -3,11 +3,11 @@
     with ProcessKubelet(plane, folder, gpus=1) as kubelet:
         add_node(plane, NODE, gpus=1, status=kubelet.status)
 
-Each pod has an address of its own (127.78.x.y: all of 127/8 is this machine) and folders where its
-volumes would be mounted; a claim's folder is shared by the pods that mount it. Devices GPU-0, GPU-1
-... go to whoever asks for whole ones. Images, limits and other containers are ignored. kwok keeps
-the node itself alive, and leaves its pods alone. Logs are served as kubelets do. Called by fixtures
-that need a real server behind a pod.
+Each pod has an address of its own (127.x.y.z: all of 127/8 is this machine, and each kubelet has an
+x that no other one has) and folders where its volumes would be mounted; a claim's folder is shared
+by the pods that mount it. Devices GPU-0, GPU-1 ... go to whoever asks for whole ones. Images,
+limits and other containers are ignored. kwok keeps the node itself alive, and leaves its pods
+alone. Logs are served as kubelets do. Called by fixtures that need a real server behind a pod.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -35,6 +36,9 @@ from control_plane.plane import ApiRefused, ControlPlane
 __all__ = ["NODE", "ProcessKubelet"]
 
 NODE = "processes"
+PARTS = range(64, 128)
+PORT = 8888
+"""Every server listens here, at its pod's own address."""
 WATCH_S = 1
 """A watch ends by itself after this, so that whoever stops us waits no longer."""
 WITHIN_S = 90
@@ -57,7 +61,8 @@ class ProcessKubelet:
         self._granted: dict[str, list[str]] = {}
         self._folder = folder
         self._logs = Kubelet()
-        self._addresses = (f"127.78.{n // 250}.{n % 250 + 1}" for n in itertools.count())
+        self._stack = contextlib.ExitStack()
+        self._addresses: Iterator[str] = iter(())
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._known: set[str] = set()
         self._leaving: set[str] = set()
@@ -68,6 +73,8 @@ class ProcessKubelet:
 
     def __enter__(self) -> Self:
         """Look at the node's pods from now on."""
+        part = self._stack.enter_context(_own_part_of_this_machine())
+        self._addresses = (f"127.{part}.{n // 250}.{n % 250 + 1}" for n in itertools.count())
         self._logs.__enter__()
         self._watching.start()
         return self
@@ -82,6 +89,7 @@ class ProcessKubelet:
         for thread in self._threads:
             thread.join(WITHIN_S)
         self._logs.__exit__()
+        self._stack.close()
         if self.failed is not None:
             raise self.failed
 
@@ -325,8 +333,22 @@ class ProcessKubelet:
                 env[variable["name"]] = _field(pod, source["fieldRef"]["fieldPath"])
         if url := env.get("JUPYTERHUB_SERVICE_URL"):
             # Its own address only, so that every pod can have the same port.
-            env["JUPYTERHUB_SERVICE_URL"] = url.replace(urlsplit(url).netloc, f"{address}:8888")
+            env["JUPYTERHUB_SERVICE_URL"] = url.replace(urlsplit(url).netloc, f"{address}:{PORT}")
         return env
+
+
+@contextlib.contextmanager
+def _own_part_of_this_machine() -> Iterator[int]:
+    """Take one of the networks 127.x.0.0/16, which no other kubelet takes meanwhile."""
+    for part in PARTS:
+        with socket.socket() as mark:
+            try:
+                mark.bind((f"127.{part}.255.254", PORT))
+            except OSError:  # another worker's
+                continue
+            yield part
+            return
+    raise RuntimeError(f"all of 127.{PARTS.start}.0.0 to 127.{PARTS.stop - 1}.255.255 is taken")
 
 
 def _path(pod: dict[str, Any]) -> str:

@@ -172,7 +172,7 @@ def test_tokens_that_are_not_for_us_are_nobodys(service, lab, wrong):
         client.report(report)
 
 
-# One of each outcome for the two: the whole table is asked in process (tests/service/test_authz.py).
+# One of each outcome: the whole table is asked in process (tests/service/test_authz.py).
 OUTCOMES = {
     ("let in", "let in"): "GET /api/v1/workloads",
     ("let in", "403"): "POST /api/v1/nodes/{node}/samples",
