@@ -1,5 +1,7 @@
 """`runai top --idle`, `keep`, `release` and `regain`, against a real service whose agent is played.
 
+What is idle, how often it is kept and what is taken is told by tests/service/test_idle.py.
+
 The agent reports what it would of a session whose kernel does nothing, as if time went faster.
 """
 
@@ -30,7 +32,7 @@ from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.idle.rules import IdleRules
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-ACTORS = [Actor("hub", kind="hub"), Actor(NODE, kind="agent"), Actor("bob"), Actor("out")]
+ACTORS = [Actor("hub", kind="hub"), Actor(NODE, kind="agent"), Actor("bob")]
 PROJECTS = [
     ProjectSpec(
         "vision",
@@ -119,41 +121,28 @@ def node(service: RunningService, eventually) -> Iterator[Node]:
         eventually(lambda: LAB not in {w.id for w in hub.workloads()})
 
 
-def test_who_is_idle_is_listed_with_what_comes(node, command):
+def test_idle_gpus_are_listed_and_kept(node, command):
     bob = command("bob")
     nobody = bob("top", "--idle")
-    for _ in range(30):
+    for _ in range(55):
         node.report()
     shown = bob("top", "--idle").stdout
     (listed,) = json.loads(bob("top", "--idle", "-o", "json").stdout)
+    kept = bob("keep", "lab")
 
     assert (nobody.stdout, nobody.stderr) == ("", "No GPU that you may see is idle.\n")
     assert "lab" in shown
     assert listed["idle"]["takes"] == "release"
-    assert json.loads(command("out")("top", "--idle", "-o", "json").stdout) == []
+    assert kept.exit_code == 0
+    assert kept.stdout.startswith("session vision/lab ")
+    assert json.loads(bob("top", "--idle", "-o", "json").stdout)[0]["idle"]["keeps_left"] == 1
 
 
-def test_an_idle_session_is_kept_twice_and_then_no_more(node, command):
-    bob = command("bob")
-    early = bob("keep", "nothing")
-    for _ in range(55):
-        node.report()
-    kept = [bob("keep", "lab") for _ in range(3)]
-
-    assert early.exit_code == 1
-    assert [done.exit_code for done in kept] == [0, 0, 1]
-    assert "session vision/lab" in kept[0].stdout
-    assert "was given 30 min more 2 times" in kept[2].stderr
-    assert command("out")("keep", "vision/lab").exit_code == 1
-
-
-def test_gpus_are_given_back_and_asked_for_again(node, command, eventually):
+def test_gpus_are_given_back_and_asked_for_again(node, command):
     bob = command("bob")
     unneeded = bob("regain", "lab")
     released = bob("release", "lab")
-    node.report(kernel=False)
-    (after,) = json.loads(bob("list", "sessions", "-o", "json").stdout)
-    for _ in range(31):
+    for _ in range(32):
         node.report(0.2, kernel=False)
     top = bob("top")
     regained = bob("regain", "lab")
@@ -161,8 +150,5 @@ def test_gpus_are_given_back_and_asked_for_again(node, command, eventually):
     assert (unneeded.exit_code, released.exit_code, regained.exit_code) == (1, 0, 0)
     assert "was not released" in unneeded.stderr
     assert released.stdout == "session vision/lab gives its GPUs back\n"
-    assert (after["allocated"], bool(after["released"])) == (0, True)
     assert "0.1 GPU-hours would have been idle, had others not had them" in top.stdout
-    eventually(
-        lambda: json.loads(bob("list", "sessions", "-o", "json").stdout)[0]["allocated"] == 0.5
-    )
+    assert regained.stdout.startswith("session vision/lab ")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,31 @@ def test_an_array_is_several_jobs(bob, eventually):
 
     assert result.exit_code == 0
     assert [bob("logs", f"sweep-{i}").stdout for i in range(3)] == ["0\n", "1\n", "2\n"]
+
+
+def test_what_a_job_reports_of_itself_is_described_while_it_runs_and_after(bob, eventually):
+    report = """if True:
+        import pathlib, time
+        from runai.reporter import Reporter
+        with Reporter() as reporter:
+            for name, value in [("epoch", 3), ("overall_epochs", 10), ("loss", 0.25)]:
+                reporter.reportMetric(name, value)
+            reporter.reportParameter("optimizer", "Adam")
+        while not pathlib.Path("go").exists():
+            time.sleep(0.02)
+    """
+    bob("submit", "exp1", "-g", "1", "--", PYTHON, "-c", report)
+
+    def is_told() -> bool:  # one after the other
+        progress = bob.described("exp1")["progress"]
+        return bool(progress) and progress["done"] == 0.3
+
+    eventually(is_told, within=60)
+    Path("go").touch()
+    eventually(lambda: bob.described("exp1")["state"] == "succeeded", within=60)
+    lines = [line.split(maxsplit=1) for line in bob("describe", "exp1").stdout.splitlines()]
+    assert ["Progress:", "3 of 10 epochs · loss 0.25"] in lines
+    assert ["Reported:", "epoch 3, overall_epochs 10, loss 0.25, optimizer Adam"] in lines
 
 
 def test_without_a_gpu_it_is_said(bob):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from runai.hub_service.api.elastic_schemas import ElasticView
 from runai.hub_service.api.idle_schemas import IdleView
 from runai.hub_service.api.schemas import (
     AllocationView,
@@ -203,24 +204,48 @@ def test_a_description_leaves_out_what_was_not_asked():
     assert lines["Submitted"].endswith("(5m ago)")
 
 
-def test_a_description_tells_how_strictly_memory_is_kept_and_what_was_done():
-    detail = WorkloadDetail(
-        **{
-            **RUNNING.model_dump(),
-            "limit": LimitView(
-                memory_mib=8192, tier="driver", badge="hard limit", why="The driver refuses more."
-            ),
-            "notice": "uses too much",
-        },
-    )
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(
+            {
+                "limit": LimitView(
+                    memory_mib=8192,
+                    tier="driver",
+                    badge="hard limit",
+                    why="The driver refuses more.",
+                ),
+                "notice": "uses too much",
+            },
+            {
+                "Memory limit": "8G, hard limit: The driver refuses more.",
+                "Sharing": "Memory is limited, compute is shared equally among active sessions.",
+                "Notice": "uses too much",
+            },
+            id="how strictly memory is kept",
+        ),
+        pytest.param(
+            {
+                "elastic": ElasticView(
+                    least=1, training=2, most=4, text="2 of 1 to 4 GPUs", speed="9 samples/s"
+                )
+            },
+            {"Elastic": "2 of 1 to 4 GPUs", "Speed": "9 samples/s"},
+            id="on how many GPUs it trains and how fast",
+        ),
+        pytest.param(
+            {"state": "paused", "reason": ReasonView(code="reclaimed", text="nlp needs its GPUs")},
+            {"State": "paused", "Reason": "nlp needs its GPUs"},
+            id="why it is paused",
+        ),
+    ],
+)
+def test_a_description_tells(fields, expected):
+    detail = WorkloadDetail(**{**RUNNING.model_dump(), **fields})
 
     lines = dict(describing.workload_lines(detail, NOW))
 
-    assert (lines["Memory limit"], lines["Sharing"], lines["Notice"]) == (
-        "8G, hard limit: The driver refuses more.",
-        "Memory is limited, compute is shared equally among active sessions.",
-        "uses too much",
-    )
+    assert {name: lines[name] for name in expected} == expected
 
 
 def test_names_of_others_are_text_and_never_markup(printed):
