@@ -1,39 +1,47 @@
-"""The smallest thing the service does for which it needs a right, by right.
+"""What the service does with the rights that the chart gives it, and which each of that needs.
 
 Each is the project's own code on a real API server, and ends when what it is for is there to see.
-Called by test_rights with all of the chart's rights, and again without one of them.
+Called by test_rights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Any
 
 from chart.rights import Right
 from control_plane.agents import agent_token
+from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jobs
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
-from control_plane.objects import job, pod
+from control_plane.objects import pod
 from control_plane.plane import ApiRefused
 from runai.hub_service.api.permissions import Actor
-from runai.hub_service.clusters.base import Seen
+from runai.hub_service.clusters.base import Ended, Seen
 from runai.hub_service.clusters.kubernetes.acting import Acting
 from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.executing import PodPrograms
 from runai.hub_service.clusters.kubernetes.leading import Leadership
 from runai.hub_service.clusters.kubernetes.node_tokens import NodeTokens
 from runai.hub_service.clusters.kubernetes.objects import Pod, read_pod
 from runai.hub_service.clusters.kubernetes.picture import Promise
 from runai.hub_service.clusters.kubernetes.reservations import PODS, reservation_name
+from runai.hub_service.clusters.kubernetes.storage import (
+    VOLUMES,
+    Claim,
+    Volume,
+    read_claim,
+    read_volume,
+)
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.own_pod import LEADS, OwnPod
 from runai.hub_service.scheduler.model import Plan, Reason, Start, Stop
 from waiting import eventually_async
 
-__all__ = ["ACTS", "JOBS", "SCHEDULER", "Act", "Stage"]
+__all__ = ["ACTS", "EXEC", "OF_KUBEFLOW", "Act", "Stage", "runs_a_program"]
 
 HOME = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}
 OWN_PODS = "/api/v1/namespaces/runai/pods"
@@ -64,10 +72,15 @@ class Stage:
     def seen(self, name: str) -> bool:
         return f"{self.lab.namespace.name}/{name}" in self.cluster._pods.objects
 
-    async def submitted(self) -> str:
-        spec = self.spec()
-        await self.cluster.submit([spec])
-        return spec.id
+    async def runs(self, name: str) -> str:
+        """Wait until a pod runs; return the session that it is."""
+
+        def up() -> bool:
+            found = self.cluster._pods.objects.get(f"{self.lab.namespace.name}/{name}")
+            return found is not None and found.is_up
+
+        await self.until(up, f"{name} runs")
+        return f"{self.project}/{self.lab.namespace.name}.{name}"
 
     def pod(self, name: str, **fields: Any) -> Pod:
         return read_pod(self.lab.namespace.create(pod(name, 0, project=self.project, **fields)))
@@ -83,72 +96,31 @@ class Stage:
 Act = Callable[[Stage], Awaitable[None]]
 
 
-async def sees_a_pod(stage: Stage) -> None:
+async def watches(stage: Stage) -> None:
+    """Look at all there is; the watches begin behind that."""
     await stage.cluster.observe()
-    stage.pod("new")
-    await stage.until(lambda: stage.seen("new"), "it sees the pod")
 
 
-async def sees_a_node(stage: Stage) -> None:
-    await stage.cluster.observe()
-    name = f"{stage.node}-new"
-    stage.lab.node(name)
-    await stage.until(lambda: name in stage.cluster._machines.objects, "it sees the node")
-
-
-async def sees_a_namespace(stage: Stage) -> None:
-    await stage.cluster.observe()
-    name = stage.lab.another_namespace("new").name
-    await stage.until(lambda: name in stage.cluster._namespaces.objects, "it sees the namespace")
-
-
-async def sees_a_job(stage: Stage) -> None:
-    await stage.cluster.observe()
-    stage.lab.namespace.create(job("new"))
-    name = stage.lab.namespace.name, "new"
-    await stage.until(lambda: stage.cluster._jobs.find(*name) is not None, "it sees the Job")
-
-
-async def sees_a_project(stage: Stage) -> None:
-    await stage.cluster.observe()
-    name = f"{stage.project}-new"
-    stage.lab.project(name)
-    await stage.until(lambda: name in stage.cluster._projects.objects, "it sees the project")
-
-
-async def submits_beside_a_notebook(
-    stage: Stage, *, volumes: Sequence[Any] = (), mounts: Sequence[Any] = ()
-) -> None:
+async def submits_beside_a_notebook(stage: Stage) -> None:
+    """Read the notebook's pod, and how its home may be mounted."""
+    stage.lab.namespace.claim("home")
     notebook = pod("notebook", 0, annotations={"hub.jupyter.org/username": "ana"})
-    notebook["spec"] |= {"nodeName": stage.node, "volumes": list(volumes)}
-    notebook["spec"]["containers"][0]["volumeMounts"] = list(mounts)
+    notebook["spec"] |= {"nodeName": stage.node, "volumes": [HOME]}
+    notebook["spec"]["containers"][0]["volumeMounts"] = [{"name": "home", "mountPath": "/h"}]
     stage.lab.namespace.create(notebook)
-    name = f"{stage.lab.namespace.name}/notebook"
-
-    def up() -> bool:
-        return stage.seen("notebook") and stage.cluster._pods.objects[name].is_up
-
-    await stage.until(up, "the notebook runs")
+    await stage.runs("notebook")
     await stage.cluster.submit([stage.spec("ana")])
 
 
-async def submits_beside_a_notebook_with_a_home(stage: Stage) -> None:
-    stage.lab.namespace.claim("home")
-    await submits_beside_a_notebook(
-        stage, volumes=[HOME], mounts=[{"name": "home", "mountPath": "/h"}]
-    )
-
-
-async def submits(stage: Stage) -> None:
-    await stage.submitted()
-
-
-async def suspends(stage: Stage) -> None:
-    await stage.cluster.suspend(await stage.submitted(), by="ana")
-
-
-async def deletes_a_job(stage: Stage) -> None:
-    await stage.cluster.delete(await stage.submitted(), by="ana")
+async def sees_a_job_through(stage: Stage) -> None:
+    """Submit a job, suspend it, note something of it, tell its history, delete it."""
+    spec = stage.spec()
+    await stage.cluster.submit([spec])
+    await stage.cluster.suspend(spec.id, by="ana")
+    await stage.cluster.note(spec.id, "look at it")
+    assert "Warning" in stage.events()
+    assert await stage.cluster.history(spec.id)
+    await stage.cluster.delete(spec.id, by="ana")
 
 
 async def deletes_a_session(stage: Stage) -> None:
@@ -161,24 +133,20 @@ async def deletes_a_session(stage: Stage) -> None:
 async def reads_a_log(stage: Stage) -> None:
     stage.pod("notebook", nodeName=stage.node)
     stage.kubelet.write("notebook", "it was here")
-    session = f"{stage.project}/{stage.lab.namespace.name}.notebook"
-    name = f"{stage.lab.namespace.name}/notebook"
-
-    def up() -> bool:
-        return stage.seen("notebook") and stage.cluster._pods.objects[name].is_up
-
-    await stage.until(up, "the notebook runs")
+    session = await stage.runs("notebook")
     chunks = stage.cluster.logs(session, worker=None, tail=None, follow=False)
     assert b"it was here" in b"".join([chunk.lines async for chunk in chunks])
 
 
-async def remembers(stage: Stage) -> None:
-    assert await stage.cluster.history(await stage.submitted())
-
-
-async def notes(stage: Stage) -> None:
-    await stage.cluster.note(await stage.submitted(), "look at it")
-    assert "Warning" in stage.events()
+async def runs_a_program(stage: Stage) -> None:
+    """Get as far as the node, which runs none."""
+    stage.pod("one", nodeName=stage.node)
+    await stage.cluster.observe()
+    session = await stage.runs("one")
+    programs = PodPrograms(stage.api, stage.cluster.pods_of)
+    (ended,) = [piece async for piece in await programs.execute(session, 0, ["true"], b"")]
+    assert isinstance(ended, Ended)
+    assert ended.why
 
 
 async def binds(stage: Stage) -> None:
@@ -230,17 +198,12 @@ def _is_gone(stage: Stage, path: str) -> bool:
         return refused.status == 404
 
 
-async def makes_a_project(stage: Stage) -> None:
-    await stage.cluster.put_project(ProjectSpec(f"{stage.project}-made"))
-
-
-async def changes_a_project(stage: Stage) -> None:
-    await stage.cluster.put_project(ProjectSpec(stage.project, weight=2))
-
-
-async def deletes_a_project(stage: Stage) -> None:
-    await stage.cluster.projects()
-    await stage.cluster.delete_project(stage.project)
+async def sees_a_project_through(stage: Stage) -> None:
+    """Make a project, change it, delete it."""
+    name = f"{stage.project}-made"
+    await stage.cluster.put_project(ProjectSpec(name))
+    await stage.cluster.put_project(ProjectSpec(name, weight=2))
+    await stage.cluster.delete_project(name)
 
 
 async def tells_shares(stage: Stage) -> None:
@@ -250,14 +213,10 @@ async def tells_shares(stage: Stage) -> None:
     assert "status" in stage.lab.plane.request("GET", path)
 
 
-async def leads_and_resigns(stage: Stage, *, before: str = "") -> None:
-    """Lead once; `before` is who held the Lease, or "" where there is none."""
+async def leads_and_resigns(stage: Stage) -> None:
+    """Make the Lease, lead once, and give it back."""
     lease = "/apis/coordination.k8s.io/v1/namespaces/runai/leases"
     stage.lab.forget(f"{lease}/runai-scheduler")
-    if before:
-        spec = {"holderIdentity": "", "leaseDurationSeconds": 1}
-        body = {"metadata": {"name": "runai-scheduler"}, "spec": spec}
-        stage.lab.plane.request("POST", lease, body)
     led: list[bool] = []
 
     async def work() -> None:
@@ -306,45 +265,97 @@ class Nobody:
         raise AssertionError(name)
 
 
+async def has_a_volume_made(stage: Stage) -> None:
+    claim, start = await _claimed(stage)
+    await stage.acting().provide(start, claim, None)
+    assert read_claim(stage.lab.plane.request("GET", claim.path)).node == stage.node
+
+
+async def takes_a_volume(stage: Stage) -> None:
+    (claim, start), name = await _claimed(stage), f"{stage.node}-disk"
+    stage.lab.volume(name, stage.node, of_class="local")
+
+    def disk() -> Volume:
+        return read_volume(stage.lab.plane.request("GET", f"{VOLUMES}/{name}"))
+
+    while disk().claim != claim.uid:  # Kubernetes' controller may write on it in between
+        await stage.acting().provide(start, claim, disk())
+
+
+async def _claimed(stage: Stage) -> tuple[Claim, Start]:
+    stage.lab.namespace.claim("home", of_class="local")
+    path = f"/api/v1/namespaces/{stage.lab.namespace.name}/persistentvolumeclaims/home"
+    claim = read_claim(stage.lab.plane.request("GET", path))
+    return claim, Start(workload="w", worker="w-0", node=stage.node)
+
+
+async def sees_a_pytorch_job_through(stage: Stage) -> None:
+    """Hear of the kind when it is installed; see a PyTorchJob, suspend and delete it."""
+    await stage.cluster.observe()
+    with kind_of_pytorch_jobs(stage.lab.plane):
+        await stage.until(lambda: stage.cluster._jobs._pytorch.lists, "it has listed PyTorchJobs")
+        path = pytorch_jobs(stage.lab.namespace.name)
+        job = pytorch_job("train", workers=1, labels={"runai/project": stage.project})
+        uid = stage.lab.plane.request("POST", path, job)["metadata"]["uid"]
+        await stage.until(lambda: uid in stage.cluster._jobs.by_uid(), "it sees the PyTorchJob")
+        workload = f"{stage.project}/{stage.lab.namespace.name}.train"
+        await stage.cluster.suspend(workload, by="ana")
+        found = stage.lab.plane.request("GET", f"{path}/train")
+        assert found["spec"]["runPolicy"]["suspend"] is True
+        await stage.cluster.delete(workload, by="ana")
+        assert stage.lab.plane.request("GET", path)["items"] == []
+
+
 SCHEDULER, JOBS, OWN, SHARING = (
     "ClusterRole runai-scheduler",
     "ClusterRole runai-jobs",
     "Role runai-scheduler",
     "Role runai-reservations",
 )
-SEEN: Mapping[str, Act] = {
-    "pods": sees_a_pod,
-    "nodes": sees_a_node,
-    "namespaces": sees_a_namespace,
-    "jobs": sees_a_job,
-    "projects": sees_a_project,
+SEEN = (
+    *("pods", "nodes", "namespaces", "jobs", "projects"),
+    *("persistentvolumeclaims", "persistentvolumes", "storageclasses"),
+)
+
+
+def each(role: str, *given: str) -> Iterable[Right]:
+    """Yield rights of a role, such as `"list pods"`."""
+    for words in given:
+        verb, what = words.split()
+        yield Right(role, what, verb)
+
+
+ACTS: Mapping[Act, Iterable[Right]] = {
+    watches: [*each(SCHEDULER, *(f"{verb} {w}" for w in SEEN for verb in ("list", "watch")))],
+    submits_beside_a_notebook: [
+        *each(SCHEDULER, "get pods"),
+        *each(JOBS, "create jobs", "get persistentvolumeclaims"),
+    ],
+    sees_a_job_through: [
+        *each(SCHEDULER, "patch jobs", "create events"),
+        *each(JOBS, "create jobs", "list events", "delete jobs"),
+    ],
+    deletes_a_session: [*each(JOBS, "delete pods")],
+    reads_a_log: [*each(JOBS, "get pods/log")],
+    binds: [*each(SCHEDULER, "create pods/binding")],
+    evicts: [*each(SCHEDULER, "create pods/eviction")],
+    says_why: [*each(SCHEDULER, "patch pods/status")],
+    has_a_volume_made: [*each(SCHEDULER, "patch persistentvolumeclaims")],
+    takes_a_volume: [*each(SCHEDULER, "patch persistentvolumes")],
+    keeps_a_device: [*each(SHARING, "create pods", "patch pods", "delete pods")],
+    knows_an_agent: [*each(SCHEDULER, "create tokenreviews")],
+    sees_a_project_through: [
+        *each(SCHEDULER, "create projects", "patch projects", "delete projects")
+    ],
+    tells_shares: [*each(SCHEDULER, "patch projects/status")],
+    leads_and_resigns: [*each(OWN, "get leases", "create leases", "update leases")],
+    shows_itself: [*each(OWN, "patch pods")],
+    sees_a_pytorch_job_through: [
+        *each(SCHEDULER, "list customresourcedefinitions", "watch customresourcedefinitions"),
+        *each(SCHEDULER, "list pytorchjobs", "watch pytorchjobs", "patch pytorchjobs"),
+        *each(JOBS, "delete pytorchjobs"),
+    ],
 }
-ACTS: Mapping[Right, Act] = {
-    **{
-        Right(SCHEDULER, what, verb): act
-        for what, act in SEEN.items()
-        for verb in ("list", "watch")
-    },
-    Right(SCHEDULER, "pods", "get"): submits_beside_a_notebook,
-    Right(SCHEDULER, "jobs", "patch"): suspends,
-    Right(SCHEDULER, "pods/binding", "create"): binds,
-    Right(SCHEDULER, "pods/eviction", "create"): evicts,
-    Right(SCHEDULER, "pods/status", "patch"): says_why,
-    Right(SCHEDULER, "events", "create"): notes,
-    Right(SCHEDULER, "tokenreviews", "create"): knows_an_agent,
-    Right(SCHEDULER, "projects", "create"): makes_a_project,
-    Right(SCHEDULER, "projects", "patch"): changes_a_project,
-    Right(SCHEDULER, "projects", "delete"): deletes_a_project,
-    Right(SCHEDULER, "projects/status", "patch"): tells_shares,
-    Right(JOBS, "jobs", "create"): submits,
-    Right(JOBS, "jobs", "delete"): deletes_a_job,
-    Right(JOBS, "pods", "delete"): deletes_a_session,
-    Right(JOBS, "pods/log", "get"): reads_a_log,
-    Right(JOBS, "persistentvolumeclaims", "get"): submits_beside_a_notebook_with_a_home,
-    Right(JOBS, "events", "list"): remembers,
-    Right(OWN, "leases", "create"): leads_and_resigns,
-    Right(OWN, "leases", "get"): leads_and_resigns,
-    Right(OWN, "leases", "update"): partial(leads_and_resigns, before="nobody"),
-    Right(OWN, "pods", "patch"): shows_itself,
-    **{Right(SHARING, "pods", verb): keeps_a_device for verb in ("create", "patch", "delete")},
-}
+OF_KUBEFLOW = {sees_a_pytorch_job_through}
+EXEC = [*each(JOBS, "get pods/exec", "create pods/exec")]
+"""What `runs_a_program` needs, where the chart allows it (jobs.exec)."""

@@ -5,7 +5,7 @@
     without(plane, "lab-1", right)              of an account that lacks exactly that
     grant(plane, kubeconfig, right)             give an account what it lacks, in all namespaces
 
-Called by test_rights.
+Called by test_rights, and by tests of a service that lacks one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,6 +114,7 @@ def _take_out(role: dict[str, Any], rule: dict[str, Any], right: Right) -> None:
         role["rules"].append(rule | {"resources": [right.resource], "verbs": verbs})
 
 
+@cache
 def _documents(notebooks: str) -> list[dict[str, Any]]:
     given = ("--set", f"jupyterhub.namespace={notebooks},jobs.exec=true")
     found = yaml.safe_load_all(rendered(*given))

@@ -1,57 +1,60 @@
-"""Each right of the chart is needed: what needs it works with all of them, and not without it."""
+"""Each right of the chart is used by what it is for, which is forbidden nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chart.acts import ACTS, Act, Stage
-from chart.exec_acts import EXEC_ACTS
-from chart.kubeflow_acts import KUBEFLOW_ACTS
+from chart.acts import ACTS, EXEC, OF_KUBEFLOW, Act, Stage, runs_a_program
 from chart.rights import Right, rights_of, whole, without
-from chart.volume_acts import VOLUME_ACTS
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError
 from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.rights import RIGHTS
+from waiting import eventually_async
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
 WITHIN_S = 150
 """Some acts install a kind, and remove it."""
-EVERY = {**ACTS, **VOLUME_ACTS, **EXEC_ACTS, **KUBEFLOW_ACTS}
-PROVED = [
-    pytest.param(
-        right, marks=[pytest.mark.kubeflow] if right in KUBEFLOW_ACTS else [], id=str(right)
-    )
-    for right in EVERY
-]
+GIVEN = {right for rights in ACTS.values() for right in rights}
 DEEDS = [
-    pytest.param(
-        act,
-        marks=[pytest.mark.kubeflow] if act in KUBEFLOW_ACTS.values() else [],
-        id=getattr(act, "__name__", "takes_over"),
-    )
-    for act in dict.fromkeys(EVERY.values())
+    pytest.param(act, marks=[pytest.mark.kubeflow] if act in OF_KUBEFLOW else [], id=act.__name__)
+    for act in ACTS
 ]
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def used(method: str, path: str, *, watches: bool) -> str:
+    """Return the right that a request needs, such as `"patch pods/status"`."""
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    if parts[0] == "namespaces" and len(parts) > 2:
+        parts = parts[2:]
+    of_one = "get" if len(parts) > 1 else "watch" if watches else "list"
+    what = "/".join([parts[0], *parts[2:]])
+    return f"{VERBS.get(method, of_one)} {what}"
 
 
 class Listening(Api):
-    """Notes what the API server forbids, whoever asks and whatever they make of it."""
+    """Notes what was asked, and what the API server forbids, whoever asks."""
 
     forbidden: asyncio.Event
-    asked: list[str]
+    refused: list[str]
+    used: set[str]
 
-    async def _send(self, method: str, path: str, *how: Any) -> Any:
-        answer = await super()._send(method, path, *how)
+    async def _send(self, method: str, path: str, body: Any, query: Any, *how: Any) -> Any:
+        self.used.add(used(method, path, watches="watch" in query))
+        answer = await super()._send(method, path, body, query, *how)
         if answer.status == 403:
-            self.asked.append(f"{method} {path}")
+            self.refused.append(f"{method} {path}")
             self.forbidden.set()
         return answer
 
@@ -60,7 +63,7 @@ class Listening(Api):
             return await super().channels(path, asked)
         except ApiError as refused:
             if refused.status == 403:
-                self.asked.append(f"GET {path}")
+                self.refused.append(f"GET {path}")
                 self.forbidden.set()
             raise
 
@@ -71,54 +74,71 @@ def kubelet():
         yield started
 
 
-async def forbidden(rights: Path, act: Act, lab: ClusterLab, kubelet: Kubelet) -> list[str]:
-    """Let it act; return what it was not allowed to do."""
+@contextlib.asynccontextmanager
+async def played(
+    rights: Path, act: Act, lab: ClusterLab, kubelet: Kubelet
+) -> AsyncIterator[Listening]:
+    """Let it act, until it has done so or something is forbidden."""
     node, project = f"gpu-{lab.number}", f"vision-{lab.number}"
     lab.node(node, gpus=2, status=kubelet.status)
     lab.project(project, quota=2)
     async with await Listening.connect(str(rights)) as api:
-        api.forbidden, api.asked = asyncio.Event(), []
+        api.forbidden, api.refused, api.used = asyncio.Event(), [], set()
         cluster = KubernetesCluster(api, namespace=lab.namespace.name, image="example/train")
         running = asyncio.create_task(cluster.run())
-        stage = Stage(api, cluster, lab, kubelet, node, project)
-        acting = asyncio.ensure_future(act(stage))
+        acting = asyncio.ensure_future(act(Stage(api, cluster, lab, kubelet, node, project)))
         refusal = asyncio.create_task(api.forbidden.wait())
         async with asyncio.timeout(WITHIN_S):
             await asyncio.wait({acting, refusal}, return_when=asyncio.FIRST_COMPLETED)
         failed = acting.done() and acting.exception()
-        for task in (acting, refusal, running):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
-        if failed and not api.asked:
-            raise failed
-        return api.asked
+        try:
+            if failed and not api.refused:
+                raise failed
+            yield api
+        finally:
+            for task in (acting, refusal, running):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
 
 
 def test_doctor_asks_for_each_right_that_the_chart_always_gives_and_for_no_other():
     asked = {Right(right.role, right.resource, right.verb) for right in RIGHTS}
 
-    assert asked == rights_of("notebooks") - set(EXEC_ACTS)
+    assert asked == rights_of("notebooks") - set(EXEC)
     assert len(RIGHTS) == len(asked)
 
 
-def test_every_right_has_its_proof():
-    assert rights_of("notebooks") == set(EVERY)
-
-
-@pytest.mark.parametrize("right", PROVED)
-async def test_without_it_something_cannot_be_done(
-    plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, right: Right
-):
-    rights = without(plane, lab.namespace.name, right)
-
-    assert await forbidden(rights, EVERY[right], lab, kubelet)
+def test_the_chart_gives_no_right_that_nothing_is_done_with():
+    assert rights_of("notebooks") == GIVEN | set(EXEC)
 
 
 @pytest.mark.parametrize("act", DEEDS)
-async def test_with_all_of_them_it_can(
+async def test_what_is_done_uses_its_rights_and_needs_no_others(
     plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, act: Act
 ):
-    rights = whole(plane, lab.namespace.name)
+    wanted = {f"{right.verb} {right.resource}" for right in ACTS[act]}
 
-    assert await forbidden(rights, act, lab, kubelet) == []
+    async with played(whole(plane, lab.namespace.name), act, lab, kubelet) as api:
+        assert api.refused == []
+        await eventually_async(lambda: wanted <= api.used, what=f"{wanted} are used")
+
+    assert api.refused == []
+
+
+async def test_a_program_is_run_with_all_of_them(
+    plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet
+):
+    async with played(whole(plane, lab.namespace.name), runs_a_program, lab, kubelet) as api:
+        assert api.refused == []
+
+
+@pytest.mark.parametrize("right", EXEC, ids=str)
+async def test_no_program_is_run_without_it(
+    plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, right: Right
+):
+    """One request needs both: the API server asks for the second one by itself."""
+    rights = without(plane, lab.namespace.name, right)
+
+    async with played(rights, runs_a_program, lab, kubelet) as api:
+        assert api.refused
