@@ -1,8 +1,8 @@
 """A real platform for tests: `runai up` on a data directory, driven over JupyterHub's REST API.
 
-One simulated GPU; ana, bo and cy are members of vision (quota 1). A service `tester` with the
-rights of an admin is added by the data directory's own jupyterhub_config.py. Used by tests with the
-marker `hub`.
+One simulated GPU; ana, bo and cy are members of vision (quota 1), and so are dan, eve and fay,
+whose accounts may be removed. A service `tester` with the rights of an admin is added by the data
+directory's own jupyterhub_config.py. Used by tests with the marker `hub`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ SPAWN_SECONDS = 180
 TESTER_TOKEN = "a-token-of-the-tests"
 PASSWORD = "not-a-secret-here"
 USERS = ("ana", "bo", "cy")
+LEAVERS = ("dan", "eve", "fay")
+SOFT_LIMIT = 5000  # of descriptors at the start; jupyter_server raises one below 4096 itself
 
 OWN_CONFIG = f"""
 c.JupyterHub.services.append({{"name": "tester", "api_token": "{TESTER_TOKEN}"}})
@@ -60,7 +62,7 @@ PROJECTS = f"""
 projects:
   vision:
     quota: 1
-    members: [{", ".join(USERS)}]
+    members: [{", ".join(USERS + LEAVERS)}]
 """
 
 
@@ -84,6 +86,7 @@ class HubPlatform:
 
     def start(self) -> None:
         command = [
+            *("sh", "-c", f'ulimit -Sn {SOFT_LIMIT}; exec "$@"', "up"),
             *(sys.executable, "-m", "runai.embedded"),
             *("--port", str(self.port), "--data-dir", str(self.data_dir), "--simulate", "1"),
             *("--projects", str(self.data_dir / "projects.yaml")),
@@ -215,13 +218,14 @@ class HubPlatform:
     # -- what the service knows
 
     def sessions(self) -> dict[str, WorkloadView]:
-        """Return the sessions that hold or want something, by user."""
+        """Return the sessions that hold or want something, by user; no jobs."""
         token = DataDirectory(self.data_dir).hub_token()
         with Client(f"{self.http.base_url}/services/runai/", token, patience_s=60) as client:
             return {
                 workload.user: workload
                 for workload in client.workloads()
-                if workload.state not in {"ended", "failed", "succeeded"}
+                if workload.kind == "session"
+                and workload.state not in {"ended", "failed", "succeeded"}
             }
 
     def holds(self) -> dict[str, float]:
@@ -234,14 +238,14 @@ def running_hub(data_dir: Path) -> Iterator[HubPlatform]:
     """Run a platform while the block runs; nothing of it is left behind."""
     directory = DataDirectory(data_dir)
     directory.prepare(system_users=False)
-    for user in USERS:
+    for user in USERS + LEAVERS:
         Accounts(directory).add(user, PASSWORD)
     (data_dir / "jupyterhub_config.py").write_text(OWN_CONFIG)
     (data_dir / "projects.yaml").write_text(PROJECTS)
     platform = HubPlatform(data_dir, free_port())
     try:
         platform.start()
-        for user in USERS:
+        for user in USERS + LEAVERS:
             platform.http.post(f"/hub/api/users/{user}").raise_for_status()
         yield platform
     finally:

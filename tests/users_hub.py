@@ -1,8 +1,10 @@
 """A real JupyterHub that runs the service as it does in production, for tests of who is who.
 
-Users come into being when a token is made for them; nel is in the group nlp-people, root is an
-admin. Named services: tester (an admin's rights), reader (those of our service), and one that
-bears the name of the user ana.
+Users come into being when a token is made for them. The cast is that of tests/service/conftest.py:
+ana, mia and ro are members of vision, vic its admin, nel a member of nlp by the group nlp-people,
+root a hub admin; members of the group watchers are admins of watched, which is nia's. Named
+services: tester (an admin's rights), reader (those of our service), and one that bears the name of
+the user ana.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +36,6 @@ __all__ = [
     "PASSWORD",
     "READER",
     "ROOT",
-    "SIMULATED",
     "SUBMIT",
     "Hub",
     "log_in",
@@ -53,7 +54,6 @@ OPEN = "access:services!service=runai"
 SUBMIT = "custom:runai:submit"
 ADMIN = "custom:runai:admin"
 ROOT = "/services/runai/"
-SIMULATED = {"RUNAI_SIMULATE": "2"}
 
 CONFIG = """
 import sys
@@ -89,7 +89,7 @@ c.JupyterHub.services = [
             "RUNAI_HUB_TOKEN": "{hub_token}",
             "RUNAI_AGENT_TOKEN": "{node_token}",
             "RUNAI_PROJECTS": "{data}/projects.yaml",
-            **{settings},
+            "RUNAI_SIMULATE": "2",
         }},
     }},
     {{"name": "tester", "api_token": "{tester}"}},
@@ -122,12 +122,9 @@ c.JupyterHub.load_roles = [
 
 PROJECTS = """
 projects:
-  vision:
-    quota: 1
-    members: [ana]
-  nlp:
-    quota: 1
-    groups: [nlp-people]
+  vision: {quota: 2.5, limit: 4, members: [ana, mia, ro], admins: [vic]}
+  nlp: {quota: 2.5, groups: [nlp-people]}
+  watched: {quota: 1, members: [nia], admin_groups: [watchers]}
 """
 
 
@@ -162,12 +159,10 @@ class Hub:
 
 
 @contextmanager
-def users_hub(
-    data: Path, projects: str = PROJECTS, settings: Mapping[str, str] = SIMULATED
-) -> Iterator[Hub]:
-    """Run a hub while the block runs; the service has these settings beside its own."""
+def users_hub(data: Path) -> Iterator[Hub]:
+    """Run a hub while the block runs."""
     port = free_port()
-    (data / "projects.yaml").write_text(projects)
+    (data / "projects.yaml").write_text(PROJECTS)
     (data / "config.py").write_text(
         CONFIG.format(
             port=port,
@@ -183,7 +178,6 @@ def users_hub(
             admin=ADMIN,
             hub_token=HUB_TOKEN,
             node_token=NODE_TOKEN,
-            settings=dict(settings),
         )
     )
     with (data / "log").open("wb") as log:

@@ -1,14 +1,18 @@
-"""Who may do what, on a real JupyterHub: by tokens, cookies, commands, magics and buttons."""
+"""Who may do what, on a real JupyterHub: by tokens, cookies, commands, magics and buttons.
+
+The whole table is played in process (`test_authz.py`). Here are the rows that show that each kind
+of token, and a login, comes to each of its outcomes by way of a real hub.
+"""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -17,42 +21,124 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from authz import ROWS, USERS, asked, expected, judged, name_of
+from authz import ACTORS, READERS, ROWS, USERS, asked, expected, judged, name_of
 from runai.hub_service.cli import cli, lifecycle
 from runai.hub_service.cli.reporting import ReportedError
 from runai.hub_service.errors import Forbidden, NotFound, RunaiError, Unauthenticated
 from runai.widgets import connect
-from users_hub import NODE, ROOT
-from users_stage import WITH_COOKIES, Stage, may_press, users_stage
+from users_hub import (
+    ADMIN,
+    HUB_TOKEN,
+    NODE,
+    NODE_TOKEN,
+    OPEN,
+    READER,
+    ROOT,
+    SUBMIT,
+    Hub,
+    log_in,
+    login_cookies,
+)
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
 
-NAMED = [(row, named) for row in ROWS for named in row.get("by", ())]
+EXP1 = "vision/exp1"
+_EXP1 = "/api/v1/workloads/{project}/{name}"
+WHY_PLAYED = {
+    "GET /": "nobody is sent to the login",
+    "GET /login": "there is no login without a hub",
+    "GET /oauth_callback": "nor an answer of it",
+    "GET /workloads/{project}/{name} project=vision name=exp1": "a page that is hidden",
+    "GET /api/v1/whoami": "open to a node's token too, nobody is refused",
+    "GET /api/v1/worker/target": "open to no token of a hub",
+    "GET /api/v1/history since=2026-01-01T00:00:00Z": "an admin's, to read",
+    "PUT /api/v1/projects/{name} name=vision quota=3": "an admin's, to change",
+    "POST /api/v1/nodes/{node}/samples node=lab at=1 interval=1": "a node's",
+    "POST /api/v1/workloads project=vision command=['true']": "asks the hub's token for more",
+    f"POST {_EXP1}/suspend project=vision name=exp1": "a change that is hidden",
+    f"GET {_EXP1}/logs project=vision name=exp1": "what a token that only reads may read",
+}
+"""The rows that are played, and what each adds to the outcomes."""
+PLAYED = [row for row in ROWS if name_of(row) in WHY_PLAYED]
+NAMED = [(row, named) for row in PLAYED for named in row.get("by", ())]
 COMMANDS = [(row, named) for row, named in NAMED if named.startswith("runai ")]
 MAGICS = [(row, named) for row, named in NAMED if named.startswith("%")]
+WITH_COOKIES = ("owner", "member", "project admin", "admin", "outsider")
+
+
+@dataclass
+class Stage:
+    """A platform with a running job of ana's."""
+
+    hub: Hub
+    tokens: dict[str, str]
+    clients: dict[str, httpx.Client] = field(default_factory=dict)
+    """One for each token, and one for nobody: making one takes longer than asking."""
+    cookies: dict[str, httpx.Client] = field(default_factory=dict)
+
+    def ask(self, role: str, **request: Any) -> httpx.Response:
+        return self.clients[role].request(**request)
+
+    def set(self) -> None:
+        """Put back what an actor has changed."""
+        self.ask("admin", method="PUT", url="api/v1/projects/vision", json={"quota": 2.5})
+        self.ask("owner", method="POST", url=f"api/v1/workloads/{EXP1}/resume")
+
+    def asked(self, row: dict[str, Any]) -> dict[str, Any]:
+        return asked(row, node=NODE)
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with users_stage(tmp_path_factory.mktemp("hub")) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def _set(stage: Stage) -> None:
-    stage.set()
+def stage(real_hub: Hub) -> Iterator[Stage]:
+    # A notebook's token opens the service and submits; a reader's only opens it.
+    scopes = {role: [OPEN, SUBMIT] for role in USERS} | {role: [OPEN] for role in READERS}
+    scopes["admin"] = [OPEN, SUBMIT, ADMIN]
+    scopes["admin's reader"] = [OPEN, "admin:users"]
+    tokens = {role: real_hub.token(ACTORS[role], *scopes[role]) for role in USERS}
+    tokens |= {"hub": HUB_TOKEN, "agent": NODE_TOKEN, "service": READER}
+    stage = Stage(real_hub, tokens)
+    with ExitStack() as opened:
+        for role in (*tokens, "nobody"):
+            headers = {"Authorization": f"Bearer {tokens[role]}"} if role in tokens else {}
+            client = httpx.Client(base_url=f"{real_hub.url}{ROOT}", headers=headers, timeout=60)
+            stage.clients[role] = opened.enter_context(client)
+        for role in WITH_COOKIES:
+            browser = httpx.Client(base_url=real_hub.url, follow_redirects=True, timeout=60)
+            log_in(opened.enter_context(browser), ACTORS[role])
+            xsrf = login_cookies(browser)["_xsrf"].value
+            # As the pages' own script sends them.
+            browser.headers.update({"X-XSRFToken": xsrf, "Origin": real_hub.url})
+            browser.follow_redirects = False
+            stage.cookies[role] = browser
+        job = {"project": "vision", "name": "exp1", "command": ["sleep", "3600"]}
+        stage.ask("owner", method="POST", url="api/v1/workloads", json=job).raise_for_status()
+        yield stage
+        stage.set()
+        for view in stage.ask("owner", method="GET", url="api/v1/workloads").json():
+            stage.ask("hub", method="DELETE", url=f"api/v1/workloads/{view['id']}")
 
 
 # -- routes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", ROWS, ids=name_of)
+def test_the_rows_that_are_played_have_each_outcome_of_each_token():
+    """So that a new outcome in the table is played here, too."""
+    roles = (*USERS, "hub", "agent", "service", "nobody")
+
+    def outcomes(rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
+        return {(role, expected(row, role)) for row in rows for role in roles}
+
+    assert {name_of(row) for row in PLAYED} == WHY_PLAYED.keys()
+    assert outcomes(PLAYED) == outcomes(ROWS)
+
+
+@pytest.mark.parametrize("row", PLAYED, ids=name_of)
 def test_tokens_do_what_the_table_says(stage, row):
-    request = asked(row, **stage.places)
+    request = stage.asked(row)
     outcomes = {}
     for role in stage.clients:
-        if row["route"].partition(" ")[0] != "GET":
+        if request["method"] != "GET":
             stage.set()
         with stage.clients[role].stream(**request) as reply:
             outcomes[role] = judged(reply)
@@ -60,9 +146,9 @@ def test_tokens_do_what_the_table_says(stage, row):
     assert outcomes == {role: expected(row, role) for role in outcomes}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=name_of)
+@pytest.mark.parametrize("row", PLAYED, ids=name_of)
 def test_logins_in_a_browser_do_what_the_table_says(stage, row):
-    request = asked(row, **stage.places)
+    request = stage.asked(row)
     request["url"] = f"{ROOT}{request['url']}"
     outcomes, forged = {}, {}
     for role in WITH_COOKIES:
@@ -85,17 +171,9 @@ def test_logins_in_a_browser_do_what_the_table_says(stage, row):
 REFUSED = (Forbidden, NotFound, Unauthenticated)
 
 
-class Replaced(Exception):
-    """This process would have become another program."""
-
-
 @pytest.mark.parametrize(("row", "command"), COMMANDS, ids=[named for _, named in COMMANDS])
 def test_commands_do_what_the_table_says(stage, row, command, monkeypatch, tmp_path, capsys):
-    def replace(*_program: object) -> None:
-        raise Replaced
-
     told: list[RunaiError] = []
-    monkeypatch.setattr(os, "execvpe", replace)
     # Of several names each is told by itself.
     monkeypatch.setattr(lifecycle, "report", lambda error, **_: told.append(error))
     monkeypatch.setenv("RUNAI_API_URL", f"{stage.hub.url}{ROOT}")
@@ -106,13 +184,10 @@ def test_commands_do_what_the_table_says(stage, row, command, monkeypatch, tmp_p
         if not row["route"].startswith("GET"):
             stage.set()
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", stage.tokens.get(role, "made-up"))
-        arguments = shlex.split(command.format(**stage.places))[1:]
         try:
             told.clear()
-            cli.main(arguments, prog_name="runai", standalone_mode=False)
+            cli.main(shlex.split(command)[1:], prog_name="runai", standalone_mode=False)
             outcomes[role] = _outcome(told[0]) if told else "let in"
-        except Replaced:
-            outcomes[role] = "let in"
         except ReportedError as refused:
             outcomes[role] = _outcome(refused.error)
         except click.exceptions.Exit:
@@ -123,9 +198,8 @@ def test_commands_do_what_the_table_says(stage, row, command, monkeypatch, tmp_p
 
 
 @pytest.mark.parametrize(("row", "magic"), MAGICS, ids=[named for _, named in MAGICS])
-def test_magics_do_what_the_table_says(stage, row, magic, monkeypatch, tmp_path, capsys):
+def test_magics_do_what_the_table_says(stage, row, magic, monkeypatch, tmp_path):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    monkeypatch.setenv("RUNAI_WORKLOAD", "vision/exp1")
     monkeypatch.chdir(tmp_path)
     hooks = sys.displayhook, sys.excepthook
     outcomes = {}
@@ -135,12 +209,8 @@ def test_magics_do_what_the_table_says(stage, row, magic, monkeypatch, tmp_path,
         link = connect(f"{stage.hub.url}{ROOT}", stage.tokens[role])
         shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
         shell.run_cell("%load_ext runai.widgets")
-        ran = shell.run_cell(f"{magic}\npass" if magic.startswith("%%") else magic)
-        error = ran.error_in_exec
-        # A cell is run all the same; what is refused is to measure it.
-        refused = "not measured: " in capsys.readouterr().out
-        told = "refused" if refused else "let in"
-        outcomes[role] = told if error is None else _outcome(_cause(error))
+        error = shell.run_cell(magic).error_in_exec
+        outcomes[role] = "let in" if error is None else _outcome(_cause(error))
         link.close()
     sys.displayhook, sys.excepthook = hooks
 
@@ -165,57 +235,23 @@ def _spoken(row: dict[str, Any], role: str) -> str:
 
 # -- buttons -------------------------------------------------------------------------------------
 
-EXP1 = "vision/exp1"
-GROWS = "vision/grows"
-
 
 @pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["all", "one"])
-@pytest.mark.parametrize("state", ["running", "suspended"])
-def test_pages_show_a_button_to_those_alone_who_may_press_it(stage, page, state):
-    if state == "suspended":
-        stage.ask("owner", method="POST", url=f"api/v1/workloads/{EXP1}/suspend")
-    acts = ("suspend" if state == "running" else "resume", "")
+def test_pages_show_a_button_to_those_alone_who_may_press_it(stage, page):
+    """State by state it is in `test_page_buttons.py`; here by each role's login."""
+    shown = re.compile(rf'<button[^>]*data-path="workloads/{EXP1}(?:/(\w+))?"')
+    routes = {"suspend": f"POST {_EXP1}/suspend", "": f"DELETE {_EXP1}"}
+    rows = {row["route"]: row for row in ROWS}
+    stage.set()
 
-    assert stage.offered(page, EXP1, *acts) == may_press(*acts)
+    def offered(role: str) -> set[str]:
+        return set(shown.findall(stage.cookies[role].get(f"{ROOT}{page}").text))
 
-
-@pytest.fixture
-def elastic_job(stage: Stage) -> Iterator[None]:
-    """An elastic job of ana's that may have another worker, and one less."""
-    body: dict[str, Any] = {"project": "vision", "name": "grows", "command": ["sleep", "600"]}
-    body |= {"elastic": True, "gpus": 1, "workers": 3, "min_workers": 1}
-    stage.ask("owner", method="POST", url="api/v1/workloads", json=body).raise_for_status()
-    yield
-    stage.ask("hub", method="DELETE", url=f"api/v1/workloads/{GROWS}")
-
-
-@pytest.mark.parametrize("page", ["", f"workloads/{GROWS}"], ids=["all", "one"])
-def test_pages_offer_those_alone_to_scale_who_may(stage, elastic_job, page):
-    acts = ("suspend", "scale", "")
-
-    assert stage.offered(page, GROWS, *acts) == may_press(*acts)
-
-
-@pytest.fixture
-def finished_job(stage: Stage) -> Iterator[str]:
-    """A job of ana's that has ended, and has left its history to be deleted."""
-    body = {"project": "vision", "name": "done", "command": ["true"], "gpus": "0.1"}
-    stage.ask("owner", method="POST", url="api/v1/workloads", json=body).raise_for_status()
-    yield "vision/done"
-    stage.ask("hub", method="DELETE", url="api/v1/workloads/vision/done")
-
-
-@pytest.mark.parametrize("page", ["", "workloads/vision/done"], ids=["all", "one"])
-def test_pages_offer_those_alone_to_delete_what_has_ended_who_may(stage, finished_job, page):
-    labelled = re.compile(rf'<button[^>]*data-path="workloads/{finished_job}"[^>]*>Delete<')
-
-    # It is stopped while it runs, and deleted when it has ended, by way of the same route.
-    eventually(
-        lambda: labelled.search(stage.cookies["admin"].get(f"{ROOT}{page}").text),
-        within=60,
-        what="it has ended",
-    )
-    assert stage.offered(page, finished_job, "") == may_press("")
+    eventually(lambda: offered("admin") == {*routes}, within=60, what="the job runs")
+    assert {role: offered(role) for role in WITH_COOKIES} == {
+        role: {act for act, route in routes.items() if expected(rows[route], role) == "let in"}
+        for role in WITH_COOKIES
+    }
 
 
 def test_forms_are_shown_to_those_alone_who_may_send_them(stage):
@@ -251,10 +287,10 @@ OF_PROGRAMS = (
 OF_OTHERS = ("secret-job", '"ana"', '"mia"', ">ana<")
 
 
-@pytest.fixture
-def secret_job(stage: Stage, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def secret_job(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A running job of ana's with a program, a directory and output of its own."""
-    workdir = tmp_path / "secret-path"
+    workdir = tmp_path_factory.mktemp("work") / "secret-path"
     workdir.mkdir()
     body = {**SECRET_JOB, **PROGRAM, "workdir": str(workdir)}
     stage.ask("owner", method="POST", url="api/v1/workloads", json=body).raise_for_status()
@@ -270,15 +306,14 @@ def secret_job(stage: Stage, tmp_path: Path) -> Iterator[str]:
     report["notices"] = [notice]
     url = f"api/v1/nodes/{NODE}/samples"
     stage.ask("agent", method="POST", url=url, json=report).raise_for_status()
-    yield "secret-path"
-    stage.ask("hub", method="DELETE", url="api/v1/workloads/vision/secret-job")
+    return "secret-path"
 
 
 def told_to(stage: Stage, role: str) -> list[tuple[str, str]]:
     """Ask everything that can be asked without changing anything; of streams what comes first."""
     told = []
     for row in ROWS:
-        request = asked(row, **stage.places)
+        request = stage.asked(row)
         if request["method"] != "GET" and row["route"] != "POST /api/v1/plan":
             continue
         for url in {request["url"], request["url"].replace("exp1", "secret-job")}:

@@ -5,7 +5,7 @@ Asked of the application with the real authenticator, which asks a real JupyterH
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import xsrf_token
 from runai.hub_service.api.hub_auth import HubAuthenticator
 from runai.hub_service.config import Config
-from users_hub import OPEN, READER, ROOT, SUBMIT, Hub, users_hub
+from users_hub import OPEN, READER, ROOT, SUBMIT, Hub
 
 pytestmark = [pytest.mark.hub]
 
@@ -43,10 +43,9 @@ ODD = {
 """What a server lets through to an application."""
 
 
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    with users_hub(tmp_path_factory.mktemp("hub")) as running:
-        yield running
+@pytest.fixture
+def hub(real_hub: Hub) -> Hub:
+    return real_hub
 
 
 @dataclass

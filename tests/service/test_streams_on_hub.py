@@ -15,16 +15,11 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from users_hub import OPEN, ROOT, SUBMIT, Hub, users_hub
+from users_hub import OPEN, ROOT, SUBMIT, Hub
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
 
-PROJECTS = """
-projects:
-  vision: {quota: 1, members: [ana]}
-  nlp: {quota: 1, members: [nia], admin_groups: [nlp-people]}
-"""
 MINUTE_S = 60
 SECRETS = ("secret-exp", "of-ana", "secret source", "sleep", '"ana"', ">ana<")
 
@@ -67,16 +62,10 @@ class Streams:
         return stream
 
 
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    with users_hub(tmp_path_factory.mktemp("hub"), PROJECTS) as running:
-        yield running
-
-
 @pytest.fixture
-def streams(hub: Hub) -> Iterator[Streams]:
+def streams(real_hub: Hub) -> Iterator[Streams]:
     with ThreadPoolExecutor(8) as threads, ExitStack() as stack:
-        yield Streams(hub, stack, threads)
+        yield Streams(real_hub, stack, threads)
 
 
 def submitted(hub: Hub, user: str, project: str, name: str) -> str:
@@ -147,17 +136,21 @@ def test_streams_of_a_revoked_token_end_within_a_minute(streams):
 @pytest.mark.slow
 def test_whose_group_is_taken_away_reads_no_more_after_a_minute(streams):
     hub = streams.hub
-    owner = submitted(hub, "nia", "nlp", "groups-exp")
-    token = hub.token("nel", OPEN, SUBMIT)
-    output = streams.open(token, "api/v1/workloads/nlp/groups-exp/logs?follow=true")
-    page = streams.open(token, "live/workloads/nlp/groups-exp")
+    owner = submitted(hub, "nia", "watched", "groups-exp")
+    token = hub.token("wim", OPEN, SUBMIT)
+    watchers = "/hub/api/groups/watchers"
+    with hub.admin as http:
+        http.post(watchers).raise_for_status()
+        http.post(f"{watchers}/users", json={"users": ["wim"]}).raise_for_status()
+    output = streams.open(token, "api/v1/workloads/watched/groups-exp/logs?follow=true")
+    page = streams.open(token, "live/workloads/watched/groups-exp")
     events = streams.open(token, "api/v1/events")
     eventually(lambda: "groups-exp" in events.text, what="it is shown")
     assert (output.reply.status_code, page.reply.status_code) == (200, 200)
 
     with hub.admin as http:
-        body = {"users": ["nel"]}
-        http.request("DELETE", "/hub/api/groups/nlp-people/users", json=body).raise_for_status()
+        body = {"users": ["wim"]}
+        http.request("DELETE", f"{watchers}/users", json=body).raise_for_status()
 
     def is_shown_no_more() -> bool:
         return "groups-exp" not in events.events()[-1]
@@ -167,4 +160,4 @@ def test_whose_group_is_taken_away_reads_no_more_after_a_minute(streams):
 
     eventually(reads_no_more, within=MINUTE_S)
     assert not events.ended.is_set()
-    hub.ask(owner, "api/v1/workloads/nlp/groups-exp", "DELETE")
+    hub.ask(owner, "api/v1/workloads/watched/groups-exp", "DELETE")

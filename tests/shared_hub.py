@@ -1,0 +1,60 @@
+"""Hubs that several test files share: each is started once in a run.
+
+| fixture | hub |
+|---|---|
+| `real_hub` | JupyterHub and the service it manages, two simulated GPUs (`users_hub`) |
+| `one_gpu` | `runai up` with one simulated GPU, no JupyterLab extensions (`hub_platform`) |
+| `five_gpus` | `runai up` with five simulated GPUs, JupyterLab complete (`e2e.running`) |
+
+A test leaves them as it found them, or uses users and projects of its own. These need their own:
+embedded/test_silence (the service must answer within 8 s), e2e/test_idle_clicks (a driver that
+makes the devices look real), e2e/test_backup_and_restore and e2e/test_elastic_jobs (slow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from e2e.running import Platform
+    from hub_platform import HubPlatform
+    from users_hub import Hub
+
+__all__ = ["five_gpus", "one_gpu", "real_hub"]
+
+GROWS_AT_ONCE = {
+    "RUNAI_ELASTIC_GROW_EVERY": "0",
+    "RUNAI_ELASTIC_RESIZE_COST": "0",
+    "RUNAI_ELASTIC_PAYS_FROM": "off",
+    "OMP_NUM_THREADS": "1",
+}
+"""Elastic jobs grow at once, whatever their speed on this machine."""
+
+
+@pytest.fixture(scope="session")
+def real_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    from users_hub import users_hub
+
+    with users_hub(tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def one_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
+    from hub_platform import running_hub
+
+    with running_hub(tmp_path_factory.mktemp("one-gpu")) as platform:
+        yield platform
+
+
+@pytest.fixture(scope="session")
+def five_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    from e2e.running import Platform
+
+    platform = Platform(tmp_path_factory.mktemp("five-gpus"), environment=GROWS_AT_ONCE)
+    platform.start()
+    yield platform
+    platform.stop()
