@@ -16,6 +16,11 @@ from control_plane.scheduling import Scheduler
 pytestmark = pytest.mark.kubernetes
 
 REQUESTS = {"left out": ("PATCH", "/status"), "evicted": ("POST", "/eviction")}
+# To be killed before the second is to be killed after the first.
+ROWS = [
+    *(("left out", fate) for fate in ("409", "lost", "killed after")),
+    *(("evicted", fate) for fate in ("409", "500", "lost", "killed after")),
+]
 
 
 @pytest.fixture
@@ -46,22 +51,21 @@ def goes_on(work, before: list[str], eventually):
     return completes(work, eventually)
 
 
-@pytest.mark.parametrize("fate", ["409", "500", "lost", "killed before", "killed after"])
-@pytest.mark.parametrize("step", REQUESTS)
+@pytest.mark.parametrize(("step", "fate"), [pytest.param(*row, id="-".join(row)) for row in ROWS])
 def test_an_eviction_that_fails_changes_nothing_in_the_end(work, rights, eventually, step, fate):
     method, part = REQUESTS[step]
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
         eventually(lambda: len(running(work, "long")) == 2, what="it runs")
         before = running(work, "long")
         part = f"{before[0]}{part}"
-        if fate.startswith("killed"):
-            server.die_at(method, part, after=fate == "killed after")
+        if fate == "killed after":
+            server.die_at(method, part, after=True)
         elif fate == "lost":
             server.lose_answer(method, part)
         else:
             server.refuse(method, part, status=int(fate))
         work.create(pod("owner", 2, project="bob"))
-        if not fate.startswith("killed"):
+        if fate != "killed after":
             assert goes_on(work, before, eventually).get("failed", 0) == 0
             assert server.are_over
             return

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-
 import pytest
 
 from control_plane.faults import FaultyServer
@@ -25,7 +22,7 @@ def bound(lab) -> set[str]:
     return {p["metadata"]["name"] for p in lab.namespace.pods() if "nodeName" in p["spec"]}
 
 
-@pytest.mark.parametrize("status", [pytest.param(s, id=str(s)) for s in (409, 429, 500, 503)])
+@pytest.mark.parametrize("status", [pytest.param(s, id=str(s)) for s in (409, 429, 500)])
 def test_a_binding_that_is_refused_is_decided_again(ready, rights, eventually, status):
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
         server.refuse("POST", "/binding", status=status)
@@ -40,37 +37,6 @@ def test_a_throttled_request_is_made_again_when_the_server_says(ready, rights, e
         eventually(lambda: bound(ready) == {"notebook"}, what="it is bound")
 
     assert scheduler.refused == []
-
-
-def test_a_priority_level_that_takes_nothing_holds_bindings_up_and_loses_none(
-    ready, rights, eventually
-):
-    """The API server's own throttling, tightened to nothing: its 429s are real."""
-    numbers = itertools.count()
-    with Scheduler(rights) as scheduler:
-        eventually(lambda: scheduler.cycles, what="it watches")
-        with _no_bindings(ready.plane):
-
-            def is_throttled() -> bool:
-                # It takes a moment until the API server acts by it, and then takes one at a time.
-                if len(bound(ready)) == len(ready.namespace.pods()):
-                    some_at_once()
-                return any("oo many requests" in text.lower() for text in scheduler.refused)
-
-            def some_at_once() -> None:
-                """Let the scheduler know of some that wait, before they may go anywhere."""
-                _set_closed(ready, closed=True)
-                for _ in range(10):
-                    ready.namespace.create(pod(f"n-{next(numbers)}", 0, project="vision"))
-                eventually(lambda: all(_told(ready)), what="all know why they wait")
-                _set_closed(ready, closed=False)
-
-            eventually(is_throttled, what="a binding is refused")
-        eventually(
-            lambda: len(bound(ready)) == len(ready.namespace.pods()),
-            within=60,
-            what="all are bound",
-        )
 
 
 def test_a_binding_whose_answer_was_lost_is_not_made_twice(ready, rights, eventually):
@@ -129,69 +95,6 @@ def test_what_happened_while_the_server_was_away_is_seen(ready, rights, eventual
         eventually(lambda: scheduler.cluster._pods.lists > lists, what="the list is read again")
 
     assert scheduler.failed is None
-
-
-def test_a_server_that_restarts_in_mid_cycle_loses_nothing(ready, rights, eventually):
-    with Scheduler(rights):
-        ready.namespace.create(pod("one", project="vision"))
-        ready.plane.restart("kube-apiserver")
-        ready.namespace.create(pod("two", project="vision"))
-        eventually(lambda: bound(ready) == {"one", "two"}, what="both are bound")
-
-
-def test_a_scheduler_that_is_killed_goes_on_where_it_was(ready, rights, eventually):
-    with Scheduler(rights):
-        ready.namespace.create(pod("one", project="vision"))
-        eventually(lambda: bound(ready) == {"one"}, what="the first is bound")
-    ready.namespace.create(pod("two", project="vision"))
-    ready.namespace.create(pod("three", project="vision"))
-
-    with Scheduler(rights):
-        eventually(lambda: len(bound(ready)) == 2, what="the GPU that was free is in use")
-        waits = eventually(
-            lambda: [s for p in ready.namespace.pods() if (s := _sentence(p))],
-            what="the last one waits",
-        )
-
-    assert len(waits) == 1
-
-
-def _set_closed(ready, *, closed: bool) -> None:
-    node, kind = "/api/v1/nodes/gpu-0", "application/merge-patch+json"
-    ready.plane.request("PATCH", node, {"spec": {"unschedulable": closed}}, content_type=kind)
-
-
-def _told(ready) -> list[str]:
-    """Return why each pod that waits does, "" for those who were not told."""
-    return [_sentence(p) for p in ready.namespace.pods() if "nodeName" not in p["spec"]]
-
-
-@contextlib.contextmanager
-def _no_bindings(plane):
-    """Have the API server take no bindings of the scheduler's account."""
-    path = "/apis/flowcontrol.apiserver.k8s.io/v1"
-    nothing = {"nominalConcurrencyShares": 0, "limitResponse": {"type": "Reject"}}
-    level = {"type": "Limited", "limited": nothing}
-    account = {"name": "runai-scheduler", "namespace": "runai"}
-    rule = {
-        "subjects": [{"kind": "ServiceAccount", "serviceAccount": account}],
-        "resourceRules": [
-            {"verbs": ["create"], "apiGroups": [""], "resources": ["pods/binding"]}
-            | {"namespaces": ["*"]}
-        ],
-    }
-    schema = {"priorityLevelConfiguration": {"name": "nothing"}, "matchingPrecedence": 2}
-    made = {
-        "prioritylevelconfigurations": level,
-        "flowschemas": {**schema, "rules": [rule]},
-    }
-    for kind, spec in made.items():
-        plane.request("POST", f"{path}/{kind}", {"metadata": {"name": "nothing"}, "spec": spec})
-    try:
-        yield
-    finally:
-        for kind in reversed(made):
-            plane.request("DELETE", f"{path}/{kind}/nothing")
 
 
 def _sentence(found) -> str:
