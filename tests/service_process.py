@@ -81,6 +81,9 @@ class Service:
     def clean(self) -> None:
         """Leave no process behind: neither jobs nor the service."""
         if self.process is None or self.process.poll() is not None:
+            if not any((self.directory / "data/jobs").glob("*/*")):
+                self.client.close()
+                return
             self.start()
         for workload in self.client.workloads():
             self.client.delete(workload.id)

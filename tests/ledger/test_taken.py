@@ -160,6 +160,18 @@ def test_what_no_waiting_mends_is_refused_at_once(tmp_path, wrong):
     assert refused.value.code == f"database_{wrong}"
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize("wrong", ["nobody@/postgres", "ledger@/nothing"], ids=["user", "database"])
+def test_a_server_that_refuses_the_connection_is_a_wrong_setting(postgres, wrong):
+    with pytest.raises(Unavailable) as refused:
+        Ledger(postgres.format("postgres").replace("ledger@/postgres", wrong))
+
+    assert refused.value.code == "history_refused"
+    said = f"{refused.value} {refused.value.hint}"
+    assert "The database of the history (RUNAI_LEDGER) answers and refuses the connection." in said
+    assert postgres.partition("host=")[2] not in said
+
+
 def test_what_is_no_address_is_refused_without_its_password():
     with pytest.raises(InvalidRequest, match="RUNAI_LEDGER is no address") as refused:
         Ledger("postgresql+psycopg://ledger:secret@here:there/ledger")

@@ -74,35 +74,36 @@ def not_writable(disk: SmallDisk) -> Iterator[None]:
         immutable(files, are=False)
 
 
-@pytest.mark.parametrize("broken", [full, not_writable])
 def test_a_failing_disk_is_told_of_while_it_fails_and_no_longer(
-    broken, disk: SmallDisk, on_small_disk: Service
+    disk: SmallDisk, on_small_disk: Service
 ):
     service = on_small_disk
     service.submit("gets-on", STEPS)
     service.until("vision/gets-on", "running")
     assert readiness(service) == (200, "")
 
-    with broken(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
-        # What has room in the log of the database yet is stored.
-        refused = eventually(lambda: refusal(ana), within=60)
+    for broken in (full, not_writable):
+        with broken(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
+            # What has room in the log of the database yet is stored.
+            refused = eventually(lambda ana=ana: refusal(ana), within=60)
 
-        assert refused is not None
-        assert refused.code == "not_stored"
-        assert "Nothing can be stored now" in refused.message
-        assert refused.retry_after == 2.0
-        assert "An admin makes room" in refused.hint
-        assert readiness(service) == (503, "database")
-        assert httpx.get(f"{service.client.url}health/live", timeout=60).status_code == 200
-        assert service.client.workload("vision/gets-on").state == "running"
-        # Whoever asks whether it is ready does not make it so.
-        assert readiness(service) == (503, "database")
+            assert refused is not None
+            assert refused.code == "not_stored"
+            assert "Nothing can be stored now" in refused.message
+            assert refused.retry_after == 2.0
+            assert "An admin makes room" in refused.hint
+            assert readiness(service) == (503, "database")
+            assert httpx.get(f"{service.client.url}health/live", timeout=60).status_code == 200
+            assert service.client.workload("vision/gets-on").state == "running"
+            # Whoever asks whether it is ready does not make it so.
+            assert readiness(service) == (503, "database")
 
-    # Nobody asks for anything, and nothing happens by itself: one job runs on.
-    eventually(lambda: readiness(service) == (200, ""), within=60)
-    service.submit("afterwards", "print('done')")
-    service.until("vision/afterwards", "succeeded")
-    assert service.client.workload("vision/gets-on").attempts == 1
+        # Nobody asks for anything, and nothing happens by itself: one job runs on.
+        eventually(lambda: readiness(service) == (200, ""), within=60)
+        service.submit("afterwards", "print('done')")
+        service.until("vision/afterwards", "succeeded")
+        service.client.delete("vision/afterwards")
+        assert service.client.workload("vision/gets-on").attempts == 1
 
 
 def test_a_disk_that_takes_no_more_files_holds_up_starts_and_nothing_else(
@@ -124,25 +125,32 @@ def test_a_disk_that_takes_no_more_files_holds_up_starts_and_nothing_else(
     assert "du --inodes" in found.mend
 
 
-@pytest.mark.parametrize("exit_code", [0, 3], ids=["success", "failure"])
 def test_a_job_that_ends_on_a_full_disk_has_ended_once(
-    exit_code: int, disk: SmallDisk, on_small_disk: Service, tmp_path: Path
+    disk: SmallDisk, on_small_disk: Service, tmp_path: Path
 ):
-    service, orders = on_small_disk, tmp_path / "orders"
-    os.mkfifo(orders)
-    service.submit("ends", f"import sys; sys.exit(int(open({str(orders)!r}).readline()))")
-    service.until("vision/ends", "running")
-    place = disk.folder / "jobs/vision/ends/attempt-1/worker-0"
+    service, exit_codes = on_small_disk, {"succeeds": 0, "fails": 3}
+    orders = {name: tmp_path / name for name in exit_codes}
+    for name, order in orders.items():
+        os.mkfifo(order)
+        service.submit(name, f"import sys; sys.exit(int(open({str(order)!r}).readline()))")
+        service.until(f"vision/{name}", "running")
 
     with full(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
         eventually(lambda: refusal(ana), within=60)
         disk.fill()
-        orders.write_text(f"{exit_code}\n")
-        eventually(lambda: [*place.glob("ended.json*")], within=60, what="it is to be noted")
+        for name, exit_code in exit_codes.items():
+            orders[name].write_text(f"{exit_code}\n")
+            place = disk.folder / f"jobs/vision/{name}/attempt-1/worker-0"
+            eventually(
+                lambda place=place: [*place.glob("ended.json*")],
+                within=60,
+                what="it is to be noted",
+            )
 
-    ended = service.until("vision/ends", "succeeded", "failed", "retrying")
-    assert (ended.state, ended.exit_code) == ("failed" if exit_code else "succeeded", exit_code)
-    assert ended.attempts == 1
+    for name, exit_code in exit_codes.items():
+        ended = service.until(f"vision/{name}", "succeeded", "failed", "retrying")
+        assert (ended.state, ended.exit_code) == ("failed" if exit_code else "succeeded", exit_code)
+        assert ended.attempts == 1
 
 
 def refusal(client: Client) -> Unavailable | None:

@@ -89,8 +89,10 @@ class Broken(TimeSliced):
 
 
 async def test_it_is_said_why_mps_cannot_be_had(simulated):
-    simulated.platform.present.sharing = Broken()
     ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
+    chosen_by_nobody = {device.mps for node in await ana.nodes() for device in node.devices}
+    assert chosen_by_nobody == {None}
+    simulated.platform.present.sharing = Broken()
     assert "MPS cannot be had on lab: its limit is not kept on this machine." in (
         (await root.overview()).notes
     )

@@ -17,6 +17,7 @@ import httpx
 import psutil
 import pytest
 
+from ports import free_port
 from runai.hub_service.api.bodies import MOST_BODY_BYTES
 from service_process import TOKEN, Service
 from waiting import eventually
@@ -55,9 +56,17 @@ BODIES: dict[str, tuple[int, Callable[[], bytes | Iterator[bytes]]]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Run one for all: each test looks at what it adds."""
+    service = Service(tmp_path_factory.mktemp("service"), free_port())
+    service.start()
+    yield service
+    service.clean()
+
+
 @pytest.mark.parametrize(("status", "body"), BODIES.values(), ids=BODIES)
 def test_large_bodies_leave_no_memory_behind(service, status, body):
-    service.start()
     url = f"{service.client.url}api/v1/workloads?dry_run=true"
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
 
@@ -81,7 +90,6 @@ def test_large_bodies_leave_no_memory_behind(service, status, body):
 
 def test_bodies_of_unknown_callers_are_not_held(service):
     """All but a mebibyte of each is sent, which would be received if the caller were known."""
-    service.start()
     url = urlsplit(f"{service.client.url}api/v1/nodes/lab/samples")
     before = memory(service)
     forget_peak(service)
@@ -107,11 +115,11 @@ def test_bodies_of_unknown_callers_are_not_held(service):
 
 @pytest.mark.parametrize("lines", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_long_output_is_read_without_being_held(service, lines):
-    service.start()
-    service.submit("writes", f"for n in range({lines}): print('line', n)")
-    service.until("vision/writes", "succeeded")
+    name = f"writes-{lines}"
+    service.submit(name, f"for n in range({lines}): print('line', n)")
+    service.until(f"vision/{name}", "succeeded")
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    url = f"{service.client.url}api/v1/workloads/vision/writes/logs"
+    url = f"{service.client.url}api/v1/workloads/vision/{name}/logs"
 
     def read(query: str) -> int:
         found = 0

@@ -5,16 +5,19 @@ Started as JupyterHub starts it, but without a JupyterHub: the shared token spea
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import suppress
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from runai.hub_service.cli import cli
 from runai.hub_service.cli.ownership_examination import check_ownership
 from runai.hub_service.errors import NotFound
-from service_process import TOKEN, Service
+from service_process import TOKEN
 from waiting import eventually
 
 IMPORTS_S = 120
@@ -27,34 +30,27 @@ while not pathlib.Path({path!r}).exists():
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
-def test_a_job_goes_on_without_the_service_and_is_taken_over(service, tmp_path, number):
-    go = tmp_path / "go"
+def test_jobs_go_on_without_the_service_and_are_taken_over(service, tmp_path):
+    """It is told to leave, and then killed: one job runs on, the other ends unseen."""
+    go, end = tmp_path / "go", tmp_path / "end"
     service.start()
-    service.submit("exp1", WAIT_FOR_FILE.format(path=str(go)))
-    before = service.until("vision/exp1", "running")
-    status = service.stop(number)
+    service.submit("goes-on", WAIT_FOR_FILE.format(path=str(go)))
+    service.submit("ends", WAIT_FOR_FILE.format(path=str(end)) + "sys.exit(3)")
+    before = service.until("vision/goes-on", "running")
+    service.until("vision/ends", "running")
+    assert service.stop(signal.SIGTERM) == 0
     service.start()
-    after = service.client.workload("vision/exp1")
+    after = service.client.workload("vision/goes-on")
+    assert service.stop(signal.SIGKILL) == -signal.SIGKILL
+    end.touch()
+    service.start()
+    ended = service.until("vision/ends", "succeeded", "failed")
     go.touch()
-    done = service.until("vision/exp1", "succeeded", "failed")
+    done = service.until("vision/goes-on", "succeeded", "failed")
 
-    assert status == (0 if number == signal.SIGTERM else -signal.SIGKILL)
     assert (after.state, after.started) == ("running", before.started)
+    assert (ended.state, ended.exit_code, ended.attempts) == ("failed", 3, 1)
     assert (done.state, done.attempts, done.exit_code) == ("succeeded", 1, 0)
-
-
-def test_a_job_that_ends_while_nobody_watches_is_known_to_have_ended(service, tmp_path):
-    go = tmp_path / "go"
-    service.start()
-    service.submit("exp1", WAIT_FOR_FILE.format(path=str(go)) + "sys.exit(3)")
-    service.until("vision/exp1", "running")
-    service.stop(signal.SIGKILL)
-    go.touch()
-    service.start()
-    done = service.until("vision/exp1", "succeeded", "failed")
-
-    assert (done.state, done.exit_code, done.attempts) == ("failed", 3, 1)
 
 
 def test_the_service_leaves_when_its_hub_is_killed(service):
@@ -77,20 +73,6 @@ def test_the_service_leaves_when_its_hub_died_before_it_could_look(service):
     assert orphan.wait(IMPORTS_S) == -signal.SIGTERM
 
 
-def test_a_second_service_waits_until_the_first_one_has_left(service):
-    service.start()
-    second = service.popen()
-    pid = service.process.pid
-    service.submit("exp1", "pass")
-    service.until("vision/exp1", "succeeded")
-    assert second.poll() is None
-    service.stop(signal.SIGTERM)
-    service.process = second
-
-    assert service.until("vision/exp1", "succeeded").attempts == 1
-    assert second.pid != pid
-
-
 def test_who_asks_again_and_again_is_not_heard_by_a_loop_that_closes(service):
     """It would be told by a descriptor that is closed, or by then something else."""
     service.start()
@@ -105,48 +87,51 @@ def test_who_asks_again_and_again_is_not_heard_by_a_loop_that_closes(service):
     assert "Exception ignored" not in service.log.read_text()
 
 
-def test_a_service_that_waits_for_another_leaves_when_it_is_told_to(service):
+def test_a_second_service_waits_for_the_first_and_says_so(service):
+    """Beside one that is frozen it is told to leave; another takes over when the first has left."""
     service.start()
-    second = service.popen()
-    lock = service.directory / "data" / "cluster.lock"
-
-    def waits() -> bool:
-        # A process that waits has opened the lock's file and got no further.
-        return str(lock) in {file.path for file in psutil.Process(second.pid).open_files()}
-
-    eventually(waits, within=IMPORTS_S)
-    second.send_signal(signal.SIGTERM)
-
-    assert second.wait(60) == 0
-    assert service.client.overview().nodes
-
-
-def test_a_service_that_waits_for_a_frozen_one_says_so_and_the_doctor_names_it(service):
-    service.start()
-    data, frozen = service.directory / "data", service.process.pid
-    os.kill(frozen, signal.SIGSTOP)
+    data, first = service.directory / "data", service.process
+    os.kill(first.pid, signal.SIGSTOP)
     second = service.popen()
 
     def told() -> bool:
-        return f"waits: the cluster is open elsewhere (process {frozen}, since" in (
+        return f"waits: the cluster is open elsewhere (process {first.pid}, since" in (
             service.log.read_text()
         )
 
     eventually(told, within=IMPORTS_S)
     [found] = check_ownership(data)
-    assert (found.verdict, f"process {frozen}, since" in found.text) == ("failure", True)
+    assert (found.verdict, f"process {first.pid}, since" in found.text) == ("failure", True)
     assert "which is frozen" in found.text
-    assert f"kill -CONT {frozen}" in found.mend
-    os.kill(frozen, signal.SIGCONT)
+    assert f"kill -CONT {first.pid}" in found.mend
+    os.kill(first.pid, signal.SIGCONT)
     [found] = check_ownership(data)
     assert f"for which process {second.pid} waits" in found.text
     second.terminate()
     assert second.wait(60) == 0
     assert [found.verdict for found in check_ownership(data)] == ["ok"]
+    assert service.client.overview().nodes
+
+    service.process = service.popen()
+    lock = data / "cluster.lock"
+
+    def waits() -> bool:
+        # A process that waits has opened the lock's file and got no further.
+        opened = psutil.Process(service.process.pid).open_files()
+        return str(lock) in {file.path for file in opened}
+
+    eventually(waits, within=IMPORTS_S)
+    first.terminate()
+    assert first.wait(60) == 0
+
+    assert service.client.overview().nodes
+    assert service.process.poll() is None
 
 
-def test_the_agent_is_started_measures_and_is_started_again(service):
+def test_the_agent_measures_is_started_again_and_no_secret_is_in_the_log(service):
     service.start()
+    with pytest.raises(NotFound):
+        service.client.workload("vision/nothing")
     service.submit("busy", "while True: pass")
 
     def measured() -> bool:
@@ -154,6 +139,7 @@ def test_the_agent_is_started_measures_and_is_started_again(service):
 
     eventually(measured, within=IMPORTS_S)
     first = service.agent()
+    secrets = {TOKEN, first.environ()["RUNAI_AGENT_TOKEN"]}
     first.kill()
 
     def another() -> psutil.Process | None:
@@ -163,43 +149,34 @@ def test_the_agent_is_started_measures_and_is_started_again(service):
     second = eventually(another)
 
     eventually(measured, within=IMPORTS_S)
-    assert second is not None
     assert TOKEN not in second.environ().values()
-
-
-def test_no_secret_is_in_the_log(service):
-    service.start()
-    with pytest.raises(NotFound):
-        service.client.workload("vision/nothing")
-
-    def secret_of_the_agent() -> str | None:
-        found = service.agent()  # it has no environment in the moment in which it begins
-        return found.environ().get("RUNAI_AGENT_TOKEN") if found else None
-
-    secret = eventually(secret_of_the_agent)
+    service.client.delete("vision/busy")
+    eventually(lambda: service.client.workloads() == [])
     service.stop(signal.SIGTERM)
-
     log = service.log.read_text()
     assert "listening at" in log
-    assert TOKEN not in log
-    assert secret not in log
+    assert [secret for secret in secrets if secret in log] == []
 
 
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [
-        ({"RUNAI_DATA_DIR": ""}, "RUNAI_DATA_DIR is not set."),
-        ({"RUNAI_SIMULATE": "many"}, "RUNAI_SIMULATE is 'many'."),
-        ({"RUNAI_PROJECTS": "/no/such/file"}, "/no/such/file cannot be read"),
-        ({"RUNAI_POLICY": "/no/such/policy"}, "/no/such/policy cannot be read"),
-    ],
-    ids=["no data directory", "no number", "no file", "no policy"],
-)
-def test_what_keeps_it_from_starting_is_one_sentence(tmp_path, free_port, environment, said):
-    service = Service(tmp_path, free_port())
-    status = service.popen(**environment).wait(IMPORTS_S)
-    log = service.log.read_text().splitlines()
+def test_mps_that_was_chosen_for_the_service_and_cannot_be_had_is_a_failure(service):
+    """Found by the doctor of a person whose environment knows the service's address alone."""
+    service.environment["RUNAI_GPU_SHARING"] = "mps"
+    service.start()
+    known = {"RUNAI_API_URL": service.client.url, "JUPYTERHUB_API_TOKEN": TOKEN}
+    environment = dict.fromkeys(["RUNAI_GPU_SHARING"]) | known
+    told = CliRunner(env=environment).invoke(cli, ["doctor", "-o", "json"], prog_name="runai")
+    (found,) = [each for each in json.loads(told.stdout) if each["subject"] == "MPS"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"].startswith("chosen, and cannot be had on GPU 0 of ")
+    assert found["text"].endswith("no device here can have it; workloads take turns there")
+    assert "--gpu-sharing timeslice" in found["mend"]
+
+
+def test_what_keeps_it_from_starting_is_one_sentence(service):
+    """Each such sentence is in the tests of the settings; here it ends a process."""
+    status = service.popen(RUNAI_POLICY="/no/such/policy").wait(IMPORTS_S)
+    (line,) = service.log.read_text().splitlines()
 
     assert status == 2
-    assert len(log) == 1
-    assert said in log[0]
+    assert "/no/such/policy cannot be read" in line
