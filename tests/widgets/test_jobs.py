@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runai.hub_service.errors import Conflict, NotFound
+from runai.hub_service.errors import NotFound
 from runai.widgets import Job, Jobs, connect, submit
 from runai.widgets import text as texts
 
@@ -56,12 +56,8 @@ async def test_giving_up_an_await_leaves_the_job_running(link, eventually):
     assert job.state == "running"
 
 
-def test_wait_in_one_step(link):
-    assert submit(["true"], gpus=0.25, wait=True).state == "succeeded"
-
-
-def test_a_failure_is_a_state_and_not_an_exception(link):
-    job = submit("fail.py", gpus=0.25).wait()
+def test_a_failure_that_was_waited_for_is_a_state_and_not_an_exception(link):
+    job = submit("fail.py", gpus=0.25, wait=True)
 
     assert (job.state, job.detail.exit_code) == ("failed", 3)
     assert "exit code 3" in repr(job)
@@ -80,13 +76,6 @@ def test_a_job_is_found_by_its_name(link):
     assert Job.find("exp1").id == "vision/exp1"
     with pytest.raises(NotFound, match="Did you mean exp1"):
         Job.find("exp2")
-
-
-def test_a_taken_name_is_a_conflict(link):
-    submit("hello.py", gpus=0.25, name="exp1")
-
-    with pytest.raises(Conflict):
-        submit("hello.py", gpus=0.25, name="exp1")
 
 
 def test_a_job_pauses_resumes_and_goes(link, eventually):

@@ -16,11 +16,8 @@ from runai.hub_service.scheduler.quantity import MilliGpu
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """Run one service for all mistakes, since none of them changes anything; one name is taken."""
-    projects = [
-        ProjectSpec("vision", quota=MilliGpu(2500), limit=MilliGpu(4000), members=("bob",)),
-        ProjectSpec("nlp", quota=MilliGpu(2500)),
-    ]
+    """Run one service for all mistakes, since none of them changes anything; it has one job."""
+    projects = [ProjectSpec("vision", quota=MilliGpu(2500), members=("bob",))]
     data = tmp_path_factory.mktemp("service")
     with running_service(data, [Actor("bob")], projects, gpus=5) as running:
         with Client(running.url, running.tokens["bob"]) as client:
@@ -40,16 +37,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
             "%runai_submit", "Name a script: %runai_submit train.py --gpus 1", id="nothing"
         ),
         pytest.param(
-            "%runai_submit hello.py --gpus -1",
-            "-1 GPUs are not possible. Ask for 0 or more, such as 0.5 or 2.",
-            id="negative",
+            "%runai_submit hello.py -p visoin",
+            "There is no project visoin. Yours: vision.",
+            id="refused by the service",
         ),
-        pytest.param("%runai_submit hello.py --gpus 1.5", "1.5", id="fraction above one"),
-        pytest.param("%runai_submit hello.py -p visoin", "visoin", id="unknown project"),
-        pytest.param("%runai_submit hello.py -p nlp", "nlp", id="not a member"),
-        pytest.param("%runai_submit hello.py --gpus 5", "limit", id="more than the limit"),
-        pytest.param("%runai_submit hello.py --name taken", "taken", id="name taken"),
-        pytest.param("%runai_submit hello.py --workers x", "--workers", id="no number"),
         pytest.param("%runai_submit hello.py --nonsense", "--nonsense", id="unknown option"),
         pytest.param("%runai_submit hello.py --name 'x", "quotation", id="open quotation"),
         pytest.param("%runai_logs takne", "Did you mean taken?", id="unknown job"),

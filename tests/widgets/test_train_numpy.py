@@ -10,12 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TRAINING = Path(__file__).parents[2] / "examples" / "train_numpy.py"
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-u", str(TRAINING), "--epochs", "20", *options],
+        [sys.executable, "-u", str(TRAINING), "--epochs", "6", *options],
         env={**os.environ, "RUNAI_CHECKPOINT_DIR": str(folder)},
         stdout=subprocess.PIPE,
         text=True,
@@ -43,33 +45,33 @@ def stop_after(line_begins: str, with_signal: signal.Signals, folder: Path) -> i
     return training.returncode
 
 
-def test_a_training_that_was_paused_twice_ends_as_an_undisturbed_one(tmp_path):
-    undisturbed, paused = tmp_path / "undisturbed", tmp_path / "paused"
-    assert run(undisturbed).splitlines()[-1].startswith("Done: ")
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert run(folder).splitlines()[-1].startswith("Done: ")
+    return result(folder)
 
-    exit_codes = [stop_after(f"epoch   {n}", signal.SIGTERM, paused) for n in (1, 3)]
+
+def test_a_training_that_was_paused_twice_ends_as_an_undisturbed_one(undisturbed, tmp_path):
+    exit_codes = [stop_after(f"epoch   {n}", signal.SIGTERM, tmp_path) for n in (1, 3)]
     assert exit_codes == [143, 143]
-    assert not (paused / "result.json").exists()
-    assert run(paused).startswith("Going on at epoch ")
+    assert not (tmp_path / "result.json").exists()
+    assert run(tmp_path).startswith("Going on at epoch ")
 
-    assert result(paused) == result(undisturbed)
-
-
-def test_a_training_that_is_killed_goes_on_from_its_last_whole_checkpoint(tmp_path):
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    run(undisturbed)
-
-    assert stop_after("epoch   3", signal.SIGKILL, killed) == -signal.SIGKILL
-    run(killed)
-
-    assert result(killed) == result(undisturbed)
+    assert result(tmp_path) == undisturbed
 
 
-def test_arrays_train_with_different_seeds(tmp_path):
-    run(tmp_path / "0", "--seed", "0")
-    run(tmp_path / "1", "--seed", "1")
+def test_a_training_that_is_killed_goes_on_from_its_last_whole_checkpoint(undisturbed, tmp_path):
+    assert stop_after("epoch   3", signal.SIGKILL, tmp_path) == -signal.SIGKILL
+    run(tmp_path)
 
-    assert result(tmp_path / "0")["weights"] != result(tmp_path / "1")["weights"]
+    assert result(tmp_path) == undisturbed
+
+
+def test_another_seed_of_an_array_trains_otherwise(undisturbed, tmp_path):
+    run(tmp_path, "--seed", "1")
+
+    assert result(tmp_path)["weights"] != undisturbed["weights"]
 
 
 def test_a_checkpoint_between_any_two_batches_keeps_everything(tmp_path):
