@@ -8,6 +8,7 @@ import socket
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -31,18 +32,16 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.parametrize(
-    ("path", "wanted"),
-    [
-        ("", 0o700),
-        ("secrets", 0o700),
-        ("users", 0o700),
-        ("secrets/cookie_secret", 0o600),
-        ("secrets/hub_token", 0o600),
-    ],
-)
-def test_only_the_owner_may_look_inside(directory: DataDirectory, path: str, wanted: int):
-    assert mode(directory.root / path) == wanted
+def test_only_the_owner_may_look_inside(directory: DataDirectory):
+    wanted = {
+        ".": 0o700,
+        "secrets": 0o700,
+        "users": 0o700,
+        "secrets/cookie_secret": 0o600,
+        "secrets/hub_token": 0o600,
+    }
+
+    assert {path: mode(directory.root / path) for path in wanted} == wanted
 
 
 def test_permissions_are_put_right_and_secrets_stay(directory: DataDirectory):
@@ -169,11 +168,15 @@ TRUSTED = (
     "secrets",
     "secrets/hub_token",
 )
+OPENED = list(zip(TRUSTED, cycle([0o020, 0o002]), strict=False))
+"""Each of them, writable by its group or by everybody, in turn."""
 
 
 @needs_root
-@pytest.mark.parametrize("path", TRUSTED)
-@pytest.mark.parametrize(("uid", "owner"), [(0, OTHER), (OTHER, OTHER + 1)], ids=["root", "user"])
+@pytest.mark.parametrize(
+    ("path", "uid", "owner"),
+    [*((path, 0, OTHER) for path in TRUSTED), ("json.py", OTHER, OTHER + 1)],
+)
 def test_files_of_another_owner_are_refused(folder: Path, path: str, uid: int, owner: int):
     directory = platform_of(uid, folder)
     os.chown(directory.root / path, owner, -1, follow_symlinks=False)
@@ -209,8 +212,7 @@ def test_files_of_root_and_of_the_account_itself_are_taken(folder: Path, uid: in
         assert directory.close_to_others() == []
 
 
-@pytest.mark.parametrize("bit", [0o020, 0o002], ids=["group", "world"])
-@pytest.mark.parametrize("path", TRUSTED)
+@pytest.mark.parametrize(("path", "bit"), OPENED)
 def test_user_has_files_closed_that_others_could_write(folder: Path, path: str, bit: int):
     uid = os.geteuid() or OTHER
     directory = platform_of(uid, folder)
@@ -224,8 +226,7 @@ def test_user_has_files_closed_that_others_could_write(folder: Path, path: str, 
 
 
 @needs_root
-@pytest.mark.parametrize("bit", [0o020, 0o002], ids=["group", "world"])
-@pytest.mark.parametrize("path", TRUSTED)
+@pytest.mark.parametrize(("path", "bit"), OPENED)
 def test_root_refuses_files_that_others_could_write(folder: Path, path: str, bit: int):
     directory = platform_of(0, folder)
     (directory.root / path).chmod(mode(directory.root / path) | bit)

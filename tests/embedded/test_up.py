@@ -100,13 +100,18 @@ def test_the_hub_reads_what_up_was_asked_for(settings: Settings):
     assert Settings.from_environment(settings.environment()) == settings
 
 
-def test_a_taken_port_is_told_with_the_way_out(tmp_path: Path):
+def test_a_taken_port_is_told_after_what_others_could_write_is_closed(tmp_path: Path):
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    data_dir.chmod(0o777)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        told = up("--port", str(port), "--data-dir", str(tmp_path))
+        told = up("--port", str(port), "--data-dir", str(data_dir))
 
+    assert told.stdout == f"{data_dir} could be written by others; it is closed to them now.\n"
+    assert not data_dir.stat().st_mode & 0o022
     assert told.returncode == 1
     assert told.stderr == (
         f"runai up: Port {port} of 127.0.0.1 is taken by another program."
@@ -123,19 +128,6 @@ def test_a_second_start_on_the_same_directory_is_told_where_the_first_one_is(tmp
 
     assert told.returncode == 1
     assert "already: http://127.0.0.1:8000/ (process 7)." in told.stderr
-
-
-def test_what_others_could_write_is_closed_and_said(tmp_path: Path):
-    data_dir = tmp_path / "data"
-    data_dir.mkdir()
-    data_dir.chmod(0o777)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        told = up("--port", str(other.getsockname()[1]), "--data-dir", str(data_dir))
-
-    assert told.stdout == f"{data_dir} could be written by others; it is closed to them now.\n"
-    assert not data_dir.stat().st_mode & 0o022
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
