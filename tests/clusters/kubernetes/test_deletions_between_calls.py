@@ -122,12 +122,18 @@ WHO = {
     "the reservation": Reservation,
     "the node": Node,
 }
-NEVER = {
-    ("making the reservation", "the reservation"),  # it is not there yet
-    ("evicting who shares", "everybody"),  # their Job makes them again
-    ("deleting the reservation", "everybody"),  # who asked is everybody there is
-}
-ROWS = [(call, who) for call in CALLS for who in WHO if (call, who) not in NEVER]
+ROWS = [
+    *((call, "who asked") for call in CALLS),
+    ("binding the reservation", "everybody"),
+    ("binding who shares", "everybody"),
+    ("binding the reservation", "the reservation"),
+    ("binding who shares", "the reservation"),
+    ("evicting who shares", "the reservation"),
+    ("deleting the reservation", "the reservation"),
+    ("making the reservation", "the node"),
+    ("binding who shares", "the node"),
+    ("evicting who shares", "the node"),
+]
 
 
 @pytest.mark.parametrize(("call", "who"), [pytest.param(*r, id="-".join(r)) for r in ROWS])

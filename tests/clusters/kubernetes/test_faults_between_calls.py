@@ -2,11 +2,13 @@
 
     call   the six by which a device is reserved, known, shared, taken back and given up; one of two
            for a pod of two devices; those by which one sees and says how far that is
-    fate   refused (403, 409, 429, 500), carried out without an answer, late, overtaken by the API
+    fate   refused (403, 409, 500), carried out without an answer, late, overtaken by the API
            server's end, or the scheduler's last one
 
-`plugin.look()` checks at each look that no device carries more than it has. Who is deleted while a
-call is on its way is in `test_deletions_between_calls`.
+Each call has the fates that end in another way: to be killed before one is to be killed after the
+one before it, and how an eviction is refused is in `test_evictions`. `plugin.look()` checks at each
+look that no device carries more than it has. Who is deleted while a call is on its way is in
+`test_deletions_between_calls`.
 """
 
 from __future__ import annotations
@@ -161,22 +163,25 @@ CALLS: dict[str, tuple[str, str, type[Story]]] = {
     "evicting who shares": ("POST", "/eviction", TakenBack),
     "deleting the reservation": ("DELETE", f"{RESERVATIONS}/gpu-res", GivenBack),
 }
-FATES = ["409", "429", "500", "lost", "late", "killed before", "killed after"]
 OTHERS: dict[str, tuple[str, str, type[Story]]] = {
     "making one of two reservations": ("POST", RESERVATIONS, OnTwo),
     "binding one of two reservations": ("POST", f"{RESERVATIONS}/gpu-res", OnTwo),
     "seeing that it is made already": ("GET", f"{RESERVATIONS}/gpu-res", MadeAlready),
     "saying that its place is kept": ("PATCH", "/pods/one/status", ToldToWait),
 }
-ROWS = [
-    *((call, fate) for call in CALLS for fate in FATES),
-    *((call, fate) for call in OTHERS for fate in FATES if fate != "late"),
-    ("making one of two reservations", "403"),
-    ("binding one of two reservations", "403"),
-    ("binding the reservation", "restarted"),
-    ("binding who shares", "restarted"),
-    ("deleting the reservation", "restarted"),
-]
+FATES = {
+    "making the reservation": ["409", "500", "lost", "late", "killed after"],
+    "binding the reservation": ["500", "lost", "late", "killed after"],
+    "writing down its device": ["409", "500", "lost", "late", "killed after"],
+    "binding who shares": ["409", "500", "lost", "late", "killed after", "restarted"],
+    "evicting who shares": ["lost", "late", "killed after"],
+    "deleting the reservation": ["409", "500", "lost", "late", "killed after"],
+    "making one of two reservations": ["403", "500", "killed after"],
+    "binding one of two reservations": ["500", "killed after"],
+    "seeing that it is made already": ["500"],
+    "saying that its place is kept": ["500"],
+}
+ROWS = [(call, fate) for call, fates in FATES.items() for fate in fates]
 
 
 class Play:
@@ -214,7 +219,7 @@ class Play:
                 # Made in the same second as the others, perhaps: then names decide who is first.
                 self.story.lab.namespace.create(half("who-came-later"))
                 go_on()
-            if not fate.startswith("killed"):
+            if fate != "killed after":
                 self.wait(scheduler, lambda: self.server.are_over and self.story.is_over(), fate)
                 if fate == "late":
                     self.wait(scheduler, self.meanwhile, "who came meanwhile knows his place")
@@ -233,8 +238,8 @@ class Play:
             return self.server.hold(method, part)
         if fate == "lost":
             return self.server.lose_answer(method, part)
-        if fate.startswith("killed"):
-            return self.server.die_at(method, part, after=fate == "killed after")
+        if fate == "killed after":
+            return self.server.die_at(method, part, after=True)
         return self.server.refuse(method, part, status=int(fate))
 
     def asked(self, method: str, part: str) -> bool:
