@@ -8,7 +8,8 @@
 
 A test leaves them as it found them, or uses users and projects of its own. These need their own:
 embedded/test_silence (the service must answer within 8 s), e2e/test_idle_clicks (a driver that
-makes the devices look real), e2e/test_backup_and_restore and e2e/test_elastic_jobs (slow).
+makes the devices look real), e2e/test_browser_story (only a new home is given the examples),
+e2e/test_backup_and_restore and e2e/test_elastic_jobs (slow).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hub_platform import HubPlatform
     from users_hub import Hub
 
-__all__ = ["five_gpus", "one_gpu", "real_hub"]
+__all__ = ["GROWS_AT_ONCE", "five_gpus", "one_gpu", "real_hub"]
 
 GROWS_AT_ONCE = {
     "RUNAI_ELASTIC_GROW_EVERY": "0",

@@ -3,7 +3,7 @@
 | fixture | what it gives |
 |---|---|
 | `start_platform` | start `runai up` on a data directory of its own; stopped after the module |
-| `platform` | one running platform of five simulated GPUs, for this module |
+| `platform` | the run's platform of five simulated GPUs, without other modules' jobs and servers |
 | `browser` | a real headless Chromium, for this module |
 | `page_of` | a signed-in page of a user; a console error fails the test |
 """
@@ -19,6 +19,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from e2e import lab
 from e2e.running import Platform
+from shared_hub import five_gpus  # noqa: F401  a fixture
+from waiting import eventually
 
 expect.set_options(timeout=60_000)
 """Playwright's own five seconds are little beside another test."""
@@ -43,12 +45,17 @@ def start_platform(
 
 
 @pytest.fixture(scope="module")
-def platform(start_platform: Callable[[], Platform]) -> Platform:
-    """Run one platform of five simulated GPUs for this module."""
-    return start_platform()
+def platform(five_gpus: Platform) -> Iterator[Platform]:  # noqa: F811
+    """Give the platform of the run; what the module leaves running ends after it."""
+    yield five_gpus
+    five_gpus.end_servers("bob", "patty")
+    admin = five_gpus.client("admin")
+    for workload in admin.workloads():
+        admin.delete(workload.id)
+    eventually(lambda: not admin.workloads(), within=60, what="no workload is left")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module")  # Playwright's loop would be in the way of other modules' own
 def browser(chromium: Path) -> Iterator[Browser]:
     """Start the Chromium that the machine has."""
     with sync_playwright() as playwright:

@@ -44,7 +44,7 @@ class Platform:
     def start(self) -> None:
         """Run `runai up` and return when hub and service answer."""
         command = [
-            *(str(self.python), "-m", "runai.embedded"),
+            *(str(self.python), "-m", "runai.hub_service.cli", "up"),
             *("--port", str(self.port), "--data-dir", str(self.data_dir)),
             *(() if self.simulated is None else ("--simulate", str(self.simulated))),
         ]
@@ -108,6 +108,21 @@ class Platform:
         client = Client(f"{self.url}/services/runai/", token)
         self.clients.append(client)
         return client
+
+    def end_servers(self, *users: str) -> None:
+        """Stop the notebook servers of these users, as an admin does; return when they are gone."""
+        with HubLogin(f"{self.url}/") as hub:
+            hub.log_in("admin", self.password("admin"))
+            hub._send("GET", "hub/token")  # renews the token against forged requests
+            headers = {"X-XSRFToken": hub._xsrf()}
+            for user in users:
+                place = f"hub/api/users/{user}"
+                hub._send("DELETE", f"{place}/server", headers=headers)
+
+                def has_none(place: str = place) -> bool:
+                    return not hub._send("GET", place).json().get("servers")
+
+                eventually(has_none, within=START_SECONDS, what=f"{user} has no server")
 
     def kill(self) -> None:
         """End the hub at once, as a crash would."""

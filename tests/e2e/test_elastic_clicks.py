@@ -6,7 +6,6 @@ The training is real (PyTorch, of the examples); what is waited for is that it t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,20 +32,9 @@ TRAINS_S = 240.0
 """PyTorch is imported by each worker, on a machine that has other things to do."""
 
 
-@pytest.fixture(scope="module")
-def platform(start_platform: Callable[[], Platform]) -> Iterator[Platform]:
-    """Run a platform that grows jobs at once, whatever their speed on this machine."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("RUNAI_ELASTIC_GROW_EVERY", "0")
-        environment.setenv("RUNAI_ELASTIC_RESIZE_COST", "0")
-        environment.setenv("RUNAI_ELASTIC_PAYS_FROM", "off")
-        environment.setenv("OMP_NUM_THREADS", "1")
-        yield start_platform()
-
-
 @pytest.fixture
-def bob(platform: Platform) -> Iterator[Client]:
-    """Let bob train on two GPUs, for as long as the test lasts."""
+def bob(platform: Platform) -> Client:
+    """Let bob train on two GPUs; a worker more trains at once (`shared_hub`)."""
     client = platform.client("bob")
     client.submit(
         SubmitRequest(
@@ -60,9 +48,7 @@ def bob(platform: Platform) -> Iterator[Client]:
         )
     )
     trains_on(client, 2, of=2)
-    yield client
-    client.delete(f"vision/{NAME}")
-    eventually(lambda: NAME not in {view.name for view in client.workloads()})
+    return client
 
 
 def trains_on(client: Client, gpus: int, *, of: int) -> None:
@@ -83,7 +69,10 @@ def expect_size(place: Locator, words: str) -> None:
     expect(place).to_contain_text(words, timeout=1000 * TRAINS_S)
 
 
-def test_on_the_page_a_click_adds_a_worker_and_another_takes_it_back(platform, bob, page_of):
+def test_a_click_on_the_page_adds_a_worker_and_one_in_the_panel_takes_it_back_while_a_cell_runs(
+    platform, bob, page_of
+):
+    """What the panel's other button sends is in `widgets/page.test.mjs`."""
     page: Page = page_of("bob")
     page.goto(f"{platform.url}/{SERVICE}")
     row = page.locator(f"[id='w:vision/{NAME}']")
@@ -98,14 +87,10 @@ def test_on_the_page_a_click_adds_a_worker_and_another_takes_it_back(platform, b
     life = page.locator("#life")
     expect(life).to_contain_text("bob lets it have 1 to 3 workers")
     expect(life.locator("svg title").filter(has_text=re.compile("3"))).not_to_have_count(0)
+    less = page.get_by_role("button", name=f"One worker less {NAME}")
+    expect(less).to_have_attribute("data-body", '{"workers": 2}')
     lab.whole_picture(page, PICTURES, "page-elastic")
-    page.get_by_role("button", name=f"One worker less {NAME}").click()
-    expect_size(page.locator("#what"), "Trains on 2 of 1 to 2 GPUs")
-    trains_on(bob, 2, of=2)
 
-
-def test_in_the_panel_a_click_adds_a_worker_while_a_cell_runs(platform, bob, page_of):
-    page: Page = page_of("bob")
     lab.take(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
     cells = [
@@ -116,13 +101,8 @@ def test_in_the_panel_a_click_adds_a_worker_while_a_cell_runs(platform, bob, pag
     lab.open_notebook(page, platform.url, "bob", "clicked.ipynb")
     lab.run_all(page)
     panel = page.locator(".runai-panel")
-    expect_size(panel, "2 of 1 to 2 GPUs")
-
-    panel.get_by_role("button", name=f"Add a worker {NAME}").click()
     expect_size(panel, "3 of 1 to 3 GPUs")
-    trains_on(bob, 3, of=3)
 
     panel.get_by_role("button", name=f"One worker less {NAME}").click()
     expect_size(panel, "2 of 1 to 2 GPUs")
     trains_on(bob, 2, of=2)
-    lab.stop_server(page, platform.url)

@@ -21,6 +21,7 @@ from resized_keras import PATIENCE_S, PROGRAM, ResizedKeras
 from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
 from runai.hub_service.cli.hub_login import HubLogin
 from runai.hub_service.errors import Unavailable
+from shared_hub import GROWS_AT_ONCE
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -110,15 +111,9 @@ def processes(platform: Platform, name: str) -> set[int]:
 
 
 @pytest.fixture
-def story(
-    start_platform: Callable[[], Platform], monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], Story]:
+def story(start_platform: Callable[..., Platform]) -> Callable[[], Story]:
     """Start a platform that grows jobs at once, whatever their speed on this machine."""
-    monkeypatch.setenv("RUNAI_ELASTIC_GROW_EVERY", "0")
-    monkeypatch.setenv("RUNAI_ELASTIC_RESIZE_COST", "0")
-    monkeypatch.setenv("RUNAI_ELASTIC_PAYS_FROM", "off")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return lambda: Story(start_platform())
+    return lambda: Story(start_platform(environment=GROWS_AT_ONCE))
 
 
 def submit(story: Story, *arguments: str) -> None:
