@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: audit bench bench-openb pictures help up test test-cluster test-long mutants check fix docs clean
+.PHONY: audit bench bench-openb check clean docs fix help mutants pictures test test-all test-cluster test-long test-versions up
 
 # Skips of these capabilities are failures (tests/capabilities.py): make test RUNAI_REQUIRE=browser,hub
 export RUNAI_REQUIRE
@@ -20,26 +20,44 @@ unexport RUNAI_CLUSTER_CONTEXT
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
-		printf '  make %-12s %s\n' "$$name" "$$what"; done
+		printf '  make %-14s %s\n' "$$name" "$$what"; done
 
 up: $(VENV)/.installed-hub ## start the platform here; the first start installs it (ARGS="--simulate 8")
 	@exec $(BIN)/runai up --data-dir $(DATA) $(ARGS)
 
-# Hundreds of tests start real programs and wait for them. One that a busy machine failed has a second try, and is named
-# at the end with its trace back (RERUN): a finding all the same. More than ten are no accident (docs/contributing.md).
+# Tiers of the suite (tests/tiers.py); each says at its end what it did not play. Second tries in `test-all` alone, where
+# real programs wait for a busy machine: each is printed with its trace back (RERUN) and counted. It is a finding all the same.
+PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadgroup
 RERUNS := --reruns 1 --max-suite-reruns 10 --rerun-exclude-path tests/scheduler --rerun-show-tracebacks
-test: $(VENV)/.installed-dev ## run the test suite, the built wheel included (ARGS="tests/meta -k wheel")
-	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadgroup -m 'not slow' $(RERUNS) $(ARGS)
+TIERS ?= check,test,all
 
-test-long: $(VENV)/.installed-dev ## run everything, minutes-long tests included
-	$(BIN)/python -m pytest --timeout 3600 $(ARGS)
+check: $(VENV)/.installed-dev ## format, lint, types, import contracts, the fast tests: before each commit (4 minutes)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy $(addprefix -p runai.,elastic embedded ga hpo hub_service mp profiler reporter spawner utils widgets)
+	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-incomplete-defs --allow-any-generics --no-warn-unused-ignores tests
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+	$(PYTEST) --tiers check $(ARGS)
+
+test: $(VENV)/.installed-test ## the fast tests, the service, and one test of each mechanism (8 minutes; ARGS="tests/meta -k wheel")
+	$(PYTEST) --tiers check,test $(ARGS)
+
+test-all: $(VENV)/.installed-dev ## every test but the long ones, on whatever this machine has (TIERS=all: what test leaves)
+	$(PYTEST) --tiers $(TIERS) $(RERUNS) $(ARGS)
+
+test-long: $(VENV)/.installed-dev ## boundaries of the API, 500 seeds of faults, real crashes, fuzzing (hours)
+	$(PYTEST) --tiers long --timeout 3600 $(ARGS)
+
+test-versions: | $(BIN)/python ## the tests of `make test` on the lowest and the newest versions of what we depend on
+	.ci/versions $(ARGS)
 
 test-cluster: $(VENV)/.installed-dev ## play Bob and Patty on a cluster of yours (RUNAI_CLUSTER_CONTEXT=…; docs/kubernetes.md)
 	@test -n '$(RUNAI_CLUSTER_CONTEXT)' || { echo 'Which cluster? RUNAI_CLUSTER_CONTEXT=NAME (kubectl config get-contexts; docs/kubernetes.md)' >&2; exit 2; }
 	RUNAI_CLUSTER_CONTEXT='$(RUNAI_CLUSTER_CONTEXT)' RUNAI_REQUIRE=own_cluster $(BIN)/python -m pytest -n0 tests/own_cluster $(ARGS)
 
-mutants: $(VENV)/.installed-dev ## break the scheduler on purpose: does a test notice? (ARGS="shares --minutes 5"; hours for all)
-	$(BIN)/python tests/mutants.py --output benchmarks/results/mutants.json $(ARGS)
+mutants: $(VENV)/.installed-dev ## break the scheduler on purpose: does a test fail? (ARGS="'*.scheduler.shares.*'"; hours for all)
+	mkdir -p build/mutation && cd build/mutation && ln -sfn ../../.typing src && ln -sfn ../../tests ../../pyproject.toml . && RUNAI_HYPOTHESIS=mutants $(abspath $(BIN))/mutmut run $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure what users wait for (an idle machine, please); kept in benchmarks/results
 	$(BIN)/python benchmarks/user_waits.py
@@ -51,15 +69,6 @@ pictures: $(VENV)/.installed-dev ## take the screenshots of docs/ anew, from the
 	RUNAI_PICTURES=docs/pictures $(BIN)/python -m pytest tests/e2e/test_browser_story.py \
 		tests/e2e/test_pages.py tests/e2e/test_panel_buttons.py tests/e2e/test_elastic_clicks.py \
 		tests/e2e/test_vscode.py
-
-check: $(VENV)/.installed-dev ## format, lint, types, import contracts and the fast tests
-	$(BIN)/ruff format --check
-	$(BIN)/ruff check
-	$(BIN)/mypy $(addprefix -p runai.,elastic embedded ga hpo hub_service mp profiler reporter spawner utils widgets)
-	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-incomplete-defs --allow-any-generics --no-warn-unused-ignores tests
-	$(BIN)/pyright
-	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadgroup -m 'not slow and not hub and not browser' $(ARGS)
 
 audit: $(VENV)/.installed-dev ## ask for known vulnerabilities of what is installed; says so where nobody can be asked
 	@test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && \
@@ -93,7 +102,12 @@ $(VENV)/.installed-hub: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable '.[hub]'
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	@echo 'Installing the platform and its development tools into $(VENV)'
-	$(PIP) install --editable '.[dev]'
+$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+	@echo 'Installing the platform and what its tests need into $(VENV): 180 MB to download'
+	$(PIP) install --editable '.[test]'
 	@touch $@ $(VENV)/.installed-hub
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo 'Installing the platform, PyTorch, TensorFlow, JAX and the tools into $(VENV): 8 GB on the disk'
+	$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/.installed-hub $(VENV)/.installed-test

@@ -40,7 +40,7 @@ def _why_no_browser() -> str:
     if importlib.util.find_spec("playwright") is None:
         return "Playwright is not installed (make test installs it)"
     if find_chromium() is None:
-        return f"no Chromium found (looked for {', '.join(CHROMIUM_NAMES)})"
+        return f"no Chromium found: {', '.join(CHROMIUM_NAMES)} (Debian: apt install chromium)"
     return ""
 
 
@@ -67,11 +67,19 @@ def _why_no_vscode_widgets() -> str:
 
 def _why_no_module(name: str) -> str:
     # Not imported to find out: that takes seconds.
-    return "" if importlib.util.find_spec(name) else f"{name} is not installed"
+    return (
+        ""
+        if importlib.util.find_spec(name)
+        else f"{name} is not installed (make test-all installs it)"
+    )
 
 
 def _why_no_compiler() -> str:
-    return "" if shutil.which("cc") else "no C compiler (cc) to make fake drivers' libraries with"
+    return (
+        ""
+        if shutil.which("cc")
+        else "no C compiler, cc, to make fake drivers' libraries with (Debian: apt install gcc)"
+    )
 
 
 def _why_no_postgresql() -> str:

@@ -7,14 +7,16 @@
     plane             a Kubernetes control plane, one for all tests with the marker `kubernetes`
 
 Markers such as `browser` and `hub` state what a test needs (capabilities.py); named in
-`RUNAI_REQUIRE` (`browser,hub`) their skips are failures. Fixtures of one part live in the
-conftest.py of its folder.
+`RUNAI_REQUIRE` (`browser,hub`) their skips are failures. `--tiers check,test` plays some tiers of
+the suite (tiers.py). Fixtures of one part live in the conftest.py of its folder.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import ports
+import tiers
 import waiting
 from capabilities import CAPABILITIES, find_chromium, required
 from control_plane.lab import installed
@@ -44,8 +47,9 @@ REQUIRED = pytest.StashKey[frozenset[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let one seed of the hours of faults be played alone (tests/faults)."""
+    """Let one seed of the hours of faults be played alone (tests/faults), or some of the tiers."""
     parser.addoption("--seed", type=int, default=None, help="play this seed of tests/faults alone")
+    parser.addoption("--tiers", type=tiers.chosen, help="play these alone: check,test,all,long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,19 +67,36 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run whole platforms one after the other on one worker; two at once starve each other.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is in no chosen tier, and say which tests must share a worker.
 
-    Tests on Kubernetes share one control plane, so one worker runs them all; those on real nodes
-    share another one, with its nodes.
+    Whole platforms run one after the other: two at once starve each other. Tests on Kubernetes
+    share a control plane by worker, so that two workers take half of their modules each; those on
+    real nodes share another one, with its nodes.
     """
+    if played := config.getoption("tiers"):
+        left_out = [item for item in items if tiers.tier_of(item) not in played]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if tiers.tier_of(item) in played]
+    halves = itertools.cycle(("kubernetes-1", "kubernetes-2"))
+    half: defaultdict[Path, str] = defaultdict(lambda: next(halves))
     for item in items:
         if item.get_closest_marker("nodes"):
             item.add_marker(pytest.mark.xdist_group("nodes"))
         elif item.get_closest_marker("kubernetes"):
-            item.add_marker(pytest.mark.xdist_group("kubernetes"))
+            item.add_marker(pytest.mark.xdist_group(half[item.path]))
         elif item.get_closest_marker("hub") or item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.xdist_group("platform"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say of which mechanisms and tiers nothing was played, and how it can be."""
+    if played := terminalreporter.config.getoption("tiers"):
+        reports = terminalreporter.stats.get("skipped", [])
+        skips = [str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports]
+        terminalreporter.section("not played")
+        for line in tiers.not_played(played, skips):
+            terminalreporter.line(line)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
+OF_TORCH, OF_KERAS = [pytest.mark.torch], [pytest.mark.torch, pytest.mark.keras]
+FRAMEWORKS = {"runai.elastic.torch": OF_TORCH, "runai.elastic.keras": OF_KERAS}
 WITH_EXAMPLES = sorted(
     "runai." + ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
     for package in ("elastic", "embedded", "hub_service", "spawner", "widgets")
@@ -17,7 +19,13 @@ WITH_EXAMPLES = sorted(
 )
 
 
-@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def needs(module: str) -> list[pytest.MarkDecorator]:
+    return FRAMEWORKS.get(".".join(module.split(".")[:3]), [])
+
+
+@pytest.mark.parametrize(
+    "module", [pytest.param(module, marks=needs(module)) for module in WITH_EXAMPLES]
+)
 def test_examples_in_docstrings_are_true(module):
     results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
 

@@ -32,7 +32,7 @@ def test_plain(): ...
 @pytest.fixture
 def run_suite(tmp_path):
     (tmp_path / "pytest.ini").write_text(
-        f"[pytest]\nmarkers =\n  browser: x\n  xdist_group: x\npythonpath = {TESTS}\n",
+        f"[pytest]\nmarkers =\n  browser: x\n  tier: x\n  xdist_group: x\npythonpath = {TESTS}\n",
         encoding="utf-8",
     )
     conftest = (TESTS / "conftest.py").read_text(encoding="utf-8")
@@ -40,11 +40,11 @@ def run_suite(tmp_path):
     (tmp_path / "conftest.py").write_text(
         conftest.replace(future, future + LACKING), encoding="utf-8"
     )
-    (tmp_path / "test_case.py").write_text(CASE, encoding="utf-8")
 
-    def run(require: str) -> str:
+    def run(require: str, *options: str, case: str = CASE) -> str:
+        (tmp_path / "test_case.py").write_text(case, encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-rsf", "-p", "no:cacheprovider", "."],
+            [sys.executable, "-m", "pytest", "-q", "-rsf", "-p", "no:cacheprovider", *options, "."],
             cwd=tmp_path,
             env=os.environ | {"RUNAI_REQUIRE": require, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             capture_output=True,
@@ -72,6 +72,59 @@ def test_a_skip_of_a_required_capability_is_a_failure(run_suite):
 
 def test_a_misspelt_requirement_is_refused(run_suite):
     assert "RUNAI_REQUIRE names brwoser; there is: browser" in run_suite("brwoser")
+
+
+@pytest.mark.tier("all")  # where frameworks are installed; `make test` collects without them anyway
+def test_the_suite_is_collected_without_a_framework(tmp_path):
+    blocking = "import sys\nsys.modules |= dict.fromkeys(('jax', 'keras', 'tensorflow', 'torch'))\n"
+    (tmp_path / "without_frameworks.py").write_text(blocking, encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "without_frameworks"],
+        cwd=TESTS.parent,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+TIERED = """
+import pytest
+@pytest.mark.tier("check")
+@pytest.mark.browser
+def test_said(): ...
+@pytest.mark.browser
+def test_clicks(): ...
+def test_plain(): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ("check,test", "1 passed, 1 skipped, 1 deselected"),
+        ("all,long", "2 deselected"),
+    ],
+)
+def test_a_tier_is_the_tests_of_it_alone(run_suite, chosen, said):
+    output = run_suite("", "--tiers", chosen, case=TIERED)
+
+    assert said in output
+
+
+def test_what_was_not_played_is_said_with_the_way_to_it(run_suite):
+    output = run_suite("", "--tiers", "check,test", case=TIERED)
+
+    assert "1 test of browser: no Chromium found" in output
+    assert ": make test-all" in output
+    assert ": make test-long" in output
+
+
+def test_a_misspelt_tier_is_refused(run_suite):
+    assert "--tiers names chekc; there is: check, test, all, long" in run_suite("", "--tiers=chekc")
 
 
 def test_requirements_are_read_with_blanks_and_commas(monkeypatch):

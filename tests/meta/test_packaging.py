@@ -12,6 +12,8 @@ import zipfile
 
 import pytest
 
+of_the_wheel = pytest.mark.tier("test")  # which is built and installed: not before each commit
+
 IMPORT_ALL = """
 import importlib, pkgutil, pathlib, sys
 packages = sys.argv[1:]
@@ -69,6 +71,7 @@ def test_every_root_folder_is_linked_for_the_type_checkers(checkout, folders):
     assert links == {package.partition(".")[2]: folder for package, folder in folders.items()}
 
 
+@of_the_wheel
 def test_the_wheel_holds_every_file_and_no_other(wheel, shipped):
     expected = {
         f"{package.replace('.', '/')}/{path.relative_to(folder).as_posix()}"
@@ -81,6 +84,8 @@ def test_the_wheel_holds_every_file_and_no_other(wheel, shipped):
     assert packed == expected
 
 
+@pytest.mark.torch
+@pytest.mark.keras
 def test_every_module_of_the_wheel_imports_outside_the_checkout(installed, folders, tmp_path):
     done = subprocess.run(
         [installed, "-I", "-W", "ignore", "-c", IMPORT_ALL, *folders],
@@ -95,6 +100,7 @@ def test_every_module_of_the_wheel_imports_outside_the_checkout(installed, folde
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@of_the_wheel
 def test_the_command_of_the_wheel_answers(installed, tmp_path):
     done = subprocess.run(
         [installed.parent / "runai", "--help"],
@@ -108,6 +114,7 @@ def test_the_command_of_the_wheel_answers(installed, tmp_path):
     assert "Usage: runai" in done.stdout
 
 
+@of_the_wheel
 def test_the_wheel_decides(installed, tmp_path):
     snapshot = {
         "now": 0,
@@ -175,7 +182,7 @@ def test_every_dependency_states_its_reason(checkout):
     start, end = lines.index("dependencies = ["), lines.index("[project.scripts]")
     bare = [line for line in lines[start:end] if line.startswith('  "') and "#" not in line]
 
-    assert bare == ['  "jupyter-runai[hub]",']
+    assert bare == ['  "jupyter-runai[hub]",', '  "jupyter-runai[test]",']
 
 
 def test_editor_settings_and_formatter_agree(checkout, metadata):

@@ -34,6 +34,7 @@ def site(tmp_path_factory):
     return built
 
 
+@pytest.mark.tier("all")  # Sphinx comes with the tools
 def test_every_page_is_built(site):
     pages = {path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md")}
 
@@ -41,6 +42,7 @@ def test_every_page_is_built(site):
     assert pages <= built
 
 
+@pytest.mark.tier("all")
 def test_no_page_loads_anything_from_another_host(site):
     loads = re.compile(
         r"""<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=["'](?:https?:)?//|url\(["']?https?:"""

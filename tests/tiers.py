@@ -1,0 +1,92 @@
+"""Which tier of the suite a test belongs to, and what to say of those that were not played.
+
+A tier is chosen with `--tiers check,test` (the Makefile does); without it every test is played. In
+order: the marker `tier` decides, else a test that is slow or needs a capability is in the tier for
+that, else its folder or file in FOLDERS decides. Called by tests/conftest.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from capabilities import CAPABILITIES
+
+__all__ = ["TIERS", "chosen", "not_played", "tier_of"]
+
+TIERS = {
+    "check": "the fast tests of pure functions",
+    "test": "the service in process, and one test of each mechanism",
+    "all": "every other test: on hubs, in browsers, on Kubernetes, in PyTorch, Keras, JAX (8 GB)",
+    "long": "every boundary of the API, 500 seeds of faults, real crashes, fuzzing: hours",
+}
+"""What is in each; `make` plays `check`, `test`, `test-all` with those before it, `test-long`."""
+
+FOLDERS = {
+    "contract": "check",
+    "input": "check",
+    "meta": "check",
+    "scheduler": "check",
+    "simulation": "check",
+    "widgets": "check",
+}
+"""The tier of a folder or file of tests/; all others are in `test`."""
+
+ANYWHERE = {"cc"}
+"""Capabilities that most machines have: a test that needs one stays in its folder's tier."""
+
+
+def tier_of(item: pytest.Item) -> str:
+    """Return the tier of a test.
+
+    Raises:
+        pytest.UsageError: its marker names a tier that there is not.
+    """
+    if marked := item.get_closest_marker("tier"):
+        if marked.args[0] not in TIERS:
+            raise pytest.UsageError(f"{item.nodeid}: no tier {marked.args[0]!r}: {[*TIERS]}")
+        return str(marked.args[0])
+    if item.get_closest_marker("slow"):
+        return "long"
+    if any(item.get_closest_marker(name) for name in CAPABILITIES if name not in ANYWHERE):
+        return "all"
+    return _tier_of_path(item.path)
+
+
+def _tier_of_path(path: Path) -> str:
+    tests = Path(__file__).parent
+    if not path.is_relative_to(tests):
+        return "test"
+    inside = path.relative_to(tests)
+    places = (str(place) for place in (inside, *inside.parents))
+    return next((FOLDERS[place] for place in places if place in FOLDERS), "test")
+
+
+def chosen(option: str) -> frozenset[str]:
+    """Return the tiers that `--tiers` names.
+
+    Raises:
+        pytest.UsageError: one of them is no tier.
+    """
+    names = frozenset(option.split(","))
+    if unknown := sorted(names - TIERS.keys()):
+        raise pytest.UsageError(f"--tiers names {', '.join(unknown)}; there is: {', '.join(TIERS)}")
+    return names
+
+
+def not_played(played: frozenset[str], skips: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each mechanism that the machine lacks and each tier that was not chosen.
+
+    Args:
+        played: the tiers that were.
+        skips: why each skipped test was; of a capability it begins with its name and a colon.
+    """
+    why = Counter(reason for reason in skips if reason.partition(":")[0] in CAPABILITIES)
+    for reason, tests in sorted(why.items()):
+        yield f"{tests} {'test' if tests == 1 else 'tests'} of {reason}"
+    for name, what in TIERS.items():
+        if name not in played:
+            yield f"{what}: make {name if name in {'check', 'test'} else f'test-{name}'}"
