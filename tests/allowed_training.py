@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from recorded_training import expected_history, read_records, reconcile
 from runai.hub_service.api.schemas import WorkloadDetail
 from runai.hub_service.client import Client
+from training_records import expected_history, read_records, reconcile
 from waiting import eventually
 
 __all__ = ["AllowedTraining", "allow", "allow_more"]

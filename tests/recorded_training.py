@@ -2,7 +2,7 @@
 
 Knows the task (`elastic_trainings`) and two files beside the job's: `allowed` holds how many
 updates it may make, `records/WORKER.jsonl` which samples each rank used in which attempt. Run as a
-script by the launcher's tests, as a function by `elastic_cluster`; `reconcile` reads the records.
+script by the launcher's tests, as a function by `elastic_cluster`; `training_records` reads them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,8 @@ from elastic_trainings import (
     parts,
     task,
 )
-from runai.elastic.torch.samples import order_of
 
-__all__ = ["expected_history", "read_records", "reconcile", "train", "train_calmly"]
-
-UPDATES_PER_EPOCH = -(-SAMPLES // GLOBAL_BATCH)
+__all__ = ["train", "train_calmly"]
 
 
 class _Numbered(Dataset[Any]):
@@ -99,37 +95,6 @@ def _wait_until_allowed(directory: Path, update: int) -> None:
     path = directory / "allowed"
     while path.exists() and update >= int(path.read_text() or 0):
         time.sleep(0.005)
-
-
-def read_records(directory: Path) -> list[dict[str, Any]]:
-    """Return what all ranks recorded; a line that was cut off by a kill is left out."""
-    found = []
-    for path in sorted((directory / "records").glob("*.jsonl")):
-        lines = path.read_text().split("\n")
-        found += [json.loads(line) for line in lines if line.endswith("}")]
-    return found
-
-
-def reconcile(records: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
-    """Say which samples each update consists of: those of its last attempt, over all ranks."""
-    last: dict[int, int] = {}
-    for record in records:
-        last[record["update"]] = max(last.get(record["update"], 0), record["gen"])
-    history: dict[int, list[int]] = {}
-    for record in records:
-        if record["gen"] == last[record["update"]]:
-            history.setdefault(record["update"], []).extend(record["indices"])
-    return {update: sorted(indices) for update, indices in sorted(history.items())}
-
-
-def expected_history(epochs: int) -> dict[int, list[int]]:
-    """Say which samples each update must consist of, each of an epoch's samples once."""
-    history = {}
-    for epoch in range(epochs):
-        order = order_of(SAMPLES, seed=SEED, epoch=epoch, shuffle=True)
-        for number, part in enumerate(order.split(GLOBAL_BATCH)):
-            history[epoch * UPDATES_PER_EPOCH + number] = sorted(part.tolist())
-    return history
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ import pytest
 from allowed_training import allow, allow_more
 from deciding import decided
 from labs import DEVICES, NODE, Clock, LocalLab, running
-from recorded_training import expected_history, read_records, reconcile
 from runai.elastic.checkpoint import latest
 from runai.hub_service.clusters.elastic_state import ElasticRules
 from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.quantity import milli_gpus
+from training_records import expected_history, read_records, reconcile
 from waiting import eventually_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]

@@ -17,9 +17,6 @@ EPOCHS = 3
 UPDATES = EPOCHS * 5
 
 
-IN_BOTH_MODES = pytest.mark.parametrize("mode", ["exact", "bitwise"])
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The weights of the same training on one rank: by hand, or in slices."""
@@ -58,7 +55,7 @@ def cluster(tmp_path, mode):
 @pytest.fixture
 def assert_same(cluster, mode, undisturbed):
     """Check that every sample counted once, and the weights of the training that is over."""
-    from recorded_training import expected_history, read_records, reconcile
+    from training_records import expected_history, read_records, reconcile
 
     def check():
         assert reconcile(read_records(cluster.directory)) == expected_history(EPOCHS)
@@ -77,7 +74,7 @@ def _finish(cluster, *names):
     assert [cluster.code(name) for name in names] == [0] * len(names)
 
 
-@IN_BOTH_MODES
+@pytest.mark.parametrize("mode", ["exact", "bitwise"])
 def test_i5_resized_1_3_2_4_within_epochs_every_sample_counts_once(cluster, assert_same):
     cluster.start("a", "b", "c", "d")
     cluster.ready("a", "b", "c", "d")
@@ -129,8 +126,14 @@ def test_i8_rank_0_may_leave_and_come_again(cluster, assert_same):
     assert not list((cluster.directory / "checkpoints").glob("*2.ckpt")), "nobody wrote on the way"
 
 
-@IN_BOTH_MODES
-@pytest.mark.parametrize("victim", ["a", "b", "c"])
+@pytest.mark.parametrize(
+    ("mode", "victim"),
+    [
+        pytest.param("exact", "a", id="exact-rank-0"),
+        pytest.param("exact", "c", id="exact-the-last"),
+        pytest.param("bitwise", "b", id="bitwise-between"),
+    ],
+)
 def test_kill_9_of_a_worker_costs_the_others_no_update(cluster, assert_same, victim):
     cluster.start("a", "b", "c")
     cluster.ready("a", "b", "c")
@@ -164,7 +167,7 @@ def test_a_joiner_that_dies_while_the_group_is_formed_costs_nothing(cluster, ass
     assert_same()
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (2, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])
 def test_a_pause_leaves_a_checkpoint_that_any_number_goes_on_from(
     cluster, assert_same, before, after
 ):
