@@ -2,6 +2,8 @@
 
 workload_env   the environment of a Python in a workload: workload_env("512,1024", devices="...")
 run_python     run a program as a workload's Python does; returns the JSON that it prints
+mps_control    the fake control program of MPS, as something to start
+fake_cuda      the folder of the fake CUDA driver, compiled once (needs `cc`)
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import Any
 import pytest
 
 from runai.hub_service.limits.path import HOOK, with_hook
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -55,6 +59,25 @@ def run_python(tmp_path: Path) -> Callable[..., Any]:
         return json.loads(done.stdout)
 
     return run
+
+
+@pytest.fixture
+def mps_control(tmp_path: Path) -> Path:
+    """Make a folder of programs with the fake control program of MPS in it."""
+    program = tmp_path / "bin" / "nvidia-cuda-mps-control"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_mps_control.py"} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture(scope="session")
+def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the driver that is no driver and return the folder to find it in."""
+    folder = tmp_path_factory.mktemp("cuda")
+    library, source = folder / "libcuda.so.1", HERE / "fake_cuda.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return folder
 
 
 @pytest.fixture

@@ -155,9 +155,13 @@ import json, os
 import tensorflow as tf
 from tensorflow.python.eager import context as c
 from runai_limits.frameworks import cap_tensorflow
+from runai_limits.notebook import is_out_of_memory
 from runai_limits.share import Share
 
 hooked = c.Context.ensure_initialized.__module__
+error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+answer = float(tf.reduce_sum(tf.ones((3, 3))))
+initialises = c.Context.ensure_initialized.__module__
 limit = lambda mib: [tf.config.LogicalDeviceConfiguration(memory_limit=mib)]
 choices = {
     "nothing": lambda context, gpus: None,
@@ -185,40 +189,24 @@ for name, choose in choices.items():
     )
     assert first == again
     told[name] = first
-print(json.dumps([hooked, told]))
+print(json.dumps([hooked, is_out_of_memory(error), answer, initialises, told]))
 """
 
 
 @pytest.mark.tensorflow
-def test_the_real_tensorflow_is_told_when_it_makes_its_devices(run_python, workload_env):
+def test_the_real_tensorflow_runs_and_is_told_when_it_makes_its_devices(run_python, workload_env):
     env = workload_env("8192,4096", devices="16384,16384", context=500, **OF_TENSORFLOW)
 
-    hooked, told = run_python(TENSORFLOW, env)
+    hooked, known, answer, initialises, told = run_python(TENSORFLOW, env)
 
-    assert hooked == "runai_limits.frameworks"
+    assert (hooked, known) == ("runai_limits.frameworks", True)
+    assert (answer, initialises) == (9.0, "tensorflow.python.eager.context")
     assert told == {
         "nothing": [[7692.0], [3596.0]],
         "tighter": [[100.0], [3596.0]],
         "wider": [[7692.0], [3596.0]],
         "growth": [[7692.0], [3596.0]],
     }
-
-
-@pytest.mark.tensorflow
-def test_the_real_tensorflow_runs_with_the_hook(run_python, workload_env):
-    program = """
-import json
-import tensorflow as tf
-from tensorflow.python.eager import context
-from runai_limits.notebook import is_out_of_memory
-error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
-answer = float(tf.reduce_sum(tf.ones((3, 3))))
-told = [answer, context.Context.ensure_initialized.__module__, is_out_of_memory(error)]
-print(json.dumps(told))
-"""
-    env = workload_env("8192", devices="16384", **OF_TENSORFLOW)
-
-    assert run_python(program, env) == [9.0, "tensorflow.python.eager.context", True]
 
 
 def test_a_context_that_is_not_as_we_know_it_still_initialises(monkeypatch):

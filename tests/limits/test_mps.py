@@ -6,26 +6,18 @@ is measured by `benchmarks/gpu_sharing.py --part 3`.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from runai.hub_service.limits.canary import try_limit
 from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
 
-HERE = Path(__file__).parent
 DEVICE = "GPU-aaaa"
 
 
 @pytest.fixture
-def program(tmp_path):
+def program(mps_control):
     """Return the control program as something to start."""
-    path = tmp_path / "nvidia-cuda-mps-control"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_mps_control.py"} "$@"\n')
-    path.chmod(0o755)
-    return str(path)
+    return str(mps_control)
 
 
 @pytest.fixture
@@ -101,10 +93,11 @@ def test_a_daemon_that_does_not_start_is_said_with_its_last_words(
 
 def test_a_daemon_that_does_not_answer_is_given_up(tmp_path, program, monkeypatch):
     monkeypatch.setenv("FAKE_MPS", "mute")
-    silent = MpsDaemon(DEVICE, tmp_path / "mps", program=program, patience_s=15.0)
+    folder = tmp_path / "mps"
+    hasty = MpsDaemon(DEVICE, folder, program=program, patience_s=0.5)
 
-    with silent as daemon, pytest.raises(MpsUnavailable, match="not answer to get_server_list"):
-        daemon.command("get_server_list")
+    with MpsDaemon(DEVICE, folder, program=program, patience_s=60.0):
+        assert hasty.trouble() == f"{program} does not answer to get_server_list"
 
 
 def test_without_the_program_the_tier_is_not_to_be_had(tmp_path):
@@ -119,15 +112,6 @@ def test_a_directory_too_deep_for_sockets_is_refused_before_anything_starts(tmp_
         MpsDaemon(DEVICE, tmp_path / ("deep" * 30))
 
 
-@pytest.fixture(scope="session")
-def cuda(tmp_path_factory):
-    """Compile the driver that is no driver and return the folder to find it in."""
-    folder = tmp_path_factory.mktemp("cuda")
-    source, library = HERE / "fake_cuda.c", folder / "libcuda.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    return str(folder)
-
-
 @pytest.mark.cc
 @pytest.mark.parametrize(
     ("environment", "expected"),
@@ -140,7 +124,7 @@ def cuda(tmp_path_factory):
         ),
     ],
 )
-def test_the_canary_tells_whether_a_limit_is_kept(cuda, environment, expected):
-    client = {"LD_LIBRARY_PATH": cuda, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M"}
+def test_the_canary_tells_whether_a_limit_is_kept(fake_cuda, environment, expected):
+    client = {"LD_LIBRARY_PATH": str(fake_cuda), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M"}
 
     assert try_limit(1024, client | environment) == expected
