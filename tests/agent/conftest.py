@@ -2,7 +2,8 @@
 
 start         start a process: start(busy=True, mib=50, how="detached", env={...}) -> its Process
 hold          an allocation: hold("vision/a", 0, process=p)
-nvml          the fake NVML library, compiled here; nvml.write(...) scripts it (needs `cc`)
+holders       two processes that sleep, the same for all tests of a file
+nvml          the fake NVML library, compiled once; nvml.write(...) scripts it (needs `cc`)
 world         devices of one kind with a way to make processes use them; world.kind names it
 """
 
@@ -101,6 +102,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
         child.wait()
 
 
+@pytest.fixture(scope="module")
+def holders() -> Iterator[tuple[psutil.Process, psutil.Process]]:
+    """Start two processes for tests that only need their numbers."""
+    with (
+        subprocess.Popen(["/bin/sleep", "3600"]) as first,
+        subprocess.Popen(["/bin/sleep", "3600"]) as second,
+    ):
+        yield psutil.Process(first.pid), psutil.Process(second.pid)
+        for process in (first, second):
+            process.kill()
+
+
 @pytest.fixture
 def hold(tmp_path: Path) -> Callable[..., AgentAllocation]:
     """Return a function that makes an allocation of devices of the world or of UUIDs.
@@ -153,12 +166,22 @@ class FakeNvml:
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the fake library."""
+    return _compiled("fake_nvml.c", tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="session")
+def nvml_615_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the fake library of a driver that has limits by control group."""
+    return _compiled("fake_nvml_615.c", tmp_path_factory.mktemp("nvml_615"))
+
+
+def _compiled(source: str, folder: Path) -> Path:
     compiler = shutil.which("cc")
     assert compiler is not None, "whoever asks for this has the marker cc"
-    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    source = Path(__file__).with_name("fake_nvml.c")
+    library = folder / "libnvidia-ml.so.1"
     options = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-    subprocess.run([compiler, *options, "-o", str(library), str(source)], check=True)
+    path = Path(__file__).with_name(source)
+    subprocess.run([compiler, *options, "-o", str(library), str(path)], check=True)
     return library
 
 

@@ -12,23 +12,17 @@ def by_workload(report, device):
     return {s.workload: s for s in report.samples if s.device == device}
 
 
-def test_devices_are_numbered_from_zero_and_distinct(world):
+def test_devices_are_numbered_marked_and_the_same_at_the_next_start(world):
     devices = world.source.devices()
+    again = world.open()
 
     assert [d.index for d in devices] == [0, 1, 2]
     assert len({d.uuid for d in devices}) == 3
     assert all(d.memory_mib > 0 and d.healthy and d.name for d in devices)
-
-
-def test_simulated_devices_are_marked_and_real_ones_are_not(world):
-    assert {world.kind == "simulated"} == {d.simulated for d in world.source.devices()}
-
-
-def test_the_same_devices_are_found_at_the_next_start(world):
-    again = world.open()
-
-    assert world.source.devices() == again.devices()
+    assert {d.simulated for d in devices} == {world.kind == "simulated"}
+    assert again.devices() == devices
     again.close()
+    again.close()  # closing twice does nothing
 
 
 def test_nothing_is_allocated_and_nothing_runs(world):
@@ -146,12 +140,6 @@ def test_a_number_that_another_process_has_now_is_not_the_workloads(world, hold)
     samples = by_workload(world.report([earlier]), world.uuids[0])
 
     assert samples["vision/reused"].utilization == 0.0
-
-
-def test_closing_twice_does_nothing(world):
-    world.source.close()
-
-    world.source.close()
 
 
 # -- choosing ------------------------------------------------------------------------------------

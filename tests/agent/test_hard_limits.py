@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,19 +21,10 @@ MIB = 1 << 20
 EVERYTHING = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
 
 
-def compiled(source: str, folder: Path) -> ctypes.CDLL:
-    compiler = shutil.which("cc")
-    assert compiler is not None, "whoever asks for this has the marker cc"
-    library = folder / f"{source}.so"
-    path = Path(__file__).with_name(source)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(path)], check=True)
-    return ctypes.CDLL(str(library))
-
-
 @pytest.fixture
-def driver_615(nvml, tmp_path, monkeypatch) -> Iterator[Path]:
+def driver_615(nvml, nvml_615_library, monkeypatch) -> Iterator[Path]:
     """Two devices of a driver with limits; gives the file that notes them."""
-    monkeypatch.setattr(pynvml, "nvmlLib", compiled("fake_nvml_615.c", tmp_path))
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(nvml_615_library)))
     pynvml._nvmlGetFunctionPointer_cache.clear()
     nvml.write(*(f"gpu GPU-{n} 1000 100 0 0 Fake" for n in range(2)))
     source = NvmlDevices()

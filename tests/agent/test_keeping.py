@@ -117,28 +117,6 @@ def test_a_job_that_is_over_is_told_and_gone_within_ten_seconds_and_nobody_else(
     assert [child.returncode for child in (neighbour, outsider)] == [0, 0]
 
 
-def test_a_job_that_gives_its_memory_back_is_let_go(world, hold, runs):
-    _, first = runs.run(FINISHES, 10)
-    ends, second = runs.run(FINISHES, OVER)
-    gpu = world.uuids[0]
-    limits = {gpu: LIMIT}
-    allocations = [
-        hold("vision/a", gpu, process=process, gpus=0.1, worker=n, limits_mib=limits)
-        for n, process in enumerate((first, second))
-    ]
-    clock, told = Clock(), list[Any]()
-    keeper = Keeper(clock=clock)
-    world.poll(allocations)
-
-    for _ in range(3):
-        told += keeper.keep(world.poll(allocations), allocations)
-        clock.now += 1
-    ends.communicate()
-    told += keeper.keep(world.poll(allocations), allocations)
-
-    assert [notice.rung for notice in told] == ["notice", "back"]
-
-
 def test_limits_of_the_workers_of_a_workload_add_up_on_a_device(hold):
     allocations = [
         hold("vision/a", "GPU-0", gpus=0.25, worker=n, limits_mib={"GPU-0": 4096}) for n in range(2)
@@ -184,19 +162,17 @@ def test_a_process_that_took_the_number_of_another_is_not_signalled(start):
     assert not signalling.send(process.pid, process.create_time(), signal.SIGKILL)
 
 
-def test_a_process_that_may_not_be_signalled_is_told_of(hold, runs, world):
-    _, process = runs.run(FINISHES, OVER)
-    gpu = world.uuids[0]
-    allocations = [hold("vision/a", gpu, process=process, gpus=0.5, limits_mib={gpu: LIMIT})]
+def test_a_process_that_may_not_be_signalled_is_told_of(hold):
+    reading = ProcessReading("GPU-0", 7, "vision/a", 0.0, OVER, created=1.0)
+    allocations = [hold("vision/a", "GPU-0", gpus=0.5, limits_mib={"GPU-0": LIMIT})]
 
     def refuse(_pid: int, _created: float, _number: signal.Signals) -> bool:
         raise PermissionError
 
     clock, told = Clock(), list[Any]()
     keeper = Keeper(refuse, clock)
-    world.poll(allocations)
     for _ in range(6):
-        told += keeper.keep(world.poll(allocations), allocations)
+        told += keeper.keep(Poll(clock.now, 1.0, (), (reading,)), allocations)
         clock.now += 1
 
     assert told[-1].text.endswith("is interrupted, but the platform's account has no right to")

@@ -107,18 +107,23 @@ async def test_a_device_that_the_service_cannot_name_silences_nobody(
     assert [(s.workload, s.device) for s in service.reports[-1].samples] == [("vision/a", uuid)]
 
 
-async def test_reports_wait_while_the_service_is_away_and_none_is_lost(
+async def test_reports_wait_while_the_service_is_away_and_say_how_old_they_are(
     source, service, eventually_async
 ):
     service.refusal = Unavailable("away")
     async with running(source, service, idle_s=SOON):
-        await eventually_async(lambda: service.refused and source.polls > 5)
+        await eventually_async(lambda: service.refused and source.polls > 10)
         service.refusal = None
-        await eventually_async(lambda: len(service.reports) > 5)
+        await eventually_async(lambda: len(service.reports) > 10)
 
+    first, later = service.reports[0], service.reports[9]
     total = sum(r.interval for r in service.reports)
-    span = service.reports[-1].at - service.reports[0].at + service.reports[0].interval
-    assert total == pytest.approx(span, abs=0.05)
+    span = service.reports[-1].at - first.at + first.interval
+    assert total == pytest.approx(span, abs=0.05)  # none is lost
+    assert [r.at for r in service.reports] == sorted(r.at for r in service.reports)
+    assert (first.age or 0) > (later.age or 0) > 0
+    # Their own time and their age name the same instant of delivery.
+    assert first.at + (first.age or 0) <= later.at + (later.age or 0) + 1
 
 
 async def test_only_so_many_reports_wait_the_newest(source, service, eventually_async, monkeypatch):

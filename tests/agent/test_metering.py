@@ -1,8 +1,8 @@
 """The whole of metering: two sessions share a device that a third process uses too.
 
-The real service with its real agent, on the fake library and on simulated devices. The agent is
-stopped in the middle, so that everybody is asked about the same sample: API, panel, command line
-and metrics must say the same.
+The real service with its real agent, on the fake library. The agent is stopped in the middle, so
+that everybody is asked about the same sample: API, panel, command line and metrics must say the
+same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from runai.hub_service.api.schemas import DeviceView, OthersView, ProcessReport, SubmitRequest
+from runai.hub_service.api.schemas import OthersView, ProcessReport, SubmitRequest
 from runai.hub_service.cli.root import cli
 from runai.hub_service.client import Client
 from waiting import eventually
@@ -104,13 +104,6 @@ class Platform:
 
 
 @pytest.fixture
-def platform(tmp_path: Path, free_port) -> Iterator[Platform]:
-    started = Platform(tmp_path, free_port(), RUNAI_SIMULATE="1")
-    yield started
-    started.close()
-
-
-@pytest.fixture
 def nvml_folder(tmp_path: Path, nvml) -> Path:
     """Compile the library anew, with the place of its state in it: the agent is not handed it."""
     source = Path(__file__).with_name("fake_nvml.c")
@@ -148,7 +141,7 @@ def everybody_says(platform: Platform, uuid: str) -> dict[str, set[tuple[float, 
 
 
 @pytest.mark.cc
-def test_on_real_devices_everybody_says_the_same_and_the_stranger_is_shown(
+def test_everybody_says_the_same_and_the_stranger_is_shown(
     tmp_path, nvml_folder, nvml, start, free_port
 ):
     ana, bo, stranger = start(), start(), start()
@@ -180,24 +173,3 @@ def test_on_real_devices_everybody_says_the_same_and_the_stranger_is_shown(
         assert (others.processes, others.utilized, others.memory_mib) == (1, 0.05, 600)
     finally:
         platform.close()
-
-
-def test_on_simulated_devices_everybody_says_the_same(platform, start):
-    for user in ("ana", "bo"):
-        platform.session(user, start(busy=True, mib=30))
-    start(busy=True)
-
-    def agreed() -> tuple[dict[str, set[tuple[float, int]]], DeviceView]:
-        assert [bool(w.utilized) for w in platform.client.workloads()] == [True, True]
-        with platform.held_still():
-            (device,) = platform.client.nodes()[0].devices
-            return everybody_says(platform, device.uuid), device
-
-    said, device = eventually(agreed, within=120)
-
-    assert said.keys() == {"vision/lab-ana", "vision/lab-bo"}
-    assert [len(known) for known in said.values()] == [1, 1]
-    assert sum(busy for known in said.values() for busy, _ in known) == pytest.approx(
-        device.utilized
-    )
-    assert device.others == []

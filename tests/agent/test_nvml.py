@@ -21,9 +21,9 @@ GPU = "gpu GPU-0 1000 100 250 40 Fake H200"
 
 
 @pytest.fixture
-def poll(nvml, hold, start):
+def poll(nvml, hold, holders):
     """Open the devices of a state, then poll in another one; "PID" in it is a holder's process."""
-    process = start()
+    process, _ = holders
     opened = []
 
     def run(*then, before=(GPU,)):
@@ -95,8 +95,8 @@ def test_new_samples_are_averaged(poll, samples, expected):
     assert utilization(report) == {MINE: expected}
 
 
-def test_a_sample_counts_once(nvml, hold, start):
-    process = start()
+def test_a_sample_counts_once(nvml, hold, holders):
+    process, _ = holders
     nvml.write(GPU)
     source = NvmlDevices()
     nvml.write(GPU, f"proc 0 {process.pid} 60 C", f"sample 0 {process.pid} 10 80")

@@ -35,14 +35,16 @@ def test_healthy_gpus_have_no_fault(faults):
     assert faults() == {}
 
 
-@pytest.mark.parametrize("code", sorted(CRITICAL_XIDS))
+@pytest.mark.parametrize("code", [48, 79, 95])
 def test_an_xid_after_which_a_gpu_must_be_reset_takes_it_out(faults, code):
     assert faults(f"xid 1 1 {code}") == {"GPU-1": f"XID {code}: {CRITICAL_XIDS[code]}"}
 
 
-@pytest.mark.parametrize("code", [13, 31, 43, 45, 63, 68, 92, 94, 109])
-def test_a_programs_own_mistake_or_a_corrected_error_does_not(faults, code):
-    assert faults(f"xid 1 1 {code}") == {}
+def test_a_programs_own_mistake_or_a_corrected_error_does_not(faults):
+    codes = [13, 31, 43, 45, 63, 68, 92, 94, 109]
+
+    assert faults(*(f"xid 1 {number} {code}" for number, code in enumerate(codes, 1))) == {}
+    assert CRITICAL_XIDS.keys().isdisjoint(codes)
 
 
 def test_what_was_told_once_stays(faults):

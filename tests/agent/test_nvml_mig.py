@@ -18,9 +18,9 @@ LAYOUT = (
 
 
 @pytest.fixture
-def poll(nvml, hold, start):
+def poll(nvml, hold, holders):
     """Poll a state; "PID" and "OTHER" in it are holders' processes."""
-    processes = {"PID": start(), "OTHER": start()}
+    processes = dict(zip(("PID", "OTHER"), holders, strict=True))
     opened = []
 
     def filled(lines):

@@ -149,8 +149,8 @@ SYSTEMD_POD = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
         pytest.param("", UID, False, id="nothing told"),
     ],
 )  # fmt: skip
-def test_a_process_is_known_by_its_control_group(tmp_path, hold, start, lines, group, found):
-    process = start()
+def test_a_process_is_known_by_its_control_group(tmp_path, hold, holders, lines, group, found):
+    process, _ = holders
     (tmp_path / str(process.pid)).mkdir()
     (tmp_path / str(process.pid) / "cgroup").write_text(lines + "\n")
     owners = Owners(tmp_path)

@@ -68,18 +68,3 @@ async def test_the_agent_tells_the_service(tmp_path):
     assert report.pods is not None
     assert {of.pod: of.devices for of in report.pods} == PODS
     assert [d.uuid for d in report.inventory] == [d.uuid for d in devices.devices()]
-
-
-async def test_a_report_without_the_kubelet_says_so(tmp_path):
-    service = Service()
-    kubelet = PodResources(str(tmp_path / "nobody.sock"))
-    source = SimulatedDevices(1, node="gpu-0")
-    agent = Agent("gpu-0", source, service, busy_s=0, idle_s=0, kubelet=kubelet)
-    running = asyncio.create_task(agent.run())
-    report = await service.reports.get()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    kubelet.close()
-
-    assert report.pods is None

@@ -18,6 +18,12 @@ from runai.hub_service.errors import InvalidRequest
 
 TOKEN = "not-to-be-told"
 AGENT = [sys.executable, "-m", "runai.hub_service.agent"]
+ENVIRONMENT = {
+    "RUNAI_API_URL": "http://127.0.0.1:9/services/runai/",  # nobody is there
+    "RUNAI_AGENT_TOKEN": TOKEN,
+    "RUNAI_NODE": "here",
+    "RUNAI_SIMULATE": "2",
+}
 
 
 @pytest.fixture
@@ -28,27 +34,25 @@ def service() -> Iterator[ReportServer]:
 
 @pytest.fixture
 def environment(service) -> dict[str, str]:
-    return os.environ | {
-        "RUNAI_API_URL": service.url,
-        "RUNAI_AGENT_TOKEN": TOKEN,
-        "RUNAI_NODE": "here",
-        "RUNAI_SIMULATE": "2",
-    }
+    return os.environ | ENVIRONMENT | {"RUNAI_API_URL": service.url}
 
 
-def test_it_measures_what_is_allocated(service, environment, start, hold, eventually):
+def test_it_measures_what_is_allocated_until_an_interrupt_ends_it_quietly(
+    service, environment, start, hold, eventually
+):
     busy = start(busy=True)
     uuid = SimulatedDevices(2, node="here").devices()[0].uuid
     service.allocations = [hold("vision/a", uuid, process=busy)]
-    with subprocess.Popen(AGENT, env=environment) as agent:
+    with subprocess.Popen(AGENT, env=environment, stderr=subprocess.PIPE, text=True) as agent:
         eventually(
             lambda: any(s.utilization for r in service.reports for s in r.samples),
             what="the busy workload is seen",
         )
-        agent.terminate()
+        agent.send_signal(signal.SIGINT)
+        _, said = agent.communicate()
 
     assert service.asked == {("/services/runai/api/v1/nodes/here/samples", f"Bearer {TOKEN}")}
-    assert agent.returncode == 0
+    assert (agent.returncode, said) == (0, "")
 
 
 def test_it_leaves_when_its_parent_is_gone(service, environment, eventually):
@@ -68,19 +72,11 @@ def test_it_leaves_when_its_parent_is_gone(service, environment, eventually):
     eventually(is_gone)
 
 
-def test_it_leaves_at_once_when_its_parent_went_before_it_started(environment):
-    gone = subprocess.run(AGENT, env=environment | {"RUNAI_AGENT_PARENT": "4194305"}, check=False)
+def test_it_leaves_at_once_when_its_parent_went_before_it_started():
+    told = os.environ | ENVIRONMENT | {"RUNAI_AGENT_PARENT": "4194305"}
+    gone = subprocess.run(AGENT, env=told, check=False)
 
     assert gone.returncode == 0
-
-
-def test_an_interrupt_ends_it_quietly(service, environment, eventually):
-    with subprocess.Popen(AGENT, env=environment, stderr=subprocess.PIPE, text=True) as agent:
-        eventually(lambda: service.reports)
-        agent.send_signal(signal.SIGINT)
-        _, said = agent.communicate()
-
-    assert (agent.returncode, said) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -93,9 +89,9 @@ def test_an_interrupt_ends_it_quietly(service, environment, eventually):
         ({"RUNAI_GPUS": "some"}, "RUNAI_GPUS is 'some'. Give a number."),
     ],
 )
-def test_a_wrong_environment_is_told_in_a_sentence(environment, change, sentence):
+def test_a_wrong_environment_is_told_in_a_sentence(change, sentence):
     with pytest.raises(InvalidRequest) as refused:
-        Settings.parse(environment | change)
+        Settings.parse(ENVIRONMENT | change)
 
     assert str(refused.value).startswith(sentence)
 
@@ -109,10 +105,10 @@ def test_what_is_left_out_has_a_default():
     assert TOKEN not in repr(settings)
 
 
-def test_it_does_not_start_in_a_wrong_environment(environment):
+def test_it_does_not_start_in_a_wrong_environment():
     done = subprocess.run(
         AGENT,
-        env=environment | {"RUNAI_API_URL": "nonsense"},
+        env=os.environ | ENVIRONMENT | {"RUNAI_API_URL": "nonsense"},
         capture_output=True,
         text=True,
         check=False,
