@@ -128,32 +128,11 @@ async def test_a_session_deleted_while_it_waits_is_refused(
     assert refused.value.jupyterhub_message == "The session was deleted while it waited."
 
 
-@pytest.mark.parametrize(
-    ("owner", "amount", "project", "sentence"),
-    [
-        pytest.param("out", "0.5", "vision", "out is not a member of project vision.", id="member"),
-        pytest.param("ana", "0.5", "nope", "There is no project nope.", id="project"),
-        pytest.param(
-            "ana",
-            "2",
-            "vision",
-            "2 GPUs for a session are more than project vision may ever give to sessions",
-            id="build quota",
-        ),
-    ],
-)
-async def test_a_refusal_is_the_services_sentence(
-    admission: Admission,
-    submission: Submission,
-    owner: str,
-    amount: str,
-    project: str,
-    sentence: str,
-):
+async def test_a_refusal_is_the_services_sentence(admission: Admission, submission: Submission):
     with pytest.raises(SessionRefused) as refused:
-        await admission.admit(submission(owner, amount, project), within_s=LONG_S)
+        await admission.admit(submission("out", "0.5"), within_s=LONG_S)
 
-    assert sentence in refused.value.jupyterhub_message
+    assert "out is not a member of project vision." in refused.value.jupyterhub_message
     assert admission.workload == ""
 
 

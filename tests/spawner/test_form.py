@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +13,9 @@ from runai.hub_service.api.schemas import DeviceView, NodeView, ProjectView, Sub
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import InvalidRequest
 from runai.spawner.admission import Admission
+from runai.spawner.amount import NO_GPU, Amount
 from runai.spawner.form import (
+    Choice,
     Person,
     ProjectChoices,
     form_choices,
@@ -22,8 +23,6 @@ from runai.spawner.form import (
     options_of,
     render,
 )
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def node(devices: int) -> NodeView:
@@ -113,7 +112,6 @@ def test_the_form_becomes_options(fields: dict[str, list[str]], options: dict[st
     [
         ({"project": ["vision"], "gpus": ["other"], "amount": [" "]}, "The other amount is empty."),
         ({"project": ["vision"], "gpus": ["other"], "amount": ["much"]}, "'much' is no amount"),
-        ({"project": ["vision"], "gpus": ["other"], "amount": ["1.5"]}, "'1.5' GPUs are not"),
         ({"_xsrf": ["token"]}, "Nothing was chosen."),
         ({}, "Nothing was chosen."),
         ({"project": ["vision"], "image": ["x"]}, "There is no option 'image'."),
@@ -146,27 +144,33 @@ async def test_who_is_in_no_project_is_offered_none(hub_client: AsyncClient):
     assert (await form_choices(hub_client, Person("out"))).projects == []
 
 
+WHY = "vision uses 1 of its 1.5 build GPUs: bo 1.0; expected to start in 3 minutes"
+VISION = ProjectChoices(
+    "vision",
+    "sessions use 1 of 1.5 GPUs",
+    (
+        Choice(Amount(milli_gpus=250), "¼ GPU", "4 GiB"),
+        Choice(Amount(milli_gpus=500), "½ GPU", "8 GiB"),
+        Choice(Amount(milli_gpus=1000), "1 GPU", "16 GiB", waits=WHY),
+        Choice(NO_GPU, "Without a GPU"),
+    ),
+)
+
+
 class TestRendered:
     """The HTML of the form."""
 
-    @pytest.fixture
-    async def projects(
-        self, hub_client: AsyncClient, submission: Callable[..., SubmitRequest]
-    ) -> Sequence[ProjectChoices]:
-        await Admission(hub_client, lambda _: None).admit(submission("bo", "1"), within_s=60)
-        return (await form_choices(hub_client, Person("ana"))).projects
-
-    async def test_each_choice_has_a_label_of_its_own(self, projects: Sequence[ProjectChoices]):
-        labels = re.findall(r"<label[^>]*>([^<]*)</label>", render(projects, last={}))
+    def test_each_choice_has_a_label_of_its_own(self):
+        labels = re.findall(r"<label[^>]*>([^<]*)</label>", render([VISION], last={}))
 
         assert labels == ["¼ GPU", "½ GPU", "1 GPU", "Without a GPU", "Other amount"]
 
-    async def test_what_would_wait_says_why(self, projects: Sequence[ProjectChoices]):
-        html = render(projects, last={})
+    def test_what_would_wait_says_why(self):
+        html = render([VISION], last={})
 
         assert html.count("free now") == 2
         assert html.count("would wait") == 1
-        assert "vision uses 1 of its 1.5 build GPUs: bo 1.0" in html
+        assert WHY in html
 
     @pytest.mark.parametrize(
         ("last", "marked", "written"),
@@ -180,10 +184,8 @@ class TestRendered:
             pytest.param({"image": "x"}, "0.25", "", id="options of another spawner"),
         ],
     )
-    async def test_the_last_choice_is_kept(
-        self, projects: Sequence[ProjectChoices], last: dict[str, Any], marked: str, written: str
-    ):
-        html = render(projects, last=last)
+    def test_the_last_choice_is_kept(self, last: dict[str, Any], marked: str, written: str):
+        html = render([VISION], last=last)
 
         assert re.findall(r'value="([^"]*)"[^>]* checked', html) == [marked]
         assert re.findall(r'name="amount".*?value="([^"]*)"', html, re.DOTALL) == [written]
@@ -200,11 +202,8 @@ class TestRendered:
         assert "The service &lt;b&gt;is away&lt;/b&gt;." in html
         assert "not a member" not in html
 
-    async def test_only_the_chosen_projects_choice_is_marked(
-        self, projects: Sequence[ProjectChoices]
-    ):
-        [vision] = projects
-        two = [replace(vision, name="nlp"), vision]
+    def test_only_the_chosen_projects_choice_is_marked(self):
+        two = [replace(VISION, name="nlp"), VISION]
         html = render(two, last={"project": "nlp", "gpus": "0.5"})
 
         assert re.findall(r'id="runai-(\w+)-\d"[^>]* checked', html) == ["nlp"]

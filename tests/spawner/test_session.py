@@ -54,9 +54,6 @@ def test_options_become_a_request(options: dict[str, object], request_: SessionR
         ),
         pytest.param({"project": 7, "gpus": 1}, "That is no name of a project.", id="number"),
         pytest.param({"image": "x"}, "There is no option 'image'.", id="unknown option"),
-        pytest.param(
-            {"project": "vision", "gpus": -1}, "'-1' is no amount of GPU.", id="less than none"
-        ),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(options: dict[str, object], sentence: str):
