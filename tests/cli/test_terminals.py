@@ -86,7 +86,6 @@ def on_terminal(
     [
         pytest.param(["list"], id="list"),
         pytest.param(["describe", "exp1"], id="describe"),
-        pytest.param(["top", "jobs", "--once"], id="top"),
         pytest.param(["doctor"], id="doctor"),
     ],
 )

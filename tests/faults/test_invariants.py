@@ -24,11 +24,8 @@ JOB = WorkloadRecord(SPEC, WorkloadState.QUEUED, submitted=0.0, workers=())
     [
         pytest.param("queued", False, False, id="it has just come"),
         pytest.param("queued", True, True, id="it waits longer than a cycle"),
-        pytest.param("paused", False, False, id="it has just been paused"),
         pytest.param("paused", True, True, id="it is paused longer than a cycle"),
-        pytest.param("stopping", False, True, id="it is being stopped"),
         pytest.param("suspended", False, True, id="its user suspended it"),
-        pytest.param("failed", False, True, id="it failed"),
         pytest.param("running", True, False, id="it runs"),
     ],
 )
