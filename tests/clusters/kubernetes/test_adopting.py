@@ -1,8 +1,8 @@
 """What others' controllers make for our scheduler: bound, evicted for an owner, made again.
 
-Deployment, ReplicaSet,   each of their pods is a workload of its own
-StatefulSet, DaemonSet
-runai/gang: "true"        the pods of one Job start all or none; those of others are told to be one
+Deployment, StatefulSet,   each of their pods is a workload of its own
+DaemonSet
+runai/gang: "true"         the pods of others than Jobs are told to be one
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.objects import job, pod
+from control_plane.objects import pod
 from control_plane.plane import ApiRefused, ControlPlane
 from control_plane.scheduling import Scheduler
 
@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 KINDS = {
     "DaemonSet": "daemonsets",
     "Deployment": "deployments",
-    "ReplicaSet": "replicasets",
     "StatefulSet": "statefulsets",
 }
 
@@ -61,7 +60,7 @@ def adopt(lab, eventually):
         eventually(lambda path=path: _is_gone(lab.plane, path), what=f"{path} is gone")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["DaemonSet", "Deployment", "StatefulSet"])
 def test_it_gives_way_to_an_owner_and_comes_again(lab, rights, eventually, adopt, kind):
     lab.node("gpu-0", gpus=1)
     lab.node("gpu-1", gpus=1)
@@ -84,17 +83,14 @@ def test_it_gives_way_to_an_owner_and_comes_again(lab, rights, eventually, adopt
     assert waits <= after
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_says_nothing_of_its_kind_is_a_session_that_stays(
-    lab, rights, eventually, adopt, kind
-):
+def test_what_says_nothing_of_its_kind_is_a_session_that_stays(lab, rights, eventually, adopt):
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)
     lab.project("patty", quota=1)
     work = lab.namespace
-    session = served(kind, 1)
+    session = served("Deployment", 1)
     del session["spec"]["template"]["metadata"]["labels"]["runai/kind"]
-    adopt(kind, session)
+    adopt("Deployment", session)
 
     with Scheduler(rights):
         before = eventually(lambda: _bound(work), what="it runs")
@@ -104,25 +100,11 @@ def test_what_says_nothing_of_its_kind_is_a_session_that_stays(
     assert _bound(work) == before
 
 
-def test_pods_that_say_they_are_a_gang_start_all_or_none(lab, rights, eventually):
-    lab.node("gpu-0", gpus=2)
-    lab.project("vision", quota=3)
-    work = lab.namespace
-    work.create(job("gang", project="vision", workers=3, labels={"runai/gang": "true"}))
-
-    with Scheduler(rights):
-        eventually(lambda: len(_waiting(work)) == 3, what="all three say why they wait")
-        assert _bound(work) == set()
-        lab.node("gpu-1", gpus=1)
-        eventually(lambda: len(_bound(work)) == 3, what="all three run")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_gang_that_is_no_job_is_told_to_become_one(lab, rights, eventually, adopt, kind):
+def test_a_gang_that_is_no_job_is_told_to_become_one(lab, rights, eventually, adopt):
     lab.node("gpu-0", gpus=2)
     lab.project("patty", quota=2)
     work = lab.namespace
-    adopt(kind, served(kind, 2, **{"runai/gang": "true"}))
+    adopt("StatefulSet", served("StatefulSet", 2, **{"runai/gang": "true"}))
 
     with Scheduler(rights):
         (first, *_) = eventually(lambda: _sentences(work), what="its pods say why they wait")

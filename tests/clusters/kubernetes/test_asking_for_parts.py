@@ -44,6 +44,11 @@ def test_it_is_read_and_written_the_same(annotations, part):
     ("annotations", "gpus", "wrong"),
     [
         ({"gpu-fraction": "1"}, 0, "must be a part of one GPU"),
+        ({"gpu-fraction": "1.5"}, 0, "gpu-fraction must be a part of one GPU, such as 0.5"),
+        ({"gpu-fraction": "half"}, 0, "gpu-fraction must be a part of one GPU, such as 0.5"),
+        ({"gpu-memory": "8GiB"}, 0, "gpu-memory must be MiB of device memory, such as 8000"),
+        ({"gpu-fraction": "0.5", "gpu-memory": "1"}, 0, "are both given"),
+        ({"gpu-fraction-num-devices": "2"}, 0, "is said without gpu-fraction or gpu-memory"),
         ({"gpu-fraction": "0.5", "runai/max-gpus": "4"}, 0, "is for whole devices"),
         ({"gpu-memory": "8000", "runai/max-gpus": "4"}, 0, "is for whole devices"),
         ({"gpu-fraction": "1", "runai/max-gpus": "all"}, 0, "must be a number of devices"),
@@ -53,6 +58,11 @@ def test_it_is_read_and_written_the_same(annotations, part):
     ],
     ids=[
         "all of a device",
+        "more than a device",
+        "a word",
+        "memory with a unit",
+        "a part and memory",
+        "devices alone",
         "parts of more devices",
         "memory of more devices",
         "no number",

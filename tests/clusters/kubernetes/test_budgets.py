@@ -25,7 +25,7 @@ def plain(name: str, priority: int = 50):
     return made
 
 
-def running(namespace, of: str) -> list[str]:
+def running(namespace, of: str = "") -> list[str]:
     return [
         str(p["metadata"]["name"])
         for p in namespace.pods(of)

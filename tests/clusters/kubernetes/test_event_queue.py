@@ -37,7 +37,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def story() -> None:
+async def test_events_step_back_while_a_plan_is_carried_out() -> None:
     api = Slow()
     queue = EventQueue(cast("Api", api))
     running = asyncio.create_task(queue.run())
@@ -55,7 +55,7 @@ async def story() -> None:
     running.cancel()
 
 
-async def of_one_that_leaves() -> None:
+async def test_who_leaves_is_told_why_before_others_are_told_anything() -> None:
     api = Slow()
     queue = EventQueue(cast("Api", api))
     for number in range(TOLD_AT_ONCE):
@@ -65,11 +65,3 @@ async def of_one_that_leaves() -> None:
     await settled()
     assert api.asked == ["for bob", *map(str, range(TOLD_AT_ONCE - 1))], "then the oldest first"
     running.cancel()
-
-
-def test_who_leaves_is_told_why_before_others_are_told_anything():
-    asyncio.run(of_one_that_leaves())
-
-
-def test_events_step_back_while_a_plan_is_carried_out():
-    asyncio.run(story())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusters.kubernetes.sharing_world import sentence
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
@@ -47,9 +48,7 @@ def test_a_binding_whose_answer_was_lost_is_not_made_twice(ready, rights, eventu
             ready.namespace.create(pod(name, project="vision", gpus=1))
         eventually(lambda: len(bound(ready)) == 2, what="both GPUs are in use")
         eventually(
-            lambda: all(
-                _sentence(p) for p in ready.namespace.pods() if "nodeName" not in p["spec"]
-            ),
+            lambda: all(sentence(p) for p in ready.namespace.pods() if "nodeName" not in p["spec"]),
             what="the third waits",
         )
 
@@ -95,11 +94,6 @@ def test_what_happened_while_the_server_was_away_is_seen(ready, rights, eventual
         eventually(lambda: scheduler.cluster._pods.lists > lists, what="the list is read again")
 
     assert scheduler.failed is None
-
-
-def _sentence(found) -> str:
-    conditions = found["status"].get("conditions", [])
-    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
 
 
 def _lists(server) -> int:

@@ -6,10 +6,16 @@ import json
 
 import pytest
 
+from clusters.kubernetes.sharing_world import events
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
+
+
+TURNS = 3
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 
 
 def bound(namespace, of: str = "") -> dict[str, str]:
@@ -40,7 +46,7 @@ def test_a_gang_starts_whole_or_not_at_all(lab, rights, eventually):
     assert all(sentence)
 
 
-def test_an_ordinary_job_that_was_paused_ten_times_still_completes(lab, rights, eventually):
+def test_an_ordinary_job_that_was_paused_again_and_again_still_completes(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)
     lab.project("patty")
@@ -50,7 +56,7 @@ def test_an_ordinary_job_that_was_paused_ten_times_still_completes(lab, rights, 
     work.create(ordinary)
 
     with Scheduler(rights):
-        for turn in range(10):
+        for turn in range(TURNS):
             eventually(lambda: bound(work, "long"), what=f"the job runs, turn {turn}")
             owner = f"bob-{turn}"
             work.create(pod(owner, project="bob"))
@@ -64,10 +70,10 @@ def test_an_ordinary_job_that_was_paused_ten_times_still_completes(lab, rights, 
         )
 
     assert status.get("failed", 0) == 0
-    assert len(json.loads(work.job("long")["metadata"]["annotations"]["runai/pauses"])) == 10
+    assert len(json.loads(work.job("long")["metadata"]["annotations"]["runai/pauses"])) == TURNS
 
 
-def test_jobs_whose_pods_were_paused_one_by_one_ten_times_still_complete(lab, rights, eventually):
+def test_jobs_whose_pods_were_paused_one_by_one_still_complete(lab, rights, eventually):
     """Nothing of it is counted, whatever their `restartPolicy`; no pod waits for a back-off."""
     lab.node("gpu-0", gpus=4)
     lab.project("bob", quota=3)
@@ -81,7 +87,7 @@ def test_jobs_whose_pods_were_paused_one_by_one_ten_times_still_complete(lab, ri
         work.create(plain)  # backoffLimit is 0: a single failure would end it
 
     with Scheduler(rights):
-        for turn in range(10):
+        for turn in range(TURNS):
             eventually(lambda: all(len(bound(work, n)) == 2 for n in names), what=f"turn {turn}")
             owner = f"bob-{turn}"
             work.create(pod(owner, 3, project="bob"))
@@ -121,26 +127,13 @@ def test_a_paused_job_has_no_pods_and_says_why_it_waits(lab, rights, eventually)
             what="it says why",
         )
 
+        eventually(
+            lambda: any("bob" in text for text in events(work, "Preempted")),
+            what="its pod was told for whom",
+        )
+
     assert "patty holds 0 of its fair share of 0 GPUs" in described
     assert work.job("long")["spec"]["suspend"] is True
-
-
-def test_a_gang_is_paused_and_comes_back_whole(lab, rights, eventually):
-    lab.node("gpu-0", gpus=3)
-    lab.project("bob", quota=3)
-    lab.project("patty")
-    work = lab.namespace
-    work.create(job("gang", workers=3, gang=True, project="patty"))
-
-    with Scheduler(rights):
-        eventually(lambda: len(bound(work, "gang")) == 3, what="the gang runs")
-        work.create(pod("bobs-notebook", project="bob"))
-        eventually(lambda: work.node_of("bobs-notebook"), what="bob has his GPU")
-        eventually(lambda: not work.pods("gang"), what="the gang is gone")
-        work.delete("bobs-notebook")
-        eventually(lambda: len(bound(work, "gang")) == 3, what="the gang runs again")
-
-    assert len(work.pods("gang")) == 3
 
 
 def test_a_job_that_another_controller_suspends_is_evicted(lab, rights, eventually):
@@ -187,61 +180,36 @@ def test_a_job_suspended_by_its_user_while_it_waits_stays_away(lab, rights, even
         eventually(lambda: bound(work, "long"), what="it runs again")
 
 
-def test_what_was_paused_goes_before_what_came_later(lab, rights, eventually):
-    lab.node("gpu-0", gpus=1)
-    lab.project("bob", quota=1)
-    lab.project("patty")
-    work = lab.namespace
-
-    with Scheduler(rights):
-        work.create(job("older", project="patty"))
-        eventually(lambda: bound(work, "older"), what="the older job runs")
-        eventually(lambda: _created_later(work, "older", "younger"), what="a second has passed")
-        work.create(pod("owner", project="bob"))
-        eventually(lambda: work.node_of("owner"), what="bob has his GPU")
-        eventually(lambda: not work.pods("older") and _sentences(work, "younger"), what="both wait")
-        work.delete("owner")
-        eventually(lambda: bound(work), what="one of them runs")
-
-    assert bound(work, "older")
-    assert not bound(work, "younger")
-
-
-def test_a_suspended_job_holds_nothing_until_it_is_resumed(lab, rights, eventually):
+def test_a_job_goes_on_elsewhere_when_its_node_is_lost(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("vision", quota=1)
     work = lab.namespace
-    work.create(job("train", project="vision"))
-    name = f"vision/{work.name}.train"
-
-    with Scheduler(rights) as scheduler:
-        eventually(lambda: bound(work), what="it runs")
-        scheduler.call(scheduler.cluster.suspend(name, by="ana"))
-        eventually(lambda: not work.pods(), what="it is gone")
-        scheduler.call(scheduler.cluster.resume(name, by="ana"))
-        eventually(lambda: bound(work), what="it runs again")
-
-
-def test_a_training_in_a_bare_pod_is_refused_with_the_way_out(lab, rights, eventually):
-    lab.node("gpu-0", gpus=1)
-    lab.project("vision", quota=1)
-    lab.namespace.create(pod("train", project="vision", labels={"runai/kind": "train"}))
+    leaves_at_once = {
+        "key": "node.kubernetes.io/not-ready",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 0,
+    }
+    train = job("train", project="vision")
+    train["spec"]["template"]["spec"]["tolerations"] = [leaves_at_once]
+    work.create(train)
 
     with Scheduler(rights):
-        eventually(
-            lambda: "use a Job" in " ".join(_events(lab, "train")), what="it is told to be a Job"
+        eventually(lambda: [p for p in work.pods() if "nodeName" in p["spec"]], what="it runs")
+        lab.node("gpu-1", gpus=1)
+        down = {"metadata": {"annotations": {"test/down": "true"}}}
+        lab.plane.request("PATCH", "/api/v1/nodes/gpu-0", down, content_type=MERGE)
+        lost = {"type": "Ready", "status": "False", "reason": "KubeletNotReady"}
+        lab.plane.request(
+            "PATCH",
+            "/api/v1/nodes/gpu-0/status",
+            {"status": {"conditions": [lost]}},
+            content_type=STRATEGIC,
         )
-
-    assert lab.namespace.node_of("train") == ""
-
-
-def _created_later(namespace, first: str, second: str) -> bool:
-    """Make the second job until the API server's clock, of whole seconds, says it is younger."""
-    made = namespace.create(job(second, project="patty"))["metadata"]["creationTimestamp"]
-    if made > namespace.job(first)["metadata"]["creationTimestamp"]:
-        return True
-    namespace.delete(second, is_job=True)
-    return False
+        eventually(
+            lambda: [p["spec"].get("nodeName") for p in work.pods("train")] == ["gpu-1"],
+            what="it runs elsewhere",
+        )
 
 
 def _sentences(namespace, of: str) -> list[str]:
@@ -256,9 +224,3 @@ def _sentences(namespace, of: str) -> list[str]:
 def _described(lab, kind: str, name: str) -> str:
     text: str = lab.plane.kubectl("describe", kind, "-n", lab.namespace.name, name)
     return text
-
-
-def _events(lab, name: str) -> list[str]:
-    path = f"/api/v1/namespaces/{lab.namespace.name}/events"
-    found = lab.plane.request("GET", path)["items"]
-    return [e["message"] for e in found if e["involvedObject"]["name"] == name]

@@ -202,6 +202,21 @@ def test_an_elastic_job_has_as_many_workers_as_its_job_says_now(completions, not
     assert (found.workers, found.min_workers) == most_and_least
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"ownerReferences": [{"kind": "JobSet", "name": "a", "uid": "u", "controller": True}]},
+        {"labels": {"kueue.x-k8s.io/queue-name": "research"}},
+    ],
+    ids=["another controller", "Kueue"],
+)
+def test_a_job_that_something_else_starts_and_stops_is_never_suspended_by_us(metadata):
+    made = manifest(SPEC, PLAIN)
+    made["metadata"] |= metadata
+
+    assert not kept(made).may_be_held
+
+
 # -- how far a job's pod is confined ---------------------------------------------------------------
 
 REQUESTS = {"cpu": "500m", "memory": "1Gi"}
@@ -232,9 +247,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("of_notebook", [{}, {"automountServiceAccountToken": True}])
-def test_job_pod_gets_no_token_of_the_api(shape, of_notebook):
-    notebook = {"spec": {**NOTEBOOK["spec"], **of_notebook}}
+def test_job_pod_gets_no_token_of_the_api(shape):
+    notebook = {"spec": {**NOTEBOOK["spec"], "automountServiceAccountToken": True}}
     made = manifest(replace(SPEC, **SHAPES[shape]), surroundings(notebook), api_url="http://hub")
 
     assert pod_of(made)["automountServiceAccountToken"] is False
@@ -252,15 +266,10 @@ def test_admin_may_give_job_pods_the_token_of_their_account():
         *((shape, 1) for shape in SHAPES if shape != "one elastic process"),
         ("one elastic process", 4),
         ("two GPUs", 2),
-        ("eight GPUs", 8),
     ],
 )
 def test_job_may_use_the_notebooks_cpu_and_memory_for_each_of_its_gpus(shape, times):
-    more: dict[str, dict[str, Any]] = {
-        "two GPUs": {"gpus": MilliGpu(2000)},
-        "eight GPUs": {"gpus": MilliGpu(8000)},
-    }
-    spec = replace(SPEC, **{**SHAPES, **more}[shape])
+    spec = replace(SPEC, **{**SHAPES, "two GPUs": {"gpus": MilliGpu(2000)}}[shape])
 
     found = resources_of(manifest(spec, beside(BOUNDS), api_url="http://hub"))
 

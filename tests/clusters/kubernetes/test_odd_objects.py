@@ -6,7 +6,7 @@ They are left out, or told that they will not be started; everybody else's are s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -62,19 +62,15 @@ def a_pod_that_wants_more_than_there_are_digits() -> dict[str, Any]:
     return made
 
 
-ODD: dict[str, Callable[[], dict[str, Any]]] = {
-    "two billion pods at once": a_huge_gang,
-    "an amount of ten thousand digits": a_pod_that_wants_more_than_there_are_digits,
-}
-
-
 @pytest.mark.kubernetes
-@pytest.mark.parametrize("made", ODD.values(), ids=ODD)
-def test_everybody_else_is_scheduled(lab, rights, eventually, made):
+def test_beside_two_billion_pods_and_ten_thousand_digits_everybody_else_is_scheduled(
+    lab, rights, eventually
+):
     lab.node("gpu-0", gpus=1)
     lab.project("odd", quota=0)
     lab.project("bob", quota=1)
-    lab.namespace.create(made())
+    lab.namespace.create(a_huge_gang())
+    lab.namespace.create(a_pod_that_wants_more_than_there_are_digits())
     with Scheduler(rights):
         lab.namespace.create(pod("bobs", project="bob"))
         eventually(lambda: lab.namespace.node_of("bobs"), what="bob's runs")

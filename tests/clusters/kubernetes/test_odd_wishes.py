@@ -1,4 +1,4 @@
-"""Jobs whose users change their mind, or have another controller: none overruled or forgotten."""
+"""Jobs whose users change their mind: none is overruled or forgotten."""
 
 from __future__ import annotations
 
@@ -79,14 +79,3 @@ def test_a_job_that_its_user_resumes_and_then_suspends_stays_so(world, rights, e
         world.runs("younger")
     assert world.work.job("mine")["spec"]["suspend"]
     assert not world.is_held("mine")
-
-
-def test_a_job_that_kueue_starts_and_stops_is_never_suspended_by_us(world, rights, eventually):
-    made = job("queued", project="patty")
-    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "research"}
-    world.work.create(made)
-    with Scheduler(rights):
-        world.runs("queued")
-        world.work.create(pod("bobs", project="bob"))
-        eventually(lambda: world.work.node_of("bobs"), what="bob's runs")
-    assert not world.work.job("queued")["spec"].get("suspend")

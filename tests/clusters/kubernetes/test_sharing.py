@@ -10,7 +10,6 @@ import pytest
 from clusters.kubernetes.sharing_world import half, notes, sentence, visible
 from control_plane.device_plugin import DevicePlugin
 from control_plane.objects import job, pod
-from control_plane.plane import ApiRefused
 from control_plane.scheduling import Scheduler
 
 pytestmark = pytest.mark.kubernetes
@@ -147,30 +146,6 @@ def test_a_pod_may_have_parts_of_several_devices(ready, rights, plugin, until):
     assert json.loads(notes(work.pod("both"))["runai/devices"]) == {"GPU-a": 400, "GPU-b": 400}
 
 
-def test_one_elastic_pod_of_plain_yaml_gives_a_device_back_to_its_owner(
-    ready, rights, plugin, until
-):
-    ready.project("patty", quota=0)
-    work = ready.namespace
-    asks = {"gpu-fraction": "1", "gpu-fraction-num-devices": "2", "runai/max-gpus": "2"}
-    work.create(job("elastic", 0, project="patty", annotations=asks))
-
-    def seen() -> list[str]:
-        return sorted(",".join(visible(work).values()).split(","))
-
-    with Scheduler(rights) as scheduler:
-        until(lambda: seen() == ["GPU-a", "GPU-b"], what="it has both devices")
-        work.create(pod("owner", 1, project="vision"))
-        until(lambda: work.node_of("owner"), what="the owner has his device")
-        until(lambda: seen() in (["GPU-a"], ["GPU-b"]), what="it goes on with the other")
-
-    found = work.job("elastic")["metadata"]["annotations"]
-    assert "runai/pauses" not in found, "being resized is no pause"
-    assert len(json.loads(found["runai/starts"])) == 1
-    assert len(plugin.reservations()) == 1
-    assert scheduler.refused == []
-
-
 def test_a_gang_of_parts_is_bound_together(ready, rights, plugin, until):
     work = ready.namespace
     gang = job(
@@ -207,72 +182,6 @@ def test_everything_is_known_again_after_a_restart(ready, rights, plugin, until,
     assert visible(work)["small"] == visible(work)["one"] == visible(work)["two"]
     assert {p["metadata"]["uid"] for p in plugin.reservations()} == before
     assert work.node_of("large") == ""
-
-
-@pytest.mark.parametrize(
-    ("annotations", "says"),
-    [
-        ({"gpu-fraction": "1.5"}, "gpu-fraction must be a part of one GPU, such as 0.5"),
-        ({"gpu-fraction": "half"}, "gpu-fraction must be a part of one GPU, such as 0.5"),
-        ({"gpu-memory": "8GiB"}, "gpu-memory must be MiB of device memory, such as 8000"),
-        ({"gpu-fraction": "0.5", "gpu-memory": "1"}, "are both given"),
-        ({"gpu-fraction-num-devices": "2"}, "is said without gpu-fraction or gpu-memory"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_with_a_sentence(
-    ready, rights, eventually, annotations, says
-):
-    work = ready.namespace
-    work.create(pod("wrong", 0, project="vision", annotations=annotations))
-
-    with Scheduler(rights):
-        said = eventually(lambda: sentence(work.pod("wrong")), what="it is told")
-
-    assert says in said
-
-
-def test_a_container_that_names_its_own_devices_is_refused(ready, rights, eventually):
-    work = ready.namespace
-    greedy = half("greedy")
-    greedy["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    work.create(greedy)
-
-    with Scheduler(rights):
-        said = eventually(lambda: sentence(work.pod("greedy")), what="it is told")
-
-    assert "container main would not see its share: set its variable NVIDIA_VISIBLE_DEVICES" in said
-
-
-def test_who_asks_for_no_device_sees_none(ready):
-    work = ready.namespace
-    work.create(pod("plain", 0, project="vision"))
-    work.create(pod("whole", 1, project="vision"))
-    work.create(pod("foreign", 0, schedulerName="theirs"))
-
-    def variables(name: str) -> list[dict[str, str]]:
-        found: list[dict[str, str]] = work.pod(name)["spec"]["containers"][0].get("env", [])
-        return found
-
-    assert variables("plain") == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
-    assert (variables("whole"), variables("foreign")) == ([], [])
-
-
-def test_nobody_writes_what_a_pod_was_given_but_its_binding(ready, rights, plugin, until):
-    work = ready.namespace
-    forged = half("forged")
-    forged["metadata"]["annotations"]["runai/devices"] = '{"GPU-a": 1}'
-    with pytest.raises(ApiRefused, match="are written by the scheduler alone"):
-        work.create(forged)
-    work.create(half("one"))
-
-    with Scheduler(rights):
-        until(lambda: visible(work), what="it is bound")
-
-    with pytest.raises(ApiRefused, match="are written by the scheduler alone"):
-        work.annotate("one", {"runai/visible-devices": "all"})
-    with pytest.raises(ApiRefused, match="that a bound pod asked for cannot be changed"):
-        work.annotate("one", {"gpu-fraction": "0.1"})
-    work.annotate("one", {"theirs": "may change"})
 
 
 def test_a_pod_that_has_ended_has_its_part_no_longer_and_is_still_to_be_seen(

@@ -43,10 +43,11 @@ def test_whoever_cannot_be_evicted_yet_is_told_once(ready, rights, plugin, until
         server.refuse("POST", "/pods/one/eviction", status=429, times=3)
         give_away(work, plugin, scheduler)
         until(lambda: names(work) == ["theirs"], what="it is gone")
-        until(lambda: events(work, "DeviceLost"), what="it is told")
+        (told,) = until(lambda: events(work, "DeviceLost"), what="it is told")
 
     assert server.are_over
-    assert len(events(work, "DeviceLost")) == 1
+    assert f"was given to {work.name}/theirs" in told
+    assert events(work, "DeviceLost") == [told]
 
 
 def test_a_device_that_is_refused_is_kept_for_nobody_who_waited_for_it(

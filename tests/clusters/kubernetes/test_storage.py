@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from control_plane.objects import job, pod
+from clusters.kubernetes.sharing_world import sentence
+from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 
 pytestmark = pytest.mark.kubernetes
@@ -36,11 +37,6 @@ def selected(lab) -> str:
     return str(notes.get("volume.kubernetes.io/selected-node", ""))
 
 
-def sentence(lab, name: str) -> str:
-    conditions = lab.namespace.pod(name)["status"].get("conditions", [])
-    return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
-
-
 def with_home(name: str) -> dict[str, Any]:
     return pod(name, project="vision", volumes=[HOME])
 
@@ -57,20 +53,6 @@ def test_a_pod_goes_where_a_disk_for_it_is_free(two, rights, eventually):
     assert (claim(two)["status"]["phase"], claim(two)["spec"]["volumeName"]) == ("Bound", "disk-1")
 
 
-def test_it_waits_for_a_disk_and_takes_the_smallest(two, rights, eventually):
-    two.volume("small", "gpu-0", of_class="local", capacity={"storage": "1Mi"})
-    two.namespace.claim("home", of_class="local")
-    two.namespace.create(with_home("notebook"))
-
-    with Scheduler(rights):
-        eventually(lambda: sentence(two, "notebook"), what="it says why it waits")
-        assert two.namespace.node_of("notebook") == ""
-        two.volume("large", "gpu-0", of_class="local", capacity={"storage": "9Gi"})
-        eventually(lambda: two.namespace.node_of("notebook") == "gpu-0", what="it is bound")
-
-    assert claim(two)["spec"]["volumeName"] == "large"
-
-
 def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(two, rights, eventually):
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["zone-of-gpu-1"]}]}]
     two.storage_class("cloud", "example.com/disks", allowedTopologies=topology)
@@ -79,7 +61,10 @@ def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(two, rights, even
 
     with Scheduler(rights):
         eventually(lambda: selected(two) == "gpu-1", what="a node is chosen")
-        eventually(lambda: "until its volume home" in sentence(two, "notebook"), what="it says so")
+        eventually(
+            lambda: "until its volume home" in sentence(two.namespace.pod("notebook")),
+            what="it says so",
+        )
         assert two.namespace.node_of("notebook") == ""
         two.namespace.create(pod("other", project="vision"))
         eventually(lambda: two.namespace.node_of("other") == "gpu-0", what="its place is kept")
@@ -89,38 +74,6 @@ def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(two, rights, even
         owner |= {"namespace": of["namespace"], "uid": of["uid"]}
         two.volume("made", "gpu-1", of_class="cloud", claimRef=owner)
         eventually(lambda: two.namespace.node_of("notebook") == "gpu-1", what="it is bound")
-
-
-def test_what_a_volume_demands_of_its_node_is_kept_to_by_the_next_pod(two, rights, eventually):
-    two.volume("disk-1", "gpu-1", of_class="local")
-    two.namespace.claim("home", of_class="local")
-    two.namespace.create(with_home("first"))
-
-    with Scheduler(rights):
-        eventually(lambda: two.namespace.node_of("first"), what="it is bound")
-        two.namespace.delete("first")
-        again = job("next", project="vision")
-        again["spec"]["template"]["spec"]["volumes"] = [HOME]
-        two.namespace.create(again)
-
-        def bound() -> list[str]:
-            return [
-                p["spec"]["nodeName"] for p in two.namespace.pods("next") if "nodeName" in p["spec"]
-            ]
-
-        assert eventually(bound, what="it is bound") == ["gpu-1"]
-
-
-def test_a_volume_that_is_made_at_once_is_waited_for(two, rights, eventually):
-    two.storage_class("at-once", "example.com/disks", volumeBindingMode="Immediate")
-    two.namespace.claim("home", of_class="at-once")
-    two.namespace.create(with_home("notebook"))
-
-    with Scheduler(rights):
-        said = eventually(lambda: sentence(two, "notebook"), what="it says why it waits")
-
-    assert said == "its volume home is not there yet"
-    assert two.namespace.node_of("notebook") == ""
 
 
 def test_a_restart_goes_on_with_the_node_that_was_chosen(two, rights, eventually):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from clusters.kubernetes.sharing_world import events
+from clusters.kubernetes.test_budgets import running
 from control_plane.lab import allow_jobs
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
@@ -20,14 +21,6 @@ from runai.hub_service.scheduler.quantity import WHOLE_GPU
 pytestmark = pytest.mark.kubernetes
 
 REASON = "UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable"
-
-
-def running(namespace, of: str = "") -> list[str]:
-    return [
-        str(p["metadata"]["name"])
-        for p in namespace.pods(of)
-        if p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"]
-    ]
 
 
 def conditions(found) -> dict[str, str]:
