@@ -7,13 +7,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
 
-import httpx
 import pytest
 
-from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.api.schemas import ProcessReport, ProjectPut, SubmitRequest
-from runai.hub_service.errors import Conflict, Forbidden, NotFound, Unavailable
+from runai.hub_service.errors import Forbidden, NotFound, Unavailable
 from runai.hub_service.scheduler.quantity import MilliGpu
 
 
@@ -64,16 +62,11 @@ async def test_a_dry_run_says_the_same_and_stores_nothing(simulated):
 
     assert (fits.dry_run, fits.notes) == (True, [])
     assert never.workloads[0].reason.code == "no_such_node"
-    assert never.notes[0].startswith("exp1 waits: ")
+    assert [note.startswith("exp1 waits: ") for note in never.notes] == [True]
     assert await ana.workloads() == []
-
-
-async def test_a_dry_run_refuses_a_name_that_is_taken(simulated):
-    ana = await simulated.client("ana")
-    await ana.submit(job("exp1"))
-
-    with pytest.raises(Conflict):
-        await ana.submit(job("exp1"), dry_run=True)
+    stored = await ana.submit(job("exp1", "8"))
+    assert [(w.state, w.reason.code) for w in stored.workloads] == [("queued", "no_such_node")]
+    assert stored.notes == never.notes
 
 
 async def test_a_list_is_filtered_by_project_user_and_state(simulated):
@@ -289,25 +282,6 @@ async def test_events_bring_an_overview_at_once_and_after_each_change(simulated)
     ]
 
 
-async def test_a_stream_ends_soon_after_its_readers_token_is_revoked(simulated, monkeypatch):
-    from runai.hub_service.api import streams
-
-    monkeypatch.setattr(streams, "CHECK_EVERY_S", 0.1)
-    monkeypatch.setattr(streams, "SIGN_OF_LIFE_S", 0.1)
-    headers = {"Authorization": "Bearer ana-token"}
-    async with (
-        httpx.AsyncClient(base_url=simulated.url, headers=headers, timeout=60) as http,
-        http.stream("GET", "api/v1/events") as reply,
-    ):
-        pieces = reply.aiter_bytes()
-        first = await anext(pieces)
-        del simulated.platform.authenticator._users.actors["ana"]
-        rest = [piece async for piece in pieces]
-
-    assert first.startswith(b"event: overview")
-    assert [piece for piece in rest if piece.startswith(b"event")] == []
-
-
 async def test_measurements_of_the_agent_are_shown_beside_what_is_allocated(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", "0.5"))
@@ -333,12 +307,6 @@ async def test_measurements_of_the_agent_are_shown_beside_what_is_allocated(simu
     assert (usage.capacity, usage.simulated) == (5, True)
 
 
-async def test_an_agent_that_reports_about_another_node_is_refused(simulated):
-    agent = await simulated.client("agent")
-    with pytest.raises(Forbidden, match="about that node alone"):
-        await agent.report(AgentReport(node="elsewhere", at=1, interval=1, devices=[], samples=[]))
-
-
 async def test_the_plan_shows_only_decisions_about_what_one_may_see(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("a", "4"))
@@ -353,8 +321,7 @@ async def test_the_plan_shows_only_decisions_about_what_one_may_see(simulated):
 async def test_metrics_count_workloads_gpus_and_decisions(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("exp1", "1.0"))
-    headers = {"Authorization": "Bearer ana-token"}
-    async with httpx.AsyncClient(base_url=simulated.url, headers=headers, timeout=60) as http:
+    async with simulated.http("ana") as http:
         text = (await http.get("metrics")).text
 
     assert 'runai_workloads{project="vision",state="running"} 1.0' in text
@@ -366,27 +333,14 @@ async def test_metrics_count_workloads_gpus_and_decisions(simulated):
 
 
 async def test_health_is_for_everybody(simulated):
-    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+    async with simulated.http() as http:
         reply = await http.get("health")
 
     assert (reply.status_code, reply.json()["status"]) == (200, "ok")
 
 
-async def test_the_page_names_its_reader_as_text_and_its_files_are_there(simulated):
-    simulated.platform.authenticator._users.actors["<b>"] = Actor("<b>")
-    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
-        page = await http.get("", headers={"Authorization": "Bearer <b>-token"})
-        files = [await http.get(f"static/{name}") for name in ("live.js", "uplot.js", "gpus.svg")]
-        missing = await http.get("static/../views.py")
-
-    assert "&lt;b&gt;" in page.text
-    assert "<b>" not in page.text
-    assert [f.status_code for f in files] == [200, 200, 200]
-    assert missing.status_code == httpx.codes.NOT_FOUND
-
-
 async def test_every_route_and_its_schemas_are_in_the_openapi_document(simulated):
-    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+    async with simulated.http() as http:
         document = (await http.get("api/v1/openapi.json")).json()
 
     described = [

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -291,15 +289,3 @@ def test_both_faces_have_the_same_methods_with_the_same_arguments_but_for_the_pa
     assert public(Client) == public(AsyncClient) | of_the_past
     known = {name for name, _ in inspect.getmembers(calls, inspect.isfunction)}
     assert public(Client).keys() - {"close"} <= known
-
-
-def test_the_client_brings_no_server_along():
-    program = (
-        "import sys, runai.hub_service.client;"
-        "print([m for m in ('fastapi', 'uvicorn', 'sqlalchemy', 'jupyterhub') if m in sys.modules])"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
-    )
-
-    assert printed.stdout.strip() == "[]"

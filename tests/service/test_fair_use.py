@@ -109,7 +109,7 @@ async def test_a_submission_that_comes_again_when_told_goes_before_others(simula
     monkeypatch.setattr(fair_use, "HELD_S", 0.01)
     under_way = [here.enter(BO, submits=True) for _ in range(4)]
 
-    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+    async with simulated.http() as http:
 
         async def submit(who: str, key: str) -> httpx.Response:
             shown = {"Authorization": f"Bearer {who}-token", "Idempotency-Key": key}
@@ -140,7 +140,7 @@ def allowed(simulated, monkeypatch):
 
 
 async def test_a_flood_is_told_when_to_come_again_and_another_is_served(simulated, allowed):
-    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+    async with simulated.http() as http:
 
         async def ask(who: str, path: str = "api/v1/projects") -> httpx.Response:
             return await http.get(path, headers={"Authorization": f"Bearer {who}-token"})
@@ -173,7 +173,7 @@ async def test_a_flood_is_told_when_to_come_again_and_another_is_served(simulate
     ],
 )
 async def test_only_what_costs_nothing_is_free(simulated, allowed, path, is_free):
-    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+    async with simulated.http() as http:
         token = {"Authorization": "Bearer ana-token"}
         replies = [await http.get(path, headers=token) for _ in range(BURST + 5)]
 
@@ -181,7 +181,7 @@ async def test_only_what_costs_nothing_is_free(simulated, allowed, path, is_free
 
 
 async def test_who_scrapes_as_the_platform_is_not_counted(simulated, allowed):
-    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+    async with simulated.http() as http:
         token = {"Authorization": "Bearer hub-token"}
         replies = [await http.get("metrics", headers=token) for _ in range(2 * BURST)]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 
-import httpx
 import pytest
 
 from runai.hub_service.api.job_limit import JobLimit
@@ -76,8 +75,7 @@ async def test_a_session_is_not_refused_to_who_has_too_many_since_the_limit_was_
 
 async def test_who_asks_for_the_same_submission_again_is_answered(limited):
     told = {"gpus": 1, "command": ["train"], "array": MOST}
-    shown = {"Authorization": "Bearer ana-token", "Idempotency-Key": "the-only-one"}
-    async with httpx.AsyncClient(base_url=limited.url, headers=shown, timeout=60) as http:
+    async with limited.http("ana", **{"Idempotency-Key": "the-only-one"}) as http:
         first, again = [await http.post("api/v1/workloads", json=told) for _ in range(2)]
 
     assert (first.status_code, again.status_code) == (201, 201)

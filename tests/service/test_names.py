@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
 import pytest
 
 from runai.hub_service.api.schemas import SubmitRequest
@@ -34,8 +33,7 @@ async def test_no_answer_names_who_gained_in_another_project(quiet):
         (await ana.workload(lost.id)).model_dump_json(),
         (await ana.explanation(lost.id)).model_dump_json(),
     ]
-    headers = {"Authorization": "Bearer ana-token"}
-    async with httpx.AsyncClient(base_url=quiet.url, headers=headers, timeout=60) as http:
+    async with quiet.http("ana") as http:
         told += [
             (await http.get(path)).text for path in ("api/v1/plan", "", f"workloads/{lost.id}")
         ]

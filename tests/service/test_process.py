@@ -8,11 +8,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import suppress
 
+import httpx
 import psutil
 import pytest
 from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 
 from runai.hub_service.cli import cli
 from runai.hub_service.cli.ownership_examination import check_ownership
@@ -156,6 +161,57 @@ def test_the_agent_measures_is_started_again_and_no_secret_is_in_the_log(service
     log = service.log.read_text()
     assert "listening at" in log
     assert [secret for secret in secrets if secret in log] == []
+
+
+@pytest.fixture
+def node_agent(service, free_port) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start the service without its own agent, and one with a node's token as elsewhere."""
+    service.environment["RUNAI_AGENT_TOKEN"] = "the-nodes-token"
+    service.start()
+    (node,) = service.client.nodes()
+    metrics = f"127.0.0.1:{free_port()}"
+    kept = {k: v for k, v in service.environment.items() if not k.startswith("JUPYTERHUB")}
+    kept |= {"RUNAI_API_URL": service.client.url, "RUNAI_NODE": node.name}
+    kept |= {"RUNAI_AGENT_METRICS": metrics, "RUNAI_HUB_TOKEN": ""}
+    command = [sys.executable, "-P", "-m", "runai.hub_service.agent"]
+    with (
+        service.log.open("ab") as log,
+        subprocess.Popen(command, env=kept, stdout=log, stderr=log) as agent,
+    ):
+        yield agent, metrics
+        agent.terminate()
+
+
+def test_an_agent_of_another_machine_buffers_while_the_service_is_away(service, node_agent):
+    agent, metrics = node_agent
+    assert service.agent() is None
+    service.submit("busy", "while True: pass")
+
+    def measured() -> bool:
+        return service.client.workload("vision/busy").utilized is not None
+
+    def reports(of: str) -> float:
+        """Return what the agent says of its reports: sent, waiting or dropped."""
+        told = httpx.get(f"http://{metrics}/metrics", timeout=60).text
+        (value,) = (
+            sample.value
+            for family in text_string_to_metric_families(told)
+            for sample in family.samples
+            if sample.name in {f"runai_agent_reports_{of}", f"runai_agent_reports_{of}_total"}
+        )
+        return value
+
+    eventually(measured, within=IMPORTS_S, what="the agent's reports count")
+    service.stop(signal.SIGKILL)
+    eventually(lambda: reports("waiting") > 3, what="reports wait for the service")
+    sent = reports("sent")
+    service.start()
+
+    eventually(lambda: reports("waiting") == 0, what="what waited is delivered")
+    assert reports("sent") > sent + 3
+    assert reports("dropped") == 0
+    eventually(measured, what="its reports count again")
+    assert agent.poll() is None
 
 
 def test_mps_that_was_chosen_for_the_service_and_cannot_be_had_is_a_failure(service):

@@ -9,7 +9,6 @@ import time
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -45,9 +44,8 @@ ORIGINAL = {
 ORDER = ("project", "workload", "job_name", "kind", "job_type", "node", "device", "gpu")
 
 
-async def metrics_of(url: str, name: str) -> str:
-    headers = {"Authorization": f"Bearer {name}-token"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
+async def metrics_of(served, name: str) -> str:
+    async with served.http(name) as http:
         reply = await http.get("metrics")
         assert reply.status_code == 200, reply.text
         return reply.text
@@ -100,7 +98,7 @@ async def test_gpu_seconds_of_projects_nodes_and_workloads_are_counters(busy):
 
     async def counted() -> bool:
         await report()
-        text = await metrics_of(served.url, "ana")
+        text = await metrics_of(served, "ana")
         allocated = samples(text, "runai_gpu_seconds_allocated_total")["vision",]
         used = samples(text, "runai_gpu_seconds_used_total")["vision",]
         node = samples(text, "runai_node_gpu_seconds_used_total")["lab",]
@@ -118,7 +116,7 @@ async def test_what_is_shown_and_what_is_scraped_agree(busy):
     served, _ = busy
     ana = await served.client("ana")
     shown = next(w for w in await ana.workloads() if w.id == "vision/exp1")
-    text = await metrics_of(served.url, "ana")
+    text = await metrics_of(served, "ana")
     key = "vision", "exp1", "job"
 
     assert samples(text, "runai_workload_gpus_allocated")[key] == shown.allocated == 0.5
@@ -132,7 +130,7 @@ async def test_what_is_shown_and_what_is_scraped_agree(busy):
 async def test_workloads_that_one_may_not_see_have_no_series(busy):
     served, _ = busy
     seen = {
-        name: bool(samples(await metrics_of(served.url, name), "runai_workload_gpus_allocated"))
+        name: bool(samples(await metrics_of(served, name), "runai_workload_gpus_allocated"))
         for name in ("ana", "mia", "root", "hub", "nel", "out")
     }
 
@@ -141,7 +139,7 @@ async def test_workloads_that_one_may_not_see_have_no_series(busy):
 
 async def test_workloads_that_hold_nothing_have_no_series(busy):
     served, _ = busy
-    text = await metrics_of(served.url, "root")
+    text = await metrics_of(served, "root")
 
     assert "big" not in text
 
@@ -153,7 +151,7 @@ async def test_a_name_is_one_label_whatever_is_in_it(platform_on):
     """A node is called as its machine is; a scrape reads the same name, and no line of its own."""
     device = Device(0, ODD, ODD, 16_000, simulated=True)
     async with platform_on(SimulatedCluster({ODD: [device]}, clock=time.time)) as served:
-        text = await metrics_of(served.url, "root")
+        text = await metrics_of(served, "root")
 
     assert list(samples(text, "runai_gpu_is_allocated")) == [(ODD, "0")]
     families = {family.name for family in text_string_to_metric_families(text)}
@@ -167,7 +165,7 @@ async def test_the_originals_names_are_there_with_its_units(busy):
     await ana.submit(SubmitRequest(name="whole", command=["true"], gpus="1"))
     shares = {w.name: w.workers[0].devices[0] for w in await ana.workloads() if w.allocated}
     await agent.report(measured(served.platform.clock(), 1.0, shares["whole"].uuid, 0.7))
-    text = await metrics_of(served.url, "root")
+    text = await metrics_of(served, "root")
     labels = {
         name: {
             label
@@ -197,14 +195,14 @@ async def test_the_originals_names_are_there_with_its_units(busy):
 
 async def test_a_wait_is_counted_when_it_ends(busy):
     served, _ = busy
-    text = await metrics_of(served.url, "ana")
+    text = await metrics_of(served, "ana")
 
     assert samples(text, "runai_queue_wait_seconds_count")["vision", "job"] == 1
 
 
 async def test_the_dashboard_asks_for_nothing_that_is_not_there(busy):
     served, _ = busy
-    text = await metrics_of(served.url, "root")
+    text = await metrics_of(served, "root")
     there = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
     asked = {name for e in EXPRESSIONS.values() for name in re.findall(r"\brunai_\w+", e)}
 
@@ -214,7 +212,7 @@ async def test_the_dashboard_asks_for_nothing_that_is_not_there(busy):
 @pytest.mark.prometheus
 async def test_names_follow_the_conventions(busy):
     served, _ = busy
-    text = await metrics_of(served.url, "root")
+    text = await metrics_of(served, "root")
     ours = "".join(
         line
         for line in text.splitlines(keepends=True)
