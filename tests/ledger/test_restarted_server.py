@@ -60,6 +60,13 @@ async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
     )
     again.close()
 
+    # Nor does what was not written before the end keep a service from ending.
+    server.stop()
+    ledger = Ledger(server.address)
+    ledger.event("vision/exp", "running", "")
+    ledger.close()
+    ledger.close()
+
 
 async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_there(
     server: RestartedServer,
@@ -101,14 +108,3 @@ async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_ther
     found = await again.usage(MINE, START, at, 10)
     assert [p.allocated for p in found.points][-6:] == [None] * 6  # nobody watched: a gap
     again.close()
-
-
-async def test_what_was_not_written_before_the_end_keeps_no_service_from_ending(
-    server: RestartedServer,
-):
-    server.stop()
-    ledger = Ledger(server.address)
-    ledger.event("vision/exp", "running", "")
-
-    ledger.close()
-    ledger.close()

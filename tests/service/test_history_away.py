@@ -77,21 +77,36 @@ class People:
                 self._enough.wait(0.5)  # each of them is a job, to be ended afterwards
 
 
-def test_a_killed_database_costs_nobody_a_submission_and_the_past_is_whole_again(
+def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole_again(
     service: Service, server: RestartedServer
 ):
+    """It is away when the service starts, comes, and is killed while people go on."""
+    server.kill()
     service.environment["RUNAI_LEDGER"] = server.address
     service.start()
+    job = SubmitRequest(owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1)
+    (made,) = service.client.submit(job).workloads
+    eventually(lambda: service.client.workload(made.id).state == "running", within=60)
+    without = {"status": "ready", "without": "history"}
+    assert readiness(service) == (200, without)
+    refused = usage_of_vision(service)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+    assert refused.json()["code"] == "history_away"
+
+    server.start()
+    eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
+    assert usage_of_vision(service).status_code == 200
+    # What happened before it was there is written down, and usage is from then on.
+    eventually(lambda: queued_ever(server) == [made.id], within=60)
+    eventually(lambda: allocated_ever(server, "vision") > 0, within=60)
+
     with People(service.client.url) as told:
         eventually(lambda: len(told.acknowledged) >= 5, within=60)
-        assert readiness(service) == (200, {"status": "ready"})
-
         asked = len(told.questions)
         server.kill()
         kept = len(told.acknowledged)
         eventually(lambda: any(reply.status_code == 503 for reply in told.questions), within=60)
         eventually(lambda: len(told.acknowledged) >= kept + 5, within=60)
-        without = {"status": "ready", "without": "history"}
         eventually(lambda: readiness(service) == (200, without), within=60)
         verdicts = {f.subject: f.verdict for f in check_ready(Connection(service.client.url, ""))}
         assert verdicts == {"service": "ok", "history": "failure"}
@@ -103,7 +118,8 @@ def test_a_killed_database_costs_nobody_a_submission_and_the_past_is_whole_again
 
     assert told.submissions == {201}
     assert len(set(told.acknowledged)) == len(told.acknowledged)
-    assert {w.id for w in service.client.workloads()} == set(told.acknowledged)
+    everything = {made.id, *told.acknowledged}
+    assert {w.id for w in service.client.workloads()} == everything
     assert {reply.status_code for reply in told.questions} == {200, 503}
     assert all(reply.status_code == 200 for reply in told.questions[:asked])
     for refused in (reply for reply in told.questions if reply.status_code == 503):
@@ -112,30 +128,7 @@ def test_a_killed_database_costs_nobody_a_submission_and_the_past_is_whole_again
         assert problem["code"] == "history_away"
         assert problem["detail"].startswith("The history cannot be read now (OperationalError)")
     # What happened while it was away was written when it was back, and only once.
-    eventually(lambda: queued_ever(server) == sorted(told.acknowledged), within=60)
-
-
-def test_a_service_that_starts_while_its_database_is_away_has_its_history_later(
-    service: Service, server: RestartedServer
-):
-    server.kill()
-    service.environment["RUNAI_LEDGER"] = server.address
-    service.start()
-
-    job = SubmitRequest(owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1)
-    (made,) = service.client.submit(job).workloads
-    eventually(lambda: service.client.workload(made.id).state == "running", within=60)
-    assert readiness(service) == (200, {"status": "ready", "without": "history"})
-    refused = usage_of_vision(service)
-    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
-    assert refused.json()["code"] == "history_away"
-
-    server.start()
-    eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
-    assert usage_of_vision(service).status_code == 200
-    # What happened before it was there is written down, and usage is from then on.
-    eventually(lambda: queued_ever(server) == [made.id], within=60)
-    eventually(lambda: allocated_ever(server, "vision") > 0, within=60)
+    eventually(lambda: queued_ever(server) == sorted(everything), within=60)
 
 
 def usage_of_vision(service: Service) -> httpx.Response:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx
 import pytest
 
 from restarted_under_load import changes, deletes, going_on, submits, suspends
@@ -22,12 +21,11 @@ from service_process import TOKEN
 from waiting import eventually, eventually_async
 
 JOB = {"gpus": 1, "command": ["sleep", "600"], "grace_seconds": 1}
-ANA = {"Authorization": "Bearer ana-token"}
 
 
 @pytest.fixture
-async def http(served):
-    async with httpx.AsyncClient(base_url=served.url, headers=ANA, timeout=60) as client:
+async def http(simulated):
+    async with simulated.http("ana") as client:
         yield client
 
 
@@ -70,17 +68,6 @@ async def test_paths_are_logged_short(http, caplog):
     assert re.fullmatch(r"POST '/services/runai/api/v1/[x ]{177}' 404 in \d+ ms", line)
 
 
-async def test_an_incident_is_told_under_the_id_of_its_request(served, http, monkeypatch):
-    async def broken() -> None:
-        raise RuntimeError("not foreseen")
-
-    monkeypatch.setattr(served.platform.cluster, "projects", broken)
-
-    reply = await http.get("api/v1/projects", headers={"X-Request-ID": "mine"})
-
-    assert (reply.status_code, reply.headers["X-Request-ID"]) == (500, "mine")
-
-
 @pytest.fixture
 def asked_hub() -> Iterator[ThreadingHTTPServer]:
     """A hub that knows ana, with `scopes`, by any token; `ids`: under which each path is asked."""
@@ -108,7 +95,9 @@ def asked_hub() -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(served, http, asked_hub):
+async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(
+    simulated, http, asked_hub
+):
     settings = Config.from_environment(
         {
             "RUNAI_DATA_DIR": "/unused",
@@ -119,7 +108,7 @@ async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(served,
     )
     assert settings.hub is not None
     users = HubAuthenticator(settings.hub, prefix="/services/runai/", secret="unused")
-    served.platform.authenticator = users
+    simulated.platform.authenticator = users
     try:
         reply = await http.get("api/v1/whoami", headers={"X-Request-ID": "mine"})
     finally:
@@ -130,8 +119,8 @@ async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(served,
     assert asked_hub.ids == {"/hub/api/user": None, "/hub/api/users/ana": "mine"}
 
 
-async def test_it_is_ready_when_what_is_asked_for_is_stored_and_decided_about(served, http):
-    platform = served.platform
+async def test_it_is_ready_when_what_is_asked_for_is_stored_and_decided_about(simulated, http):
+    platform = simulated.platform
     platform.checks = {"scheduler": platform.controller.trouble}
 
     async def is_ready() -> bool:
@@ -186,7 +175,7 @@ async def test_a_key_that_is_none_is_refused(http):
     assert reply.status_code == 400
 
 
-@pytest.mark.timeout(600)  # four starts of a service
+@pytest.mark.timeout(600)  # three starts of a service
 def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowledged(
     service, asked_hub
 ):
@@ -197,19 +186,19 @@ def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowl
         "JUPYTERHUB_API_TOKEN": "unused",
     }
     service.start()
-    acts = [(submits, TOKEN)] * 4 + [(suspends, TOKEN), (deletes, TOKEN), (changes, "an-admins")]
+    acts = [(submits, TOKEN)] * 2 + [(suspends, TOKEN), (deletes, TOKEN), (changes, "an-admins")]
 
     with going_on(service.client.url, acts) as told:
 
         def did(times: int) -> bool:
             submitted, *others = told.counts()
-            return submitted >= 8 * times and min(others) >= 2 * times
+            return submitted >= 4 * times and min(others) >= 2 * times
 
-        for times, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=1):
+        for times, how in enumerate((signal.SIGTERM, signal.SIGKILL), start=1):
             eventually(partial(did, times), within=120)
             service.stop(how)
             service.start()
-        eventually(partial(did, 4), within=120)
+        eventually(partial(did, 3), within=120)
 
     eventually(lambda: {w.id for w in service.client.workloads()} == told.kept, within=60)
     assert told.wrong({w.id: str(w.state) for w in service.client.workloads()}) == []

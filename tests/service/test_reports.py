@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from decimal import Decimal
 
-import httpx
 import pytest
 
 from runai.hub_service.api.reports import AgentReport, DeviceSample, ProcessSample, UsageSample
 from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.errors import Forbidden, NotFound
 
 FELL_OFF = "XID 79: GPU has fallen off the bus"
 
@@ -93,22 +94,35 @@ async def test_processes_of_nobody_are_shown_and_admins_learn_whose_they_are(sim
 async def test_a_fault_is_one_line_of_text(simulated):
     body = report(simulated.platform, {"GPU": ""}).model_dump(mode="json")
     body["devices"][0]["fault"] = "two\nlines"
-    url, token = f"{simulated.url}api/v1/nodes/lab/samples", "agent-token"
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
-        reply = await http.post(url, json=body)
+    async with simulated.http("agent") as http:
+        reply = await http.post("api/v1/nodes/lab/samples", json=body)
 
     assert reply.status_code == 400
 
 
+async def test_a_node_reports_of_itself_alone(simulated):
+    async with AsyncClient(simulated.url, "agent-token") as agent:
+        report = AgentReport(node="lab", at=1.0, interval=1.0, devices=[], samples=[])
+        await agent.report(report)
+        with pytest.raises(Forbidden, match="token of node lab reports about that node alone"):
+            await agent.report(report.model_copy(update={"node": "another"}))
+    async with AsyncClient(simulated.url, "hub-token") as hub:
+        with pytest.raises((Forbidden, NotFound)):
+            await hub.report(report)
+
+
 @pytest.mark.parametrize("wrong_by", [3600.0, -3600.0], ids=["ahead", "behind"])
-async def test_our_own_clock_dates_reports_of_a_node_whose_clock_is_wrong(simulated, wrong_by):
+async def test_our_own_clock_dates_reports_of_a_node_whose_clock_is_wrong(
+    simulated, wrong_by, eventually_async
+):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp", "1"))
     uuid = (await ana.nodes())[0].devices[0].uuid
-    now = simulated.platform.clock()
+    clock, began = simulated.platform.clock, simulated.platform.clock()
+    await eventually_async(lambda: clock() > began + 0.2)  # it holds the device for the interval
     told = report(simulated.platform, {uuid: ""}).model_copy(
         update={
-            "at": now + wrong_by,
+            "at": clock() + wrong_by,
             "age": 0.0,
             "interval": 0.1,
             "samples": [
@@ -116,7 +130,6 @@ async def test_our_own_clock_dates_reports_of_a_node_whose_clock_is_wrong(simula
             ],
         }
     )
-    await asyncio.sleep(0.2)  # it has held the device for the report's interval by then
     await agent.report(told)
 
     shown = await ana.workload("vision/exp")

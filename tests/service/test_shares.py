@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from labs import Clock
@@ -157,6 +156,7 @@ def test_who_asks_for_less_than_half_or_as_a_flood_does_never_waits_beside_one(p
     assert got[busy] == pytest.approx(part, rel=0.05)
 
 
+@settings(max_examples=20)  # a minute each, in steps of a thousandth of a second
 @given(steps=some.lists(some.floats(0.0, 0.6), min_size=1, max_size=5))
 def test_who_has_been_held_is_so_no_longer_than_it_asks_for_too_much(steps):
     loop = Loop()
@@ -340,7 +340,7 @@ async def test_beside_a_flood_others_are_answered_first(simulated, monkeypatch):
     monkeypatch.setattr(found, "allowance", Allowance(time_percent=10))
     monkeypatch.setattr(found, "clock", clock)
     monkeypatch.setattr(fair_use, "HELD_S", 0.01)
-    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+    async with simulated.http() as http:
 
         async def ask(who: str) -> int:
             headers = {"Authorization": f"Bearer {who}-token"}
@@ -370,7 +370,7 @@ async def test_what_who_floods_submits_makes_no_cycle_of_its_own(simulated, monk
     monkeypatch.setattr(found, "allowance", Allowance(time_percent=10))
     monkeypatch.setattr(found, "clock", clock)
     monkeypatch.setattr(cluster, "submit", told)
-    async with httpx.AsyncClient(base_url=simulated.url, timeout=60) as http:
+    async with simulated.http() as http:
 
         async def ask(name: str, method: str, path: str, body: object = None) -> int:
             headers = {"Authorization": f"Bearer {name}-token"}
