@@ -11,7 +11,8 @@ from runai.embedded.directory import DataDirectory
 
 
 @pytest.fixture
-def directory(tmp_path):
+def directory(tmp_path, monkeypatch):
+    monkeypatch.setattr("runai.embedded.accounts._COST", 16)  # hash in no time
     made = DataDirectory(tmp_path / "platform")
     made.prepare(system_users=False)
     Accounts(made).make_first()

@@ -81,31 +81,24 @@ def on_terminal(
 # -- colours -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(["list"], id="list"),
-        pytest.param(["describe", "exp1"], id="describe"),
-        pytest.param(["doctor"], id="doctor"),
-    ],
-)
-def test_colours_are_for_terminals_only_and_the_words_are_the_same(bob, arguments):
+def test_colours_are_for_terminals_only_and_the_words_are_the_same(bob):
     bob("submit", "exp1", "-g", "1", *SLEEP)
     eventually(lambda: bob.described("exp1")["state"] == "running")
     environment = {"HOME": os.environ["HOME"], **bob.environment}
-    piped = subprocess.run(
-        [*RUNAI, *arguments],
-        env={"PATH": os.environ["PATH"], **environment},
-        capture_output=True,
-        check=False,
-    )
-    with on_terminal([*RUNAI, *arguments], environment) as (terminal, _):
-        seen = terminal.rest()
+    for arguments in (["list"], ["describe", "exp1"], ["doctor"]):
+        piped = subprocess.run(
+            [*RUNAI, *arguments],
+            env={"PATH": os.environ["PATH"], **environment},
+            capture_output=True,
+            check=False,
+        )
+        with on_terminal([*RUNAI, *arguments], environment) as (terminal, _):
+            seen = terminal.rest()
 
-    assert b"\x1b" not in piped.stdout + piped.stderr
-    assert COLOUR.search(seen)
-    first = piped.stdout.split(maxsplit=1)[0]
-    assert first in COLOUR.sub(b"", seen)
+        assert b"\x1b" not in piped.stdout + piped.stderr, arguments
+        assert COLOUR.search(seen), arguments
+        first = piped.stdout.split(maxsplit=1)[0]
+        assert first in COLOUR.sub(b"", seen), arguments
 
 
 def test_no_color_is_heeded(bob):

@@ -24,7 +24,13 @@ def directory(tmp_path: Path) -> DataDirectory:
 
 
 @pytest.fixture
-def accounts(directory: DataDirectory) -> Accounts:
+def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hash in no time: what a guess costs is told by `test_the_hash_is_slow_and_salted`."""
+    monkeypatch.setattr("runai.embedded.accounts._COST", 16)
+
+
+@pytest.fixture
+def accounts(directory: DataDirectory, quick_hashes: None) -> Accounts:
     return Accounts(directory)
 
 
@@ -152,6 +158,7 @@ REMOVALS = {
 }
 
 
+@pytest.mark.usefixtures("quick_hashes")
 @pytest.mark.parametrize(("steps", "to_end"), REMOVALS.values(), ids=REMOVALS)
 def test_open_logins_of_a_removed_account_are_to_be_ended_once(
     directory: DataDirectory, steps: list[str], to_end: bool
@@ -229,7 +236,8 @@ def test_a_damaged_file_is_named(accounts: Accounts, directory: DataDirectory, t
         accounts.all()
 
 
-def test_the_hash_is_salted(accounts: Accounts, directory: DataDirectory):
+def test_the_hash_is_slow_and_salted(directory: DataDirectory):
+    accounts = Accounts(directory)
     accounts.add("one", PASSWORD)
     accounts.add("two", PASSWORD)
     stored = json.loads(directory.accounts.read_text())["accounts"]

@@ -21,7 +21,9 @@ PASSWORD = "correct horse"
 
 
 @pytest.fixture
-def accounts(tmp_path: Path) -> Accounts:
+def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
+    """Make two accounts, whose hashes take no time."""
+    monkeypatch.setattr("runai.embedded.accounts._COST", 16)
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     accounts = Accounts(directory)
@@ -86,8 +88,10 @@ async def test_who_is_removed_has_to_log_in_again(
 
 
 async def test_an_unknown_name_costs_the_hash_of_a_known_one(
-    authenticator: AccountsAuthenticator, monkeypatch: pytest.MonkeyPatch
+    authenticator: AccountsAuthenticator, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("runai.embedded.accounts._COST", 2**14)
+    accounts.set_password("ana", PASSWORD)
     hashed: list[tuple[int, int]] = []
     scrypt = hashlib.scrypt
 

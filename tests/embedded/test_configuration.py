@@ -16,7 +16,8 @@ from runai.embedded.settings import Settings
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> DataDirectory:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDirectory:
+    monkeypatch.setattr("runai.embedded.accounts._COST", 16)  # nobody logs in here
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     Accounts(directory).add("root", "correct horse", admin=True)
