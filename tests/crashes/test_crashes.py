@@ -1,7 +1,7 @@
 """Break service, hub, agent, supervisors, disk, clock and database of a real platform.
 
-Nothing is lost, doubled, orphaned, over-granted or left unexplained, whichever it was. `make test`
-plays one seed, `make test-long` twenty, `--seed N` one alone.
+Nothing is lost, doubled, orphaned, over-granted or left unexplained, whichever it was.
+`make test-all` plays one seed, `make test-long` twenty, `--seed N` one alone.
 """
 
 from __future__ import annotations

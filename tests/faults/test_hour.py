@@ -1,6 +1,7 @@
 """A service abandoned at any await or write, its disk full, its clock wrong: nothing is lost.
 
-`make test` plays twenty seeds, `make test-long` five hundred; `--seed N` plays one alone.
+`make test` plays three seeds, `make test-all` twenty, `make test-long` five hundred; `--seed N`
+plays one alone.
 """
 
 from __future__ import annotations
@@ -9,20 +10,19 @@ import pytest
 
 from faults.hour import Hour
 
-FAST = 20
-ALL = 500
+FEW, FAST, ALL = 3, 20, 500
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     alone = metafunc.config.getoption("--seed")
-    seeds = [alone] if alone is not None else range(1, ALL + 1)
-    metafunc.parametrize(
-        "seed",
-        [
-            pytest.param(seed, marks=[pytest.mark.slow] if alone is None and seed > FAST else [])
-            for seed in seeds
-        ],
-    )
+    seeds = [pytest.param(seed, marks=marks_of(seed)) for seed in range(1, ALL + 1)]
+    metafunc.parametrize("seed", seeds if alone is None else [alone])
+
+
+def marks_of(seed: int) -> list[pytest.MarkDecorator]:
+    if seed > FAST:
+        return [pytest.mark.slow]
+    return [pytest.mark.tier("all")] if seed > FEW else []
 
 
 def test_an_hour_of_faults_loses_doubles_orphans_and_overgrants_nothing(seed, tmp_path):
