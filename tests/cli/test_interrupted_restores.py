@@ -85,13 +85,22 @@ NEW = dict.fromkeys((*DATABASES, "secrets"), "new") | {"aside": "secrets"}
 """`new` is what the backup has."""
 
 
-@pytest.fixture
-def backup(tmp_path: Path) -> Path:
-    """Make a backup of a platform that is another one since."""
-    kept = back_up(made(tmp_path / "data", "new"), tmp_path / "backups")
-    root = made(tmp_path / "data", "old").root
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a platform, its backup, and another platform in its place."""
+    folder = tmp_path_factory.mktemp("template")
+    back_up(made(folder / "data", "new"), folder / "backups")
+    root = made(folder / "data", "old").root
     ended_since = root / "jobs/vision/later/attempt-1/worker-0"
     ended_since.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def backup(template: Path, tmp_path: Path) -> Path:
+    """Copy a platform's backup, and the platform that is another one since."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    (kept,) = (tmp_path / "backups").iterdir()
     return kept
 
 

@@ -86,7 +86,8 @@ class Rounds:
 
 
 @pytest.fixture
-async def rounds(tmp_path: Path) -> AsyncIterator[Rounds]:
+async def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rounds]:
+    monkeypatch.setattr("runai.embedded.accounts._COST", 16)  # nobody logs in here
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     accounts = Accounts(directory)
