@@ -99,10 +99,6 @@ def test_a_service_as_the_chart_installs_it_lacks_nothing(doctor, service, lab, 
             Right("ClusterRole runai-jobs", "jobs", "delete"),
             "it may not delete jobs.batch in {jobs}, which it needs to submit and delete jobs",
         ),
-        (
-            Right("Role runai-reservations", "pods", "patch"),
-            "it may not patch pods in runai-reservation, which it needs to hold GPUs",
-        ),
     ],
     ids=lambda value: str(value) if isinstance(value, Right) else "",
 )

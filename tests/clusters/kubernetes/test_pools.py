@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusters.kubernetes.sharing_world import sentence
 from control_plane.device_plugin import DevicePlugin
 from control_plane.lab import PROJECTS, ClusterLab, allow_jobs
 from control_plane.objects import Namespace, job, pod
@@ -50,13 +51,11 @@ def test_each_binds_pods_of_its_pool_to_nodes_of_its_pool(pools, rights, eventua
     work.create(of_pool(pod("b-1", project="vision-b"), "b"))
     work.create(pod("of-none", project="vision"))
 
-    def why(name: str) -> str:
-        said = work.pod(name)["status"].get("conditions", [])
-        return next((c.get("message", "") for c in said if c["type"] == "PodScheduled"), "")
-
     with Scheduler(rights, pool=A) as first, Scheduler(rights, pool=B) as second:
         eventually(lambda: nodes(work, "a-1", "a-2", "b-1") == ["gpu-a", "gpu-a", "gpu-b"])
-        eventually(lambda: why("a-3"), what="who has no room in his pool is told why")
+        eventually(
+            lambda: sentence(work.pod("a-3")), what="who has no room in his pool is told why"
+        )
         seen = [s.call(s.cluster.workloads()) for s in (first, second)]
         assert [{r.spec.project for r in each} for each in seen] == [{"vision-a"}, {"vision-b"}]
         assert [list(s.call(s.cluster.devices())) for s in (first, second)] == [

@@ -35,9 +35,9 @@ def test_the_api_server_refuses_a_name_that_no_page_could_show(plane):
         add_project(plane, "a-name-that-is-longer-than-24")
 
 
-@pytest.mark.parametrize("quota", [0, 2, "0.5", "2.125", "unlimited"])
-def test_the_api_server_takes_a_quota_of(lab, quota):
-    lab.project("vision", quota=quota)
+def test_the_api_server_takes_quotas_of_whole_gpus_parts_and_without_end(lab):
+    for number, quota in enumerate([0, 2, "0.5", "2.125", "unlimited"]):
+        lab.project(f"vision-{number}", quota=quota)
 
 
 def test_kubectl_shows_how_a_project_stands(lab, rights, eventually):

@@ -174,27 +174,6 @@ def test_one_that_fails_is_shown_as_failed(lab, work, rights, eventually):
     assert record.reason.text == "worker 1 ended with exit code 3"
 
 
-def test_labels_of_the_job_itself_count_where_its_templates_have_none(
-    lab, work, rights, eventually
-):
-    lab.node("gpu-0", gpus=2)
-    job = pytorch_job("train", workers=1)
-    job["metadata"]["labels"] = {"project": "patty", "elastic": "true"}
-    apply(work, job)
-
-    with Scheduler(rights):
-        eventually(lambda: len(bound(work)) == 2, what="it runs")
-
-        def events() -> list[str]:
-            path = f"/api/v1/namespaces/{work.name}/events"
-            found = work.plane.request("GET", path)["items"]
-            return [event["message"] for event in found if event["reason"] == "NotElastic"]
-
-        (remark, *_others) = eventually(events, what="its pods are told that it is not resized")
-
-    assert "elasticPolicy with minReplicas" in remark
-
-
 def test_with_an_elastic_policy_it_shrinks_and_grows_worker_by_worker(
     lab, work, rights, eventually
 ):

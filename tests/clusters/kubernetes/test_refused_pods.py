@@ -32,6 +32,11 @@ NOWHERE = "no node that it may use has what it asks for (P5)"
 TAINTED = "1 node has a taint that it does not tolerate (dedicated)"
 OTHER = "other labels than its nodeSelector names"
 CARD, CARDS = "example.com/card", {"example.com/card": "2"}
+NAMES_ITS_OWN = {
+    "name": "main",
+    "image": "example/train",
+    "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+}
 WITH_CARDS = {"name": "main", "image": "example/train", "resources": {"limits": CARDS}}
 TAINT = {"key": "dedicated", "value": "yes", "effect": "NoSchedule"}
 
@@ -67,6 +72,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "claims-of-devices": (
         {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]},
         "resourceClaims cannot be kept by this scheduler: request nvidia.com/gpu instead",
+    ),
+    "training-in-a-bare-pod": (
+        {"labels": {"runai/kind": "train"}},
+        "a training that is stopped must be made again: use a Job instead of a bare pod",
+    ),
+    "names-its-own-devices": (
+        {"annotations": {"gpu-fraction": "0.5"}, "containers": [NAMES_ITS_OWN]},
+        (
+            "container main would not see its share: set its variable NVIDIA_VISIBLE_DEVICES"
+            " from the field metadata.annotations['runai/visible-devices'] (fieldRef)"
+        ),
     ),
     "more-than-nodes-have": (
         {"containers": [WITH_CARDS], "initContainers": [WITH_CARDS | {"name": "init"}]},
