@@ -53,21 +53,14 @@ def gradient_of_tokens() -> Arrays:
 
 
 def tokens(
-    rank: int,
-    ranks: int,
-    reduction: Literal["mean", "sum"],
-    *,
-    count: bool = True,
-    empty: bool = False,
+    rank: int, ranks: int, reduction: Literal["mean", "sum"], *, empty: bool = False
 ) -> Arrays:
     """Return the gradient of one update with all sequences, three at a time."""
     model = language_model()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     job = elastic.Job(model, optimizer, global_batch=SEQUENCES, gpu_batch=3)
-    loader = elastic.DataLoader(
-        sentences(empty=empty), job=job, count=count_tokens if count else None
-    )
+    loader = elastic.DataLoader(sentences(empty=empty), job=job, count=count_tokens)
     for words, labels in loader:
         job.backward(token_loss(job.model, words, labels, reduction), reduction=reduction)
         job.step()
@@ -108,11 +101,6 @@ def scaled(rank: int, ranks: int, poisoned: int | None) -> Arrays:
         "boundaries": boundaries,
         "update": job.update,
     }
-
-
-def uncounted(rank: int, ranks: int) -> Arrays:
-    """Return the gradient that comes of weighing means over tokens by samples."""
-    return tokens(rank, ranks, "mean", count=False)
 
 
 def empty(rank: int, ranks: int) -> Arrays:

@@ -166,40 +166,13 @@ class _Left(Exception):
     pass
 
 
-def naively(rank: int, ranks: int) -> tuple[int, Arrays]:
-    """Train as tutorials do: a sampler that pads, full micro-batches, the mean of their means."""
-    model = network(Training())
-    optimizer, scheduler = parts(model)
-    if ranks > 1:
-        model = nn.parallel.DistributedDataParallel(model)
-    data, updates = task(), 0
-    micro = min(GPU_BATCH, GLOBAL_BATCH // ranks)
-    steps = max(1, GLOBAL_BATCH // (micro * ranks))
-    for epoch in range(EPOCHS):
-        order = order_of(SAMPLES, seed=SEED, epoch=epoch, shuffle=True)
-        share = order[rank::ranks][: -(-SAMPLES // ranks)]
-        batches = share.split(micro)[: SAMPLES // ranks // micro]
-        for step, indices in enumerate(batches, 1):
-            x, y = data[indices]
-            (nn.functional.mse_loss(model(x), y) / steps).backward()
-            if step % steps == 0 or step == len(batches):
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                scheduler.step()
-                optimizer.zero_grad()
-                updates += 1
-    return updates, arrays(getattr(model, "module", model))
-
-
 class RankedStream(torch.utils.data.IterableDataset[torch.Tensor]):
     """Numbers of which each rank is given its own, in one of several ways."""
 
     def __init__(self, kind: str, size: int, rank: int, ranks: int) -> None:
-        each = size // ranks
         self._numbers = {
             "Whole": range(size),
             "DividedByRank": range(rank, size, ranks),
-            "CutByRank": range(rank * each, rank * each + each),
             # The same first samples: only the counts tell.
             "LongerByRank": range(size // 2 + rank),
         }[kind]

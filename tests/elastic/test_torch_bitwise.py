@@ -36,11 +36,10 @@ def alone(training, tmp_path_factory):
     return run_ranks(elastically, 1, tmp_path_factory.mktemp("alone") / "store", training)[0]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_any_number_of_ranks_gives_the_same_bits(ranks, tmp_path, training, alone):
+def test_all_ranks_have_the_bits_of_one(tmp_path, training, alone):
     from elastic_trainings import elastically
 
-    found = run_ranks(elastically, ranks, tmp_path / "store", training)
+    found = run_ranks(elastically, 3, tmp_path / "store", training)
 
     assert all(equal(weights, alone) for weights in found)
 

@@ -24,7 +24,7 @@ def by_hand():
     return by_hand(Training())
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_any_number_of_ranks_trains_as_one_device_would(ranks, tmp_path, by_hand):
     from elastic_trainings import Training, elastically
 
@@ -52,26 +52,3 @@ def test_ranks_change_places_and_leave_between_updates(tmp_path, by_hand):
 
     assert first is None  # it had become rank 1
     assert furthest(second, by_hand) < 1e-6
-
-
-def test_what_tutorials_do_is_not_the_same_training(tmp_path, by_hand):
-    from elastic_trainings import UPDATES, naively
-
-    alone = run_ranks(naively, 1, tmp_path / "one")[0]
-    four = run_ranks(naively, 4, tmp_path / "four")[0]
-
-    assert furthest(alone[1], by_hand) > 1e-3
-    assert four[0] != UPDATES
-    assert furthest(four[1], by_hand) > 1e-3
-
-
-def test_with_dropout_the_exact_mode_depends_on_the_ranks(tmp_path):
-    from elastic_trainings import Training, elastically
-
-    training = Training(dropout=0.3)
-    alone = run_ranks(elastically, 1, tmp_path / "one", training)[0]
-    again = run_ranks(elastically, 1, tmp_path / "again", training)[0]
-    two = run_ranks(elastically, 2, tmp_path / "two", training)[0]
-
-    assert furthest(again, alone) == 0
-    assert furthest(two, alone) > 1e-3

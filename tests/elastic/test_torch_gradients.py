@@ -10,38 +10,28 @@ from ranks import run_ranks
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
-    "sizes",
+    ("global_batch", "gpu_batch", "ranks"),
     [
-        pytest.param(sizes, id="-".join(map(str, sizes)))
-        for sizes in [
-            (256, 64, 1),
-            (256, 64, 3),
-            (250, 64, 1),
-            (100, 32, 1),
-            (129, 64, 1),
-            (257, 64, 4),
-            (101, 7, 5),
-            (10, 64, 16),
-            (13, 1, 3),
-        ]
+        pytest.param(256, 64, 1, id="whole-micro-batches"),
+        pytest.param(129, 64, 1, id="one-sample-too-many"),
+        pytest.param(101, 7, 5, id="nothing-divides"),
+        pytest.param(10, 64, 16, id="more-ranks-than-samples"),
+        pytest.param(13, 1, 3, id="one-sample-at-a-time"),
     ],
 )
-def test_weighted_micro_batches_sum_to_the_gradient_of_the_mean(sizes, dtype):
+def test_weighted_micro_batches_sum_to_the_gradient_of_the_mean(global_batch, gpu_batch, ranks):
     import torch
 
     from runai.elastic.torch.parallel import RankDivision
     from runai.elastic.torch.position import micro_batches
 
-    global_batch, gpu_batch, ranks = sizes
-    kind = getattr(torch, dtype)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(global_batch, 20, generator=generator, dtype=kind)
-    y = torch.randn(global_batch, 1, generator=generator, dtype=kind)
+    x = torch.randn(global_batch, 20, generator=generator, dtype=torch.float64)
+    y = torch.randn(global_batch, 1, generator=generator, dtype=torch.float64)
 
     def gradient(parts):
-        weight = torch.linspace(-1, 1, 20, dtype=kind).reshape(20, 1).requires_grad_()
+        weight = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(20, 1).requires_grad_()
         for rows, part_weight in parts:
             loss = ((x[rows] @ weight).tanh() - y[rows]).square().mean()
             (loss * part_weight).backward()
@@ -55,30 +45,19 @@ def test_weighted_micro_batches_sum_to_the_gradient_of_the_mean(sizes, dtype):
         for micro in micro_batches(RankDivision(gpu_batch, rank, ranks), global_batch)
     )
 
-    error = float((found - expected).norm() / expected.norm())
-    assert error < {"float64": 1e-14, "float32": 1e-6}[dtype]
+    assert float((found - expected).norm() / expected.norm()) < 1e-14
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_token_losses_are_weighed_by_tokens(ranks, reduction, tmp_path):
+def test_token_losses_are_weighed_by_tokens(reduction, tmp_path):
     from elastic_gradients import gradient_of_tokens, tokens
 
     expected = gradient_of_tokens()
-    for found in run_ranks(tokens, ranks, tmp_path / "store", reduction):
+    for found in run_ranks(tokens, 3, tmp_path / "store", reduction):
         for name, gradient in expected.items():
             error = np.linalg.norm(found[name] - gradient) / np.linalg.norm(gradient)
 
             assert error < 1e-13
-
-
-def test_token_losses_weighed_by_samples_are_off(tmp_path):
-    from elastic_gradients import gradient_of_tokens, uncounted
-
-    expected, found = gradient_of_tokens(), run_ranks(uncounted, 1, tmp_path / "store")[0]
-    errors = [np.linalg.norm(found[n] - g) / np.linalg.norm(g) for n, g in expected.items()]
-
-    assert min(errors) > 1e-2
 
 
 def test_an_update_without_a_single_token_changes_nothing(tmp_path):
