@@ -6,7 +6,7 @@ on them. So a session is idle while its JupyterLab is open, as it is on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -42,15 +42,12 @@ CELLS = [
 @pytest.fixture(scope="module")
 def platform(
     start_platform: Callable[..., Platform], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Platform]:
+) -> Platform:
     """Run a platform on three devices that no program uses."""
     folder = fake_driver(tmp_path_factory.mktemp("driver"))
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("LD_LIBRARY_PATH", str(folder))
-        started = start_platform(simulated=None)
-        for project in ("vision", "nlp"):
-            started.client("admin").put_project(project, RULES)
-        yield started
+    started = start_platform(simulated=None, environment={"LD_LIBRARY_PATH": str(folder)})
+    started.client("admin").put_project("vision", RULES)
+    return started
 
 
 def session_of(client: Client) -> WorkloadView:
@@ -63,27 +60,9 @@ def until_idle(client: Client, workload: str) -> WorkloadView:
     return client.workload(workload)
 
 
-def test_on_the_page_a_session_gives_its_gpu_back_and_gets_it_again(platform, page_of):
-    page, patty = page_of("patty"), platform.client("patty")
-    lab.take(page, platform.url, "½ GPU")
-    lab.wait_for_lab(page)
-    session = until_idle(patty, session_of(patty).id)
-    assert not session.simulated
-    page.goto(f"{platform.url}/services/runai/")
-
-    page.get_by_role("button", name="Give GPU back").click()
-    get = page.get_by_role("button", name="Get GPU back")
-    expect(get).to_be_visible(timeout=SECONDS)
-    given = patty.workload(session.id)
-    assert (given.state, given.allocated) == ("running", 0)
-
-    get.click()
-    expect(get).to_have_count(0, timeout=SECONDS)
-    eventually(lambda: patty.workload(session.id).allocated == 0.5)
-    lab.stop_server(page, platform.url)
-
-
-def test_in_the_panel_idle_gpus_are_kept_and_given_back_while_a_cell_runs(platform, page_of):
+def test_idle_gpus_are_kept_and_given_back_in_the_panel_while_a_cell_runs_and_on_the_page(
+    platform, page_of
+):
     page: Page = page_of("bob")
     bob = platform.client("bob")
     for name, command in (("idles", ["sleep", "86400"]), ("has-ended", ["true"])):
@@ -100,9 +79,12 @@ def test_in_the_panel_idle_gpus_are_kept_and_given_back_while_a_cell_runs(platfo
     expect(panel.get_by_role("row").filter(has_text="has-ended")).to_have_count(0, timeout=SECONDS)
     assert "vision/has-ended" not in {each.id for each in bob.workloads()}
 
+    there = page_of("bob")
+    there.goto(f"{platform.url}/services/runai/")
     job, session = until_idle(bob, "vision/idles"), until_idle(bob, session_of(bob).id)
-    for each in (job, session):
-        keep = panel.get_by_role("button", name=f"Keep 30 more minutes {each.name}")
+    assert not session.simulated
+    for place, each in ((panel, job), (there, session)):
+        keep = place.get_by_role("button", name=f"Keep 30 more minutes {each.name}")
         expect(keep).to_be_visible(timeout=SECONDS)
         keep.click()
         eventually(partial(kept, bob, each.id), within=60)
@@ -113,11 +95,10 @@ def test_in_the_panel_idle_gpus_are_kept_and_given_back_while_a_cell_runs(platfo
     given = bob.workload(session.id)
     assert (given.state, given.allocated) == ("running", 0)
 
-    get.click()
+    there.get_by_role("button", name=f"Get GPU back {session.name}").click()
     expect(get).to_have_count(0, timeout=SECONDS)
     eventually(lambda: bob.workload(session.id).allocated == 0.5)
     expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]")
-    lab.stop_server(page, platform.url)
 
 
 def kept(client: Client, workload: str) -> bool:

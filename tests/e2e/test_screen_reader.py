@@ -1,18 +1,16 @@
 """What Chromium tells a screen reader of each page, and that keys alone reach everything in order.
 
 No screen reader is heard here: asserted is the tree that they all read from, with its names, roles,
-live regions and tables.
+live regions and tables. The panel is in `test_panel_buttons`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e import lab
 from e2e.running import Platform
 from runai.hub_service.api.schemas import SubmitRequest
 from waiting import eventually
@@ -217,13 +215,11 @@ PAGES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _heard(platform: Platform) -> Iterator[None]:
+def _heard(platform: Platform) -> None:
     """Let a job of bob's run that writes one line."""
     client = platform.client("bob")
     client.submit(SubmitRequest(name="heard", command=RUNS, gpus=1, grace_seconds=1))
     eventually(lambda: client.workload("vision/heard").state == "running", within=60)
-    yield
-    client.delete("vision/heard")
 
 
 def opened(page: Page, platform: Platform, path: str) -> Page:
@@ -232,28 +228,6 @@ def opened(page: Page, platform: Platform, path: str) -> Page:
     if page.locator(".plot").count():
         expect(page.locator(".uplot canvas")).to_be_visible(timeout=SECONDS)
     return page
-
-
-@pytest.mark.parametrize(("user", "path", "told"), PAGES.values(), ids=PAGES)
-def test_a_page_is_told_by_names_roles_and_tables(platform, page_of, user, path, told):
-    page = opened(page_of(user), platform, path)
-
-    expect(page.locator("body")).to_match_aria_snapshot(FRAME, timeout=SECONDS)
-    for part in told:
-        expect(page.locator("main")).to_match_aria_snapshot(part, timeout=SECONDS)
-
-
-@pytest.mark.parametrize(("user", "path", "told"), PAGES.values(), ids=PAGES)
-def test_what_changes_by_itself_is_in_a_live_region(platform, page_of, user, path, told):
-    page = opened(page_of(user), platform, path)
-    live = {"message": "alert", "said": "status", "away": "status"}
-    if path == "":
-        live["notifications .history"] = "log"
-    if path.startswith("workloads"):
-        live["logs"] = "log"
-
-    for id_, role in live.items():
-        expect(page.locator(f"#{id_}")).to_have_attribute("role", role)
 
 
 FOCUSABLE = """() => [...document.querySelectorAll(
@@ -269,10 +243,25 @@ STANDS = """() => {
 
 
 @pytest.mark.parametrize(("user", "path", "told"), PAGES.values(), ids=PAGES)
-def test_the_tabulator_walks_over_everything_in_reading_order_and_is_seen(
+def test_a_page_is_told_by_names_roles_and_live_regions_and_walked_over_by_the_tabulator(
     platform, page_of, user, path, told
 ):
     page = opened(page_of(user), platform, path)
+
+    expect(page.locator("body")).to_match_aria_snapshot(FRAME, timeout=SECONDS)
+    for part in told:
+        expect(page.locator("main")).to_match_aria_snapshot(part, timeout=SECONDS)
+
+    # What changes by itself is in a live region.
+    live = {"message": "alert", "said": "status", "away": "status"}
+    if path == "":
+        live["notifications .history"] = "log"
+    if path.startswith("workloads"):
+        live["logs"] = "log"
+    for id_, role in live.items():
+        expect(page.locator(f"#{id_}")).to_have_attribute("role", role)
+
+    # Everything is reached in reading order, and where one is is seen.
     stops = page.evaluate(MARK)
     for at, what in enumerate(stops):
         page.keyboard.press("Tab")
@@ -309,66 +298,5 @@ FORM = [
 """,
     """
 - radio "½ GPU"
-""",
-]
-
-
-def test_the_panel_is_told_by_names_roles_and_tables(platform, page_of):
-    page = page_of("bob")
-    lab.take(page, platform.url, "½ GPU")
-    lab.wait_for_lab(page)
-    cells = ["%load_ext runai.widgets\nfrom runai.widgets import panel\npanel()"]
-    lab.write_notebook(platform.data_dir / "users" / "bob" / "heard.ipynb", cells)
-    lab.open_notebook(page, platform.url, "bob", "heard.ipynb")
-    lab.run_all(page)
-    panel = page.locator(".runai-panel")
-
-    for part in PANEL:
-        expect(panel).to_match_aria_snapshot(part, timeout=SECONDS)
-    panel.get_by_role("button", name="Pause heard").focus()
-    page.keyboard.press("Enter")
-    said = panel.get_by_role("status").filter(has_text="heard: suspended")
-    expect(said).to_have_count(1, timeout=SECONDS)
-    panel.get_by_role("button", name="Resume heard").focus()
-    page.keyboard.press("Enter")
-    expect(panel.get_by_role("row").filter(has_text="heard")).to_contain_text(
-        "running", timeout=SECONDS
-    )
-    lab.stop_server(page, platform.url)
-
-
-PANEL = [
-    """
-- region "Quota":
-  - heading "Quota" [level=3]
-  - 'progressbar "vision: quota"'
-""",
-    r"""
-- region "Allocated and utilized":
-  - heading "My GPUs" [level=3]
-  - 'img /My GPUs over the last 10 minutes. now .* allocated.*/'
-""",
-    """
-- table:
-  - rowgroup:
-    - row:
-      - columnheader "Name"
-      - columnheader "State"
-      - columnheader "GPUs"
-      - columnheader "Utilized"
-      - columnheader "Average"
-      - columnheader "Actions"
-""",
-    """
-- row:
-  - cell "heard"
-  - cell /running/
-  - cell "1 of 1"
-  - cell
-  - cell
-  - cell:
-    - link "Output and history of heard"
-    - button "Pause heard"
-    - button "Stop heard"
 """,
 ]
