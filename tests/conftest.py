@@ -5,6 +5,7 @@
     eventually_async  the same in async tests: await eventually_async(job_is_running)
     chromium          path of a Chromium; the test needs the marker `browser`
     plane             a Kubernetes control plane, one for all tests with the marker `kubernetes`
+    real_hub, one_gpu, five_gpus    hubs that are started once in a run (shared_hub.py)
 
 Markers such as `browser` and `hub` state what a test needs (capabilities.py); named in
 `RUNAI_REQUIRE` (`browser,hub`) their skips are failures. `--tiers check,test` plays some tiers of
@@ -31,6 +32,7 @@ from capabilities import CAPABILITIES, find_chromium, required
 from control_plane.lab import installed
 from control_plane.plane import ControlPlane
 from control_plane.programs import why_no_kubernetes
+from shared_hub import five_gpus, one_gpu, real_hub  # noqa: F401  fixtures
 
 # A busy machine is no finding: what takes long is not wrong. Nor is it one of the change at hand
 # what new dice find in an unattended run: everybody else's runs, and the long ones, throw them.

@@ -29,7 +29,7 @@ from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
 from waiting import eventually
 
-__all__ = ["HubPlatform", "running_hub"]
+__all__ = ["PASSWORD", "HubPlatform", "running_hub"]
 
 START_SECONDS = 180
 SPAWN_SECONDS = 180
