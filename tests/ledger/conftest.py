@@ -1,7 +1,8 @@
 """Fixtures of the ledger's tests.
 
 clock         the ledger's time: clock.now
-new_database  () -> a database that is migrated already: a SQLite file, and again on PostgreSQL
+new_database  () -> a database that is migrated already: a SQLite file; with `on_each_database`
+              (databases.py) PostgreSQL as well
 database      one of them
 rows          rows(sql) -> what is in `database`
 ledger        open(): a ledger on that database and clock; opening again is a restart
@@ -51,15 +52,12 @@ def postgres() -> Iterator[str]:
 NewDatabase = Callable[[], "str | Path"]
 
 
-@pytest.fixture(
-    scope="session",
-    params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)],
-)
+@pytest.fixture(scope="session")
 def new_database(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> NewDatabase:
     """Migrate once, then copy: a migration takes a tenth of a second each time."""
-    if request.param == "postgresql":
+    if getattr(request, "param", "sqlite") == "postgresql":
         return _new_on_postgres(request.getfixturevalue("postgres"))
     folder = tmp_path_factory.mktemp("ledger")
     empty = folder / "empty.sqlite"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
+from ledger.databases import on_each_database
 from runai.hub_service.ledger import Held, UsageFilter
 from runai.hub_service.ledger.store import ledger_url
 
@@ -238,6 +239,7 @@ async def test_current_is_nothing_when_nothing_is_known(ledger, clock, report, r
 # -- restarts ------------------------------------------------------------------------------------
 
 
+@on_each_database
 async def test_totals_go_on_after_a_clean_restart_and_the_time_between_is_a_gap(
     ledger, clock, report
 ):
@@ -265,6 +267,7 @@ async def test_a_crash_costs_what_was_not_written(ledger, clock, report):
     assert book.totals("vision/a").held_s == pytest.approx(20)
 
 
+@on_each_database
 async def test_what_cannot_be_written_is_written_later(ledger, clock, report, database):
     book = ledger()
     go(book, clock, report, 25, [A], BUSY_A)
@@ -314,6 +317,7 @@ async def test_a_deleted_workloads_name_starts_from_zero(ledger, clock, report):
     assert series.utilized_average == pytest.approx(0.6)
 
 
+@on_each_database
 async def test_a_deleted_workload_stays_deleted_and_its_history_stays(ledger, clock, report):
     book = ledger()
     go(book, clock, report, 20, [A], BUSY_A)
@@ -331,6 +335,7 @@ async def test_a_deleted_workload_stays_deleted_and_its_history_stays(ledger, cl
 # -- events --------------------------------------------------------------------------------------
 
 
+@on_each_database
 async def test_events_are_kept_in_order_and_survive_deletion_and_restart(ledger, clock, report):
     book = ledger()
     book.event("vision/a", "queued", "", project="vision", user="ana")

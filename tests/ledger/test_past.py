@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ledger.databases import on_each_database
 from runai.hub_service.ledger import Asked, Held
 
 A = Held("vision", "ana", "vision/a", "GPU-0", 500)
@@ -36,6 +37,7 @@ async def test_what_is_held_now_is_there_before_it_is_written(ledger, clock):
     assert past[0].allocated_s == pytest.approx(10)
 
 
+@on_each_database
 async def test_a_deleted_one_and_its_successor_of_the_same_name_are_two(ledger, clock):
     book, start = ledger(), clock.now
     book.event("vision/a", "queued", "")
@@ -57,6 +59,7 @@ async def test_a_deleted_one_and_its_successor_of_the_same_name_are_two(ledger, 
     assert [p.held_s for p in past] == pytest.approx([30, 40])
 
 
+@on_each_database
 async def test_who_held_nothing_since_is_left_out(ledger, clock):
     book = ledger()
     pass_time(book, clock, 30, [A])
@@ -91,6 +94,7 @@ async def test_what_was_asked_is_there_before_it_is_written_and_after(ledger, cl
     assert asked(await ledger().past(start - 1)) == [(start, "half", 0)]
 
 
+@on_each_database
 async def test_what_changed_later_holds(ledger, clock):
     book, start = ledger(), int(clock.now)
     book.asked("vision/a", Asked(start, "half", 1))
@@ -104,6 +108,7 @@ async def test_what_changed_later_holds(ledger, clock):
     assert asked(await ledger().past(start - 1)) == [(start, "half, urgent", 2)]
 
 
+@on_each_database
 async def test_each_of_a_name_has_asked_for_its_own(ledger, clock):
     book, first = ledger(), int(clock.now)
     book.asked("vision/a", Asked(first, "half", 1))
@@ -130,6 +135,7 @@ async def test_of_whom_nothing_is_written_nothing_is_said(ledger, clock):
     assert asked(await book.past(start - 1)) == [(start, "", 1)]
 
 
+@on_each_database
 async def test_a_request_is_forgotten_with_the_events_of_its_time(ledger, clock, rows):
     book = ledger()
     book.asked("vision/a", Asked(int(clock.now), "half", 1))

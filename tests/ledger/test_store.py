@@ -11,6 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 
+from ledger.databases import on_each_database
 from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger import Held, UsageFilter, migrations, schema
 from runai.hub_service.ledger.store import Store, ledger_url
@@ -19,7 +20,9 @@ A = Held("vision", "ana", "vision/a", "GPU-0", 500)
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
+@on_each_database
 def test_migrations_make_what_the_program_knows(database, rows):
+    Store(database).close()  # it was opened once already: there is nothing to migrate
     engine = sa.create_engine(ledger_url(database))
     with engine.connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), schema.metadata)
@@ -29,13 +32,7 @@ def test_migrations_make_what_the_program_knows(database, rows):
     assert rows("SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
 
 
-def test_opening_twice_migrates_once(database, rows):
-    for _ in range(2):
-        Store(database).close()
-
-    assert rows("SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
-
-
+@on_each_database
 async def test_a_ledger_of_the_first_version_keeps_its_history(database, ledger, clock, report):
     book = ledger()
     book.record(clock.now, 0, [A])
@@ -79,6 +76,7 @@ async def hours_of(book, clock, report, hours, busy_minutes):
         await book.flush()
 
 
+@on_each_database
 async def test_rows_are_written_while_something_changes_and_once_on_each_grid_after(
     ledger, clock, report, rows
 ):
@@ -99,6 +97,7 @@ async def test_rows_are_written_while_something_changes_and_once_on_each_grid_af
     ]
 
 
+@on_each_database
 async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, rows):
     book = ledger()
     start = clock.now
@@ -122,6 +121,7 @@ async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, ro
 FILTERS = [UsageFilter(), UsageFilter(workload="vision/a"), UsageFilter(project="vision")]
 
 
+@on_each_database
 async def test_a_workloads_last_totals_survive_retention(ledger, clock, report):
     book = ledger()
     book.record(clock.now, 0, [A])
@@ -138,6 +138,7 @@ async def test_a_workloads_last_totals_survive_retention(ledger, clock, report):
     assert series.utilized_average == pytest.approx(0.4)
 
 
+@on_each_database
 async def test_old_events_are_dropped(ledger, clock, report):
     book = ledger()
     book.event("vision/a", "queued", "")
@@ -148,6 +149,7 @@ async def test_old_events_are_dropped(ledger, clock, report):
     assert await book.events("vision/a") == []
 
 
+@on_each_database
 async def test_a_new_name_among_many_is_found_by_its_own_series(ledger, clock, report):
     book = ledger()
     for number in range(20):

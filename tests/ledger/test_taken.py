@@ -13,6 +13,7 @@ from contextlib import closing
 import pytest
 import sqlalchemy as sa
 
+from ledger.databases import on_each_database
 from runai.hub_service.errors import InvalidRequest, Unavailable
 from runai.hub_service.ledger import Held, Ledger, UsageFilter
 from runai.hub_service.ledger.owner import Taken
@@ -56,6 +57,7 @@ async def wakes_and_drops_what_is_old(frozen):
     frozen._writer.drop_old(9_999_999_999.0)
 
 
+@on_each_database
 @pytest.mark.parametrize("wakes", [wakes_and_writes, wakes_and_ends, wakes_and_drops_what_is_old])
 async def test_a_frozen_ledger_changes_nothing_of_the_next_ones(two, clock, rows, caplog, wakes):
     frozen, next_ = two
@@ -73,6 +75,7 @@ async def test_a_frozen_ledger_changes_nothing_of_the_next_ones(two, clock, rows
     assert round(sum((p.allocated or 0) * found.step_s for p in found.points)) == 50
 
 
+@on_each_database
 async def test_who_has_lost_the_history_says_that_it_is_without_and_goes_on(two, clock):
     frozen, next_ = two
     await frozen.flush()
@@ -85,6 +88,7 @@ async def test_who_has_lost_the_history_says_that_it_is_without_and_goes_on(two,
     assert not next_.trouble()
 
 
+@on_each_database
 async def test_the_next_one_goes_on_from_what_was_written_before_it(ledger, clock):
     first = ledger()
     first.record(clock.now, 0.0, held("vision"))
@@ -94,6 +98,7 @@ async def test_the_next_one_goes_on_from_what_was_written_before_it(ledger, cloc
     assert ledger().totals("vision/exp").allocated_s == pytest.approx(50, abs=10)
 
 
+@on_each_database
 def test_who_only_reads_takes_nothing_and_may_not_write(database):
     owner, reader = Store(database), Store(database)
     owner.take()
