@@ -280,15 +280,20 @@ def test_one_that_is_refused_does_not_keep_the_others(bob):
     assert result.stderr.startswith("Error: ")
 
 
-def test_an_elastic_job_gets_more_workers(bob):
-    bob("submit", "big", "--elastic", "--workers", "2", *SLEEP)
+def test_an_elastic_job_gets_more_workers_within_its_projects_limit(as_user, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    eve = as_user("eve")
+    eve("submit", "big", "--elastic", "--workers", "2", *SLEEP)
 
-    result = bob("scale", "big", "--workers", "3", "--min-workers", "2")
+    scaled = eve("scale", "big", "--workers", "3", "--min-workers", "2")
+    refused = eve("scale", "big", "--workers", "9", "--min-workers", "9")
 
-    assert result.exit_code == 0
-    assert "of 2 to 3 GPUs" in result.stdout
-    assert bob.described("big")["min_workers"] == 2
-    assert len(bob.described("big")["workers"]) == 3
+    assert scaled.exit_code == 0
+    assert "of 2 to 3 GPUs" in scaled.stdout
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "9 GPUs are more than project capped may ever hold" in refused.stderr
+    job = eve.described("big")
+    assert (job["min_workers"], len(job["workers"])) == (2, 3)
 
 
 def test_all_finished_are_deleted_and_no_other(bob, eventually):

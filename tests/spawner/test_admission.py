@@ -37,19 +37,14 @@ async def taken(client: AsyncClient, request: SubmitRequest) -> Admission:
     return admission
 
 
-async def test_what_is_free_is_granted_at_once(
+async def test_what_is_free_is_granted_at_once_and_its_device_handed_over(
     admission: Admission, submission: Submission, said: list[str]
 ):
     detail = await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
+    environment = await admission.environment()
 
     assert (detail.id, detail.user, detail.state) == ("vision/lab-ana", "ana", "starting")
     assert said == ["Granted: 0.5 of GPU 0 on box"]
-
-
-async def test_the_environment_hands_over_the_device(admission: Admission, submission: Submission):
-    detail = await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
-    environment = await admission.environment()
-
     assert environment["CUDA_VISIBLE_DEVICES"] == detail.workers[0].devices[0].uuid
     assert environment["RUNAI_WORKLOAD"] == "vision/lab-ana"
 
