@@ -80,23 +80,29 @@ async def test_memory_requests_fill_a_device_by_their_mebibytes(lab):
     assert [r.workload for r in refused] == ["vision/third-3"]
 
 
-@pytest.mark.parametrize(
-    ("decision", "text"),
-    [
-        (start("vision/exp", 9), f"node {NODE} has no device 9"),
-        (replace(start("vision/exp", 0), node="mars"), "there is no node mars"),
-        (start("vision/exp", 0, worker=7), "vision/exp has no worker vision/exp-7"),
-        (start("vision/no", 0), "there is no workload vision/no"),
-        (reserve("vision/exp", 9), f"node {NODE} has no device 9"),
-    ],
-    ids=["device", "node", "worker", "workload", "reservation"],
-)
-async def test_a_decision_about_what_is_not_there_costs_only_itself(lab, decision, text):
-    await lab.cluster.submit([lab.job("exp"), lab.job("other")])
+NOT_THERE = {
+    "exp-device": (start("vision/exp-device", 9), f"node {NODE} has no device 9"),
+    "exp-node": (replace(start("vision/exp-node", 0), node="mars"), "there is no node mars"),
+    "exp-worker": (
+        start("vision/exp-worker", 0, worker=7),
+        "vision/exp-worker has no worker vision/exp-worker-7",
+    ),
+    "exp-reserved": (reserve("vision/exp-reserved", 9), f"node {NODE} has no device 9"),
+}
 
-    refused = await lab.cluster.apply(plan(decision, start("vision/other", 1)))
 
-    assert [text] == [r.text for r in refused]
+async def test_decisions_about_what_is_not_there_cost_only_themselves(lab):
+    await lab.cluster.submit([lab.job(name) for name in (*NOT_THERE, "other")])
+    decisions = [decision for decision, _ in NOT_THERE.values()]
+
+    refused = await lab.cluster.apply(
+        plan(*decisions, start("vision/no", 0), start("vision/other", 1))
+    )
+
+    assert {r.workload: r.text for r in refused} == {
+        **{f"vision/{name}": text for name, (_, text) in NOT_THERE.items()},
+        "vision/no": "there is no workload vision/no",
+    }
     await lab.until("vision/other", "running")
 
 

@@ -28,21 +28,17 @@ async def test_projects_are_kept_and_the_core_sees_them(lab):
     assert (vision.quota, vision.parent, vision.members) == (2500, "lab", ("ana",))
 
 
-@pytest.mark.parametrize(
-    ("spec", "text"),
-    [
-        (ProjectSpec("a", parent="no"), "there is no such project"),
-        (ProjectSpec("a", parent="a"), "its own ancestor: a < a"),
-        (ProjectSpec("a", parent="c"), "its own ancestor: a < c < b < a"),
-    ],
-    ids=["unknown", "itself", "cycle"],
-)
-async def test_projects_stay_a_tree(lab, spec, text):
+async def test_projects_stay_a_tree(lab):
     for name, parent in [("a", None), ("b", "a"), ("c", "b")]:
         await lab.cluster.put_project(ProjectSpec(name, parent=parent))
 
-    with pytest.raises(InvalidRequest, match=text):
-        await lab.cluster.put_project(spec)
+    for parent, text in (
+        ("no", "there is no such project"),
+        ("a", "its own ancestor: a < a"),
+        ("c", "its own ancestor: a < c < b < a"),
+    ):
+        with pytest.raises(InvalidRequest, match=text):
+            await lab.cluster.put_project(ProjectSpec("a", parent=parent))
 
     assert None is (await lab.cluster.projects())[0].spec.parent
 

@@ -128,22 +128,18 @@ async def test_a_deletion_meanwhile_ends_it(lab):
     await lab.until_gone(spec.id)
 
 
-@pytest.mark.parametrize(
-    ("decision", "text"),
-    [
+async def test_a_resize_that_cannot_be_costs_only_itself(lab):
+    await elastic(lab)
+    await lab.started(lab.job("rigid"), device=3)
+    await lab.cluster.submit([lab.job("waits", elastic=True, gpus_max=MilliGpu(4000))])
+
+    for decision, text in (
         (resize("vision/e", 0, 3), "device 3 of box has no room for it"),
         (resize("vision/e", 0, 9), "node box has no device 9"),
         (resize("vision/e", 0, 1, node="mars"), "vision/e-0 runs on box, not on mars"),
         (resize("vision/e", 0, worker=1), "vision/e-1 cannot be resized"),
         (resize("vision/rigid", 2, 3), "vision/rigid-0 cannot be resized"),
         (resize("vision/waits", 1), "vision/waits-0 does not run"),
-    ],
-    ids=["full", "device", "node", "worker", "rigid", "waits"],
-)
-async def test_a_resize_that_cannot_be_costs_only_itself(lab, decision, text):
-    await elastic(lab)
-    await lab.started(lab.job("rigid"), device=3)
-    await lab.cluster.submit([lab.job("waits", elastic=True, gpus_max=MilliGpu(4000))])
-
-    assert [text] == [r.text for r in await lab.cluster.apply(plan(decision))]
-    assert (await lab.cluster.workload("vision/e")).state == "running"
+    ):
+        assert [text] == [r.text for r in await lab.cluster.apply(plan(decision))]
+        assert (await lab.cluster.workload("vision/e")).state == "running"

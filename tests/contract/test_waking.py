@@ -15,10 +15,10 @@ from runai.hub_service.scheduler.model import (
 )
 
 
-async def _wakes(lab: Lab) -> bool:
+async def _wakes(lab: Lab, *, pressing: bool = False) -> bool:
     try:
         async with asyncio.timeout(0):
-            await lab.cluster.changed()
+            await lab.cluster.changed(pressing=pressing)
     except TimeoutError:
         return False
     return True
@@ -63,15 +63,6 @@ async def test_telling_why_somebody_waits_wakes_nobody(lab):
     pytest.fail("each telling wakes")
 
 
-async def _presses(lab: Lab) -> bool:
-    try:
-        async with asyncio.timeout(0):
-            await lab.cluster.changed(pressing=True)
-    except TimeoutError:
-        return False
-    return True
-
-
 @pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
 async def test_who_only_waited_and_goes_presses_nobody(lab):
     for name in ("deleted", "suspended", "stays"):
@@ -82,7 +73,7 @@ async def test_who_only_waited_and_goes_presses_nobody(lab):
     await lab.cluster.suspend("vision/suspended", by="ana")
 
     assert await _wakes(lab)
-    assert not await _presses(lab)
+    assert not await _wakes(lab, pressing=True)
 
 
 @pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
@@ -93,7 +84,7 @@ async def test_what_need_not_be_decided_about_at_once_presses_nobody(lab, many):
     await lab.cluster.submit([lab.job(f"exp-{n}") for n in range(many)], pressing=False)
 
     assert await _wakes(lab)
-    assert not await _presses(lab)
+    assert not await _wakes(lab, pressing=True)
 
 
 @pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
@@ -117,7 +108,7 @@ async def test_whatever_else_happens_presses(lab, what):
         case "project":
             await lab.cluster.put_project(ProjectSpec("vision"))
 
-    assert await _presses(lab)
+    assert await _wakes(lab, pressing=True)
 
 
 @pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
