@@ -244,7 +244,7 @@ THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 def problems_by_theme(page: Page, name: str, within: str = "html") -> dict[str, list[str]]:
     """Return what keeps people out of a page that is open, in each theme, if anything does."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for theme in THEMES:
         page.emulate_media(color_scheme=theme)
         lab.variants(page, PICTURES, f"{name}-{theme}")
