@@ -153,21 +153,38 @@ def path(lab: ClusterLab) -> str:
     return f"/api/v1/namespaces/{lab.namespace.name}/pods/p"
 
 
-@pytest.mark.parametrize(("where", "change"), WRITES.values(), ids=WRITES)
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("runai/visible-devices", "all"),
-        ("runai/devices", '{"GPU-a": 1}'),
-        ("runai/reservation", "gpu-res-0"),
-        ("gpu-fraction", "0.1"),
-    ],
-)
-def test_no_write_to_a_pod_changes_what_it_was_given(
-    lab: ClusterLab, path: str, where: str, change: dict[str, Any], name: str, value: str
+FORGED = {
+    "runai/visible-devices": ("all", "are written by the scheduler alone"),
+    "runai/devices": ('{"GPU-a": 1}', "are written by the scheduler alone"),
+    "runai/reservation": ("gpu-res-0", "are written by the scheduler alone"),
+    "gpu-fraction": ("0.1", "that a bound pod asked for cannot be changed"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FORGED.keys() - {"gpu-fraction"}))
+def test_no_pod_is_made_with_what_the_scheduler_alone_writes(plane: ControlPlane, name: str):
+    value, why = FORGED[name]
+
+    with pytest.raises(ApiRefused, match=why):
+        plane.request("POST", DRY, of_pod([container("main")], annotations={name: value}))
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_nobody_changes_what_a_pod_was_given(lab: ClusterLab, path: str, name: str):
+    value, why = FORGED[name]
+    forged = {"metadata": {"annotations": {name: value}}}
+
+    with pytest.raises(ApiRefused, match=why):
+        lab.plane.request("PATCH", path, forged, content_type=STRATEGIC)
+
+
+@pytest.mark.parametrize("kind", sorted(WRITES.keys() - {"pod"}))
+def test_no_write_to_a_part_of_a_pod_changes_what_it_was_given(
+    lab: ClusterLab, path: str, kind: str
 ):
+    where, change = WRITES[kind]
     before = lab.plane.request("GET", path)["metadata"]["annotations"]
-    forged = {**change, "metadata": {"annotations": {name: value}}}
+    forged = {**change, "metadata": {"annotations": {n: v for n, (v, _) in FORGED.items()}}}
 
     # What a subresource does not write the API server drops by itself.
     with contextlib.suppress(ApiRefused):

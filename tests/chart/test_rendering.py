@@ -60,20 +60,17 @@ def _is_long(found: dict[str, Any]) -> bool:
     return found["kind"] == "MutatingAdmissionPolicy" or "gpus.json" in found.get("data", {})
 
 
-@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_lint_has_nothing_to_say(values: Path):
-    assert "1 chart(s) linted, 0 chart(s) failed" in helm(
-        "lint", "--strict", str(CHART), "--values", str(values)
-    )
+def test_lint_has_nothing_to_say():
+    values = [f"--values={file}" for file in VALUES]
+
+    assert "1 chart(s) linted, 0 chart(s) failed" in helm("lint", "--strict", str(CHART), *values)
 
 
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("typo=1", "additional properties 'typo' not allowed"),
         ("agent.enabld=true", "at '/agent': additional properties 'enabld' not allowed"),
         ("replicas=two", "at '/replicas': got string, want integer"),
-        ("replicas=0", "at '/replicas': minimum: got 0, want 1"),
         ("replicas=2", "at '/ledger/url': '' does not match pattern '^postgresql://'"),
         ("ledger.url=mysql://host/db", "at '/ledger/url': 'mysql://host/db' does not match"),
         ("ledger.fromSecret=true", "at '/existingSecret': minLength: got 0, want 1"),
@@ -85,7 +82,6 @@ def test_lint_has_nothing_to_say(values: Path):
         ("jobs.limits.cpu=-1", "at '/jobs/limits/cpu': minimum: got -1, want 0"),
         ("jobs.limits.memory=16GB", "at '/jobs/limits/memory': '16GB' does not match pattern"),
         ("jobs.limits.gpu=1", "at '/jobs/limits': additional properties 'gpu' not allowed"),
-        ("jobs.networkPolicy.enabled=on", "at '/jobs/networkPolicy/enabled': got string"),
         ("logLevel=LOUD", "at '/logLevel': value must be one of 'DEBUG'"),
     ],
 )
