@@ -1,8 +1,8 @@
 """Run the checks of elastic training with Keras on one back end, in a process of its own.
 
-`python keras_program.py RESULTS MODULE…` imports modules of checks, runs each function whose name
-begins with `check_`, and writes what went wrong (nothing: "") as JSON. Started by test_keras.py, as
-importing a back end takes seconds and a process has one of them only.
+`python keras_program.py RESULTS MODULE.CHECK…` runs these functions and writes what went wrong
+(nothing: "") as JSON. Started by test_keras.py, as importing a back end takes seconds and a process
+has one of them only.
 """
 
 from __future__ import annotations
@@ -32,20 +32,18 @@ if version("jax").startswith("0.10."):  # a flag that XLA does not know ends the
     )
 
 
-def main(results: str, *modules: str) -> None:
-    """Run all checks of the modules and write their outcomes."""
+def main(results: str, *checks: str) -> None:
+    """Run the checks and write their outcomes."""
     prepare = {"jax": _jax, "tensorflow": _tensorflow, "torch": lambda: None}
     prepare[os.environ["KERAS_BACKEND"]]()
     outcomes: dict[str, str] = {}
-    for module in modules:
-        for name, check in vars(importlib.import_module(module)).items():
-            if not name.startswith("check_"):
-                continue
-            try:
-                check()
-                outcomes[name] = ""
-            except Exception:  # noqa: BLE001  # each check has its own outcome
-                outcomes[name] = traceback.format_exc()
+    for check in checks:
+        module, _, name = check.partition(".")
+        try:
+            getattr(importlib.import_module(module), name)()
+            outcomes[check] = ""
+        except Exception:  # noqa: BLE001  # each check has its own outcome
+            outcomes[check] = traceback.format_exc()
     Path(results).write_text(json.dumps(outcomes), encoding="utf-8")
 
 

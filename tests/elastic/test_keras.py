@@ -1,4 +1,4 @@
-"""Elastic training with Keras on each of its back ends: all checks of a back end in one process."""
+"""Elastic training with Keras on each of its back ends: the checks of a back end in one process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,58 @@ import pytest
 
 HERE = Path(__file__).parent
 MODULES = ("keras_accumulation_checks", "keras_checkpoint_checks", "keras_fit_checks")
+
+
+def checks_of(*modules: str) -> tuple[str, ...]:
+    """Name the checks of modules as `module.check`."""
+    return tuple(
+        f"{module}.{check}"
+        for module in modules
+        for check in re.findall(
+            r"^def (check_\w+)", (HERE / f"{module}.py").read_text(), re.MULTILINE
+        )
+    )
+
+
+# What each back end does in a way of its own; the rest is the same code, checked on one of them.
+OF_ITS_OWN = {
+    "keras_accumulation_checks": (
+        "check_four_optimizers_resized_at_each_update_equal_the_full_batch",
+        "check_embeddings_accumulate_as_others_do",
+        "check_an_overflow_in_one_micro_batch_skips_the_update_and_halves_the_scale",
+        "check_counted_steps_accumulate_without_being_told",
+    ),
+    "keras_checkpoint_checks": (
+        "check_a_stopped_training_goes_on_within_an_epoch_at_another_number_of_micro_batches",
+        "check_several_workers_need_a_back_end_that_has_them_and_a_checkpoint",
+    ),
+    "keras_fit_checks": (
+        "check_fit_with_tails_equals_fit_on_full_batches",
+        "check_the_documented_script_runs_unchanged",
+        "check_another_gpu_batch_takes_effect_at_the_next_update",
+        "check_every_kind_of_data_makes_the_same_updates",
+        "check_several_inputs_and_outputs_are_cut_together",
+    ),
+}
+EACH = tuple(f"{module}.{check}" for module, checks in OF_ITS_OWN.items() for check in checks)
 BACK_ENDS = {
     # Devices last: both back ends keep for good that a process has several.
-    "jax": (*MODULES, "keras_devices_checks"),
-    "tensorflow": (*MODULES, "keras_devices_checks"),
-    "torch": ("keras_ranks_checks", *MODULES, "keras_example_checks"),
+    "jax": (*EACH, *checks_of("keras_devices_checks")),
+    "tensorflow": (*EACH, *checks_of("keras_devices_checks")),
+    "torch": checks_of(
+        *("keras_ranks_checks", *MODULES, "keras_example_checks"),
+        *("keras_names_checks", "keras_reporter_checks"),
+    ),
 }
 CHECKS = [
-    pytest.param(back_end, check, marks=getattr(pytest.mark, back_end))
-    for back_end, modules in BACK_ENDS.items()
-    for module in modules
-    for check in re.findall(r"^def (check_\w+)", (HERE / f"{module}.py").read_text(), re.MULTILINE)
+    pytest.param(
+        back_end,
+        check,
+        id=f"{back_end}-{check.partition('.')[2]}",
+        marks=getattr(pytest.mark, back_end),
+    )
+    for back_end, checks in BACK_ENDS.items()
+    for check in checks
 ]
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import shutil
 import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -254,58 +253,3 @@ def test_the_push_gateway_of_prometheus_takes_it(real_gateway):
         'podUUID="vision/bob-0",push_gateway_type="metric"} 0.5'
     ) in shown
     assert 'param_value="a \\"quoted\\" one"' in shown
-
-
-KERAS = """
-import json, sys
-import numpy, keras
-import runai.reporter.keras as reporting
-
-class Kept:
-    metrics, parameters = {}, {}
-    def reportMetric(self, name, value): self.metrics.setdefault(name, []).append(float(value))
-    def reportParameter(self, name, value): self.parameters.setdefault(name, []).append(str(value))
-
-x = numpy.arange(24.0).reshape(12, 2)
-y = (x.sum(1) % 3).astype("int32")
-def train():
-    model = keras.Sequential([keras.layers.Dense(3, activation="softmax")])
-    optimizer = keras.optimizers.Adam(0.25)
-    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    model.fit(x, y, batch_size=6, epochs=2, verbose=0)
-
-kept = Kept()
-reporting.autolog(step=False, loss_method=True, reporter=kept)
-on = reporting.autologged()
-train()
-reporting.disableAutolog()
-train()
-with reporting.Reporter(autolog=True) as reporter:
-    during = reporting.autologged()
-    train()
-print(json.dumps([kept.metrics, kept.parameters, on, during, reporting.autologged()]))
-"""
-
-
-@pytest.mark.torch
-@pytest.mark.tensorflow
-def test_every_fit_of_keras_is_reported_while_logging_is_on(progress):
-    result = subprocess.run(
-        [sys.executable, "-c", KERAS], capture_output=True, text=True, timeout=110, check=True
-    )
-    metrics, parameters, *switched = json.loads(result.stdout.splitlines()[-1])
-
-    assert switched == [True, True, False]
-    assert {"accuracy", "batch_size", "epoch", "loss", "number_of_layers", "overall_epochs"} == {
-        *metrics
-    }
-    assert [
-        *(metrics[n] for n in ("overall_epochs", "batch_size", "number_of_layers", "epoch")),
-        len(metrics["loss"]),
-    ] == [[2], [6], [1], [0, 0, 1, 1], 4]
-    assert parameters == {
-        "learning_rate": ["0.25"] * 3,
-        "loss_method": ["sparse_categorical_crossentropy"],
-        "optimizer_name": ["Adam"],
-    }
-    assert {"epoch": 1.0, "overall_epochs": 2.0}.items() <= progress()["metrics"].items()

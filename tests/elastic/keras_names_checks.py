@@ -1,0 +1,25 @@
+"""The original library's names of gradient accumulation for Keras."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+
+import runai.ga.keras
+from runai.utils.replaced import Replaced
+
+
+def check_every_original_name_works_or_says_what_does() -> None:
+    for name in ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam"):
+        made = getattr(runai.ga.keras.optimizers, name)(4, learning_rate=0.5)
+        again = keras.optimizers.deserialize(keras.optimizers.serialize(made))
+
+        assert isinstance(made, getattr(keras.optimizers, name)), name
+        assert (made.steps, float(made.learning_rate)) == (4, 0.5), name
+        assert again.name == made.plain.name
+    assert runai.ga.keras.optimizers.Optimizer("adam", 2).steps == 2
+    with pytest.raises(ValueError, match="at least 1"):
+        runai.ga.keras.optimizers.Optimizer("adam", 0)
+    for name in ("get_gradients", "update", "update_add", "update_sub"):
+        with pytest.raises(Replaced, match=r"runai\.ga\.keras\.optimizers\.Optimizer"):
+            getattr(runai.ga.keras.hooks, name)
