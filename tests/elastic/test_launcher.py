@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from runai.elastic.directory import JobDirectory, lives
-from runai.hub_service.elastic_messages import ElasticFiles, WorkerPhase
+from runai.elastic.run import main
+from runai.hub_service.elastic_messages import ElasticFiles, Target, WorkerPhase
 from waiting import eventually
 
 WORKER = """
@@ -121,27 +122,21 @@ def test_a_resize_is_asked_for_on_the_command_line(job):
     assert launcher.wait() == 143
 
 
-@pytest.mark.parametrize(
-    ("count", "told"),
-    [
-        pytest.param(0, "runs with 1 to 2 workers, not with 0", id="too-few"),
-        pytest.param(3, "runs with 1 to 2 workers, not with 3", id="too-many"),
-    ],
-)
-def test_a_resize_beyond_the_bounds_is_refused(job, count, told):
-    job.start("--min", "1", "--max", "2")
-    eventually(lambda: job.trains("w0", "w1"))
+@pytest.mark.parametrize("count", [0, 3], ids=["too few", "too many"])
+def test_a_resize_beyond_the_bounds_is_refused(tmp_path, count):
+    files = ElasticFiles(tmp_path)
+    files.write_target(Target(1, ("w0", "w1"), "127.0.0.1:1", gpus=2, least=1, most=2))
 
-    with pytest.raises(ValueError, match=told):
-        JobDirectory(job.directory).want(count)
+    with pytest.raises(ValueError, match=f"runs with 1 to 2 workers, not with {count}"):
+        JobDirectory(tmp_path).want(count)
 
 
-def test_a_resize_where_no_job_runs_says_so(tmp_path):
-    resize = [sys.executable, "-m", "runai.elastic.run", "--resize", "1", str(tmp_path)]
-    done = subprocess.run(resize, check=False, capture_output=True, text=True)
+def test_a_resize_where_no_job_runs_says_so(tmp_path, capsys):
+    with pytest.raises(SystemExit) as refused:
+        main(["--resize", "1", str(tmp_path)])
 
-    assert done.returncode == 2
-    assert f"No elastic job runs in {tmp_path}" in done.stderr
+    assert refused.value.code == 2
+    assert f"No elastic job runs in {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
@@ -228,9 +223,9 @@ def test_workers_have_torchruns_environment(job, tmp_path):
     [["--min", "2", "--max", "1", "x.py"], ["--min", "0", "x.py"], ["--resize", "2"], []],
     ids=" ".join,
 )
-def test_wrong_options_are_refused_with_a_sentence(arguments):
-    command = [sys.executable, "-m", "runai.elastic.run", *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+def test_wrong_options_are_refused_with_a_sentence(arguments, capsys):
+    with pytest.raises(SystemExit) as refused:
+        main(arguments)
 
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    assert refused.value.code == 2
+    assert "error: " in capsys.readouterr().err

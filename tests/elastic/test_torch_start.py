@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import runai.elastic
@@ -81,12 +78,3 @@ def test_what_cannot_be_is_refused(init, monkeypatch, arguments, error, said):
 
     with pytest.raises(error, match=said):
         init(*arguments)
-
-
-def test_before_init_the_attributes_say_what_to_call():
-    program = "import runai.elastic, sys; assert 'torch' not in sys.modules; runai.elastic.steps"
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True
-    )
-
-    assert "call runai.elastic.torch.init(256, 64)" in done.stderr

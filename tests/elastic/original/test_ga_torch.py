@@ -52,32 +52,25 @@ def whole(model, optimizer, x, y, **calls):
     return train(model, optimizer, x.flatten(1, 2)[:, None], y.flatten(1, 2)[:, None], **calls)
 
 
-def whole_and_gathered(make, *, steps=4, reduction="mean", **calls):
+def whole_and_gathered(make, **calls):
     """Return the weights after three updates with the whole batch, and with micro-batches."""
-    x, y = batches(steps=steps)
+    x, y = batches()
     model, other = linear(), linear()
     expected = whole(model, make(model.parameters()), x, y, **calls)
-    optimizer = optim.Optimizer(make(other.parameters()), steps, reduction)
+    optimizer = optim.Optimizer(make(other.parameters()), 4, "mean")
     return expected, train(other, optimizer, x, y, **calls)
 
 
 @pytest.mark.parametrize("name", ADAPTIVE + NEWER)
-def test_micro_batches_make_the_update_of_the_whole_batch(name):
-    make = getattr(torch.optim, name)
-
-    expected, weights = whole_and_gathered(lambda parameters: make(parameters, lr=0.05))
-
-    torch.testing.assert_close(weights, expected, **EXACT)
-
-
-@pytest.mark.parametrize("name", ADAPTIVE + NEWER)
-def test_every_optimizer_has_its_constructor(name):
-    model = linear()
-
-    optimizer = getattr(optim, name)(4, model.parameters(), lr=0.05)
+def test_each_optimizers_constructor_makes_the_update_of_the_whole_batch(name):
+    x, y = batches()
+    model, other = linear(), linear()
+    expected = whole(model, getattr(torch.optim, name)(model.parameters(), lr=0.05), x, y)
+    optimizer = getattr(optim, name)(4, other.parameters(), lr=0.05)
 
     assert isinstance(optimizer, getattr(torch.optim, name))
     assert (optimizer.runai.steps, optimizer.defaults["lr"]) == (4, 0.05)
+    torch.testing.assert_close(train(other, optimizer, x, y), expected, **EXACT)
 
 
 def test_sparse_gradients_are_gathered():

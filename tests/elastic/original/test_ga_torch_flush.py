@@ -50,9 +50,15 @@ class Epoch:
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("clip", [False, True], ids=["as-it-is", "clipped"])
-@pytest.mark.parametrize("when", ["after-update", "before-update", "after-unscale"])
-def test_flush_with_a_scaler_is_the_update_of_the_rest(make, clip, when):
+@pytest.mark.parametrize(
+    ("when", "clip"),
+    [
+        pytest.param("after-update", True, id="after-update-clipped"),
+        pytest.param("before-update", False, id="before-update"),
+        pytest.param("after-unscale", True, id="after-unscale-clipped"),
+    ],
+)
+def test_flush_with_a_scaler_is_the_update_of_the_rest(make, when, clip):
     plain, gathered = Epoch(make, clip=clip), Epoch(make, steps=4, clip=clip)
     for _ in range(2):
         plain.train(3, 2)
@@ -70,10 +76,15 @@ def test_flush_with_a_scaler_is_the_update_of_the_rest(make, clip, when):
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("clip", [False, True], ids=["as-it-is", "clipped"])
-@pytest.mark.parametrize("when", ["after-update", "before-update"])
-@pytest.mark.parametrize("rest", [(float("inf"), 1), (1, float("nan"))], ids=["first", "last"])
-def test_flush_of_an_infinite_gradient_skips_and_halves_the_scale_once(make, clip, when, rest):
+@pytest.mark.parametrize(
+    ("when", "clip", "rest"),
+    [
+        pytest.param("after-update", True, (float("inf"), 1), id="first-clipped"),
+        pytest.param("after-update", False, (1, float("nan")), id="last"),
+        pytest.param("before-update", True, (1, float("nan")), id="last-before-update-clipped"),
+    ],
+)
+def test_flush_of_an_infinite_gradient_skips_and_halves_the_scale_once(make, when, clip, rest):
     plain, gathered = Epoch(make, clip=clip), Epoch(make, steps=4, clip=clip)
     plain.train(float("inf"))
     gathered.train(rest[0])
@@ -98,8 +109,13 @@ def test_an_update_that_an_infinite_gradient_skips_is_not_reported_as_made(fused
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("rest", [(5,), ()], ids=["by-step", "by-flush"])
-@pytest.mark.parametrize("changed", ["by-hand", "by-another-optimizer"])
+@pytest.mark.parametrize(
+    ("changed", "rest"),
+    [
+        pytest.param("by-hand", (5,), id="by-hand-then-step"),
+        pytest.param("by-another-optimizer", (), id="by-another-optimizer-then-flush"),
+    ],
+)
 def test_a_scale_that_changes_within_an_update_leaves_its_weights_alone(make, changed, rest):
     plain, gathered = Epoch(make), Epoch(make, steps=3, growth_interval=1)
     plain.train((1 + 3 + sum(rest)) / (2 + len(rest)))
