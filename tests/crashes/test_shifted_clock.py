@@ -13,7 +13,7 @@ import pytest
 
 from crashes.shifted_clock import ShiftedClock
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.tier("all")]  # with the crashes that set it
 
 TELL = """
 import json, os, subprocess, sys, time, psutil, httpx

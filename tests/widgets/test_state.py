@@ -20,15 +20,11 @@ def panel_of(*workloads, projects=(), simulated=True):
 @pytest.mark.parametrize(
     ("given", "labels"),
     [
-        pytest.param(workload("a", "queued"), ["Pause", "Stop"], id="a queued job"),
-        pytest.param(workload("a", "starting"), ["Pause", "Stop"], id="a starting job"),
         pytest.param(workload("a", "running"), ["Pause", "Stop"], id="a running job"),
         pytest.param(workload("a", "paused"), ["Pause", "Stop"], id="paused by the scheduler"),
-        pytest.param(workload("a", "retrying"), ["Pause", "Stop"], id="waiting for a retry"),
         pytest.param(workload("a", "suspended"), ["Resume", "Stop"], id="paused by its user"),
         pytest.param(workload("a", "stopping"), ["Stop"], id="already on its way out"),
         pytest.param(workload("a", "succeeded"), ["Remove"], id="a finished job"),
-        pytest.param(workload("a", "failed"), ["Remove"], id="a failed job"),
         pytest.param(workload("a", kind="session"), ["Stop"], id="a session is never paused"),
         pytest.param(workload("a", "ended", kind="session"), ["Remove"], id="an ended session"),
         pytest.param(workload("a", mine=False), [], id="somebody else's"),
