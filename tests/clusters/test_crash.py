@@ -72,8 +72,7 @@ def tell_story(place: Path, rng: random.Random) -> int:
 
 @pytest.mark.timeout(600)  # seven starts of Python, perhaps on a busy machine
 @pytest.mark.parametrize(
-    "seed",
-    [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 22))],
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 22))]
 )
 async def test_a_service_killed_at_random_loses_nothing(seed, tmp_path):
     tell_story(tmp_path, random.Random(seed))

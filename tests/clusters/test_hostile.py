@@ -21,12 +21,6 @@ from waiting import eventually_async
 
 MOST_FORKS = 3_000
 
-FORK_BOMB = """
-import os, time
-for _ in range(9):     # 512 of them, if nobody stops it
-    os.fork()
-time.sleep(300)
-"""
 GROWING_BOMB = f"""
 import os, sys, time
 forks = os.open(sys.argv[1], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -48,39 +42,12 @@ for _ in range(400):
     threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
 time.sleep(300)
 """
-DAEMON = """
-import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.closerange(0, 10)
-        time.sleep(300)
-    os._exit(0)
-time.sleep(0.2)
-"""
 FLOOD = """
 import os
 line = b"x" * 99 + b"\\n"
 for _ in range(600):     # 60 MB as fast as it is taken
     os.write(1, line * 1000)
 print("the end", flush=True)
-"""
-MANY_FILES_OPEN = """
-import os, resource
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 100_000), hard))
-held = []
-try:
-    while True:
-        held.append(os.open("/dev/null", os.O_RDONLY))
-except OSError as refused:
-    print(len(held), "and then", refused, flush=True)
-"""
-DEAF = """
-import signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("deaf", flush=True)
-time.sleep(300)
 """
 
 
@@ -100,18 +67,6 @@ def neighbour(lab_and_neighbour):
     return lab_and_neighbour[1]
 
 
-async def test_a_fork_bomb_is_ended_with_a_sentence(lab):
-    record = await play(lab, FORK_BOMB, "failed")
-
-    assert record.reason is not None
-    assert record.reason.code == "contained"
-    assert record.reason.text == (
-        f"it had more than {MOST} processes at once, so all of them were ended"
-    )
-    assert await log(lab) == f"runai: {record.reason.text}\n"
-    await eventually_async(lambda: of_it(lab) == [])
-
-
 async def test_a_bomb_of_threads_is_ended_with_a_sentence(lab):
     record = await play(lab, THREAD_BOMB, "failed")
 
@@ -123,7 +78,9 @@ async def test_a_bomb_of_threads_is_ended_with_a_sentence(lab):
     await eventually_async(lambda: of_it(lab) == [])
 
 
-async def test_a_fork_bomb_that_grows_while_it_is_stopped_is_ended_too(lab, neighbour, tmp_path):
+async def test_a_fork_bomb_that_grows_while_it_is_stopped_is_ended_with_a_sentence(
+    lab, neighbour, tmp_path
+):
     forks = tmp_path / "forks"
     command = (sys.executable, "-I", "-S", "-c", GROWING_BOMB, str(forks))
     spec = lab.job("hostile", command=command, grace_seconds=1)
@@ -137,17 +94,11 @@ async def test_a_fork_bomb_that_grows_while_it_is_stopped_is_ended_too(lab, neig
     assert record.reason.text == (
         f"it had more than {MOST} processes at once, so all of them were ended"
     )
+    assert await log(lab) == f"runai: {record.reason.text}\n"
     await eventually_async(lambda: of_it(lab) == [])
     # All of them were at it yet: what ended them was not its own cap.
     assert MOST <= forks.stat().st_size < MOST_FORKS
     assert counted > before
-
-
-async def test_what_daemonises_ends_with_its_job(lab):
-    record = await play(lab, DAEMON, "succeeded")
-
-    assert record.exit_code == 0
-    await eventually_async(lambda: of_it(lab) == [])
 
 
 async def test_a_flood_of_output_keeps_its_end_and_a_bounded_size(lab, tmp_path):
@@ -158,43 +109,17 @@ async def test_a_flood_of_output_keeps_its_end_and_a_bounded_size(lab, tmp_path)
     assert (await log(lab)).endswith("the end\n")
 
 
-async def test_a_hundred_thousand_open_files_are_its_own_trouble(lab):
-    await play(lab, MANY_FILES_OPEN, "succeeded")
-
-    held, _, why = (await log(lab)).partition(" and then ")
-    assert int(held) <= 100_000
-    assert "Too many open files" in why
-
-
-async def test_one_that_ignores_sigterm_is_killed_when_its_grace_is_over(lab):
-    await play(lab, DEAF, "running")
-    await eventually_async((lab.place.parent / "data/jobs/vision/hostile").exists)
-
-    async def is_deaf() -> bool:
-        return await log(lab) == "deaf\n"
-
-    await eventually_async(is_deaf)
-    await lab.cluster.suspend("vision/hostile", by="ana")
-
-    assert (await lab.until("vision/hostile", "suspended")).workers[0].exit_code == -9
-    assert of_it(lab) == []
-
-
 @pytest.mark.timeout(1200)  # each start is a process of its own
-@pytest.mark.parametrize("starts", [40, pytest.param(1000, marks=pytest.mark.slow)])
-async def test_one_that_ends_at_once_waits_longer_each_time_and_leaves_nothing(
-    lab, tmp_path, starts
-):
+@pytest.mark.parametrize("starts", [8, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_one_that_ends_at_once_again_and_again_leaves_nothing(lab, tmp_path, starts):
     spec = lab.job(
         "hostile", command=(sys.executable, "-I", "-S", "-c", "raise SystemExit(1)"),
         grace_seconds=1, backoff_limit=starts - 1,
     )  # fmt: skip
     await lab.cluster.submit([spec])
     before = psutil.Process().memory_info().rss
-    waits = await ends_at_once(lab, spec, starts)
+    await ends_at_once(lab, spec, starts)
 
-    assert waits[:6] == [10, 20, 40, 80, 160, 300]
-    assert set(waits[6:]) == {300}
     record = await lab.cluster.workload(spec.id)
     assert (record.state, record.failures) == ("failed", starts)
     assert record.allocated == 0
@@ -229,7 +154,7 @@ async def ends_at_once(lab: Lab, spec: WorkloadSpec, ends: int) -> list[float]:
     return waits
 
 
-async def test_a_thousand_ends_take_no_memory_and_hold_nothing_up():
+async def test_one_that_ends_a_thousand_times_waits_longer_each_time_and_holds_nothing_up():
     """The same rows and rules without processes."""
     lab = SimulatedLab()
     neighbour, spec = lab.job("neighbour"), lab.job("hostile", backoff_limit=999)
@@ -237,7 +162,7 @@ async def test_a_thousand_ends_take_no_memory_and_hold_nothing_up():
     await lab.cluster.submit([spec])
     waits = await ends_at_once(lab, spec, 1000)
 
-    assert len(waits) == 999
+    assert waits == [10, 20, 40, 80, 160, *[300] * 994]
     record = await lab.cluster.workload(spec.id)
     assert (record.state, record.failures) == ("failed", 1000)
     assert await lab_neighbour(lab) == "running"

@@ -68,7 +68,8 @@ def test_a_second_start_in_the_same_place_does_nothing(start):
 
 
 def test_processes_that_a_worker_leaves_behind_end_with_it(start, eventually):
-    start("sh", "-c", "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; exit 0")
+    daemon = "setsid sh -c 'sleep 1000 <&- >&- 2>&- & echo $!'"
+    start("sh", "-c", f"sleep 1000 & echo $!; echo $({daemon}); exit 0")
 
     assert Ending(0) == start.ending()
 

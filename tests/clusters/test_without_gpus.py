@@ -1,4 +1,7 @@
-"""Jobs without a GPU on this machine: no more workers at once than its CPU cores bear."""
+"""Jobs without a GPU on this machine: no more workers at once than its CPU cores bear.
+
+Who is chosen is in `test_cpu_bound`; here real processes follow it.
+"""
 
 from __future__ import annotations
 
@@ -85,51 +88,6 @@ async def test_array_runs_two_at_a_time_in_order(lab):
     assert programs(lab) == 2
 
 
-async def test_gang_starts_whole_and_younger_jobs_of_its_user_wait_behind_it(lab):
-    first, gang, last = (
-        without(lab, "first"),
-        without(lab, "gang", workers=2),
-        without(lab, "last"),
-    )
-    for spec in (first, gang, last):
-        await lab.cluster.submit([spec])
-        lab.clock.at += 1
-
-    await settled(lab, first="running", gang="queued", last="queued")
-
-    async def told() -> bool:
-        return len(await reasons(lab)) == 2
-
-    await eventually_async(told)
-    text = FULL.replace("runs 2", "runs 1")
-    assert await reasons(lab) == {
-        "gang": (1, f"{text}; this needs 2 at once"),
-        "last": (2, f"{text}; an older one that needs more is next"),
-    }
-
-    await lab.end(first, 0)
-    await settled(lab, first="succeeded", gang="running", last="queued")
-
-
-async def test_bound_of_all_users_holds_too(lab):
-    users = ("u1", "u2", "u3", "u4", "u5")
-    for user in users:
-        await lab.cluster.submit([without(lab, f"{user}-{n}", user=user) for n in range(2)])
-        lab.clock.at += 1
-
-    running = {f"{user}_{n}": "running" for user in users[:-1] for n in range(2)}
-    await settled(lab, **running, u5_0="queued", u5_1="queued")
-
-    text = "8 of at most 8 workers without a GPU run on this machine (8 for the only core)"
-
-    async def told() -> bool:
-        return {why for _, why in (await reasons(lab)).values()} == {
-            f"{text}; the next starts when one ends"
-        }
-
-    await eventually_async(told)
-
-
 async def test_job_with_a_gpu_and_notebook_without_one_are_not_bounded(lab):
     await lab.cluster.submit(array(lab, 3))
     await settled(lab, exp_0="running", exp_1="running", exp_2="queued")
@@ -163,22 +121,6 @@ async def test_suspended_job_gives_its_place_and_waits_for_one_when_resumed(lab)
 
     await lab.end(jobs[1], 0)
     await settled(lab, exp_0="running", exp_1="succeeded", exp_2="running")
-
-
-async def test_failed_job_waits_for_a_place_before_it_is_tried_again(lab):
-    jobs = array(lab, 3, backoff_limit=1)
-    await lab.cluster.submit(jobs)
-    await settled(lab, exp_0="running", exp_1="running", exp_2="queued")
-
-    await lab.end(jobs[0], 1)
-    await settled(lab, exp_0="retrying", exp_1="running", exp_2="running")
-    await lab.pass_time(60)
-    await settled(lab, exp_0="queued", exp_1="running", exp_2="running")
-    await eventually_async(lambda: reasons(lab))
-    assert await reasons(lab) == {"exp-0": (1, NEXT)}
-
-    await lab.end(jobs[2], 0)
-    await settled(lab, exp_0="running", exp_1="running", exp_2="succeeded")
 
 
 async def test_bound_holds_after_a_restart(tmp_path):

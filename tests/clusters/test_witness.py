@@ -22,19 +22,6 @@ def start(tmp_path: Path) -> Generator[Start]:
         yield started
 
 
-def test_a_worker_dies_with_its_supervisor(start, eventually):
-    start.python("import time; print('ready'); time.sleep(1000)")
-    worker = start.worker
-
-    start.supervisor.kill()
-    os.waitpid(start.pid, 0)
-
-    assert not psutil.pid_exists(worker.pid)
-    assert None is start.attempt.holder()
-    assert start.attempt.begun()
-    assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
-
-
 DEAF_TO_ITS_PARENTS_DEATH = """
 import ctypes, os, time
 ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
@@ -61,13 +48,15 @@ def test_nothing_outlives_a_killed_supervisor_and_until_then_its_start_is_held(
 ):
     start(*command)
     eventually(lambda: "\n" in start.output())
-    left = psutil.Process(int(start.output()))
+    left, worker = psutil.Process(int(start.output())), start.worker
     try:
         start.supervisor.kill()
         eventually(lambda: start.attempt.holder() is None)
 
         assert not left.is_running()
-        assert start.attempt.ending() is None
+        assert not worker.is_running()
+        assert start.attempt.begun()
+        assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
     finally:
         with suppress(psutil.NoSuchProcess):
             left.kill()

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -159,60 +158,6 @@ def test_it_does_for_any_past(given_jobs, packing, takes_turns, tmp_path_factory
     log, past, today = played(submissions, tmp_path_factory.mktemp("past"), policy)
 
     assert decided(replayed(rows_of(past), today)) == decided(log)
-
-
-def without(**fields: Any) -> Callable[[TraceRow], TraceRow]:
-    """Return what makes a row forget something of what was asked."""
-
-    def forget(row: TraceRow) -> TraceRow:
-        assert row.asked is not None
-        return replace(row, asked=replace(row.asked, **fields))
-
-    return forget
-
-
-def of_any_type(row: TraceRow) -> TraceRow:
-    assert row.asked is not None
-    workers = tuple(replace(worker, gpu_types=()) for worker in row.asked.workers)
-    return replace(row, asked=replace(row.asked, workers=workers))
-
-
-@pytest.mark.parametrize(
-    "forget",
-    [
-        pytest.param(without(priority=None), id="priorities"),
-        pytest.param(without(user=""), id="users"),
-        pytest.param(without(min_workers=1), id="gangs"),
-        pytest.param(of_any_type, id="types of GPU"),
-        pytest.param(lambda row: replace(row, asked=None), id="all that was asked"),
-    ],
-)
-def test_what_was_asked_matters(forget, tmp_path):
-    log, past, today = played(STORY, tmp_path)
-
-    assert decided(replayed([forget(row) for row in rows_of(past)], today)) != decided(log)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param({"policy": Policy()}, id="policy"),
-        pytest.param({"policy": replace(POLICY, packing="binpack")}, id="packing"),
-        pytest.param({"projects": "no min_runtime"}, id="projects"),
-        pytest.param({"nodes": "one type"}, id="types of the nodes"),
-    ],
-)
-def test_what_it_was_decided_by_matters(fields, tmp_path):
-    log, past, today = played(STORY, tmp_path)
-    seen = today.snapshot
-    if fields.get("projects"):
-        fields = {"projects": tuple(replace(p, min_runtime=0) for p in seen.projects)}
-    if fields.get("nodes"):
-        fields = {"nodes": tuple(replace(n, gpu_type="NVIDIA A100") for n in seen.nodes)}
-
-    other = Today(snapshot=replace(seen, **fields))
-
-    assert decided(replayed(rows_of(past), other)) != decided(log)
 
 
 @pytest.mark.parametrize(
