@@ -49,9 +49,10 @@ async def asked(url: str, who: str, *how: str) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(600)  # half a minute, but for a busy machine
-@pytest.mark.parametrize("who", ["ana", "nobody"])
-async def test_a_few_requests_of_each_route_get_only_documented_answers(simulated, who):
-    verdict, output = await asked(simulated.url, who, "--phases", "fuzzing", "--max-examples", "2")
+async def test_a_few_requests_of_each_route_get_only_documented_answers(simulated):
+    verdict, output = await asked(
+        simulated.url, "ana", "--phases", "fuzzing", "--max-examples", "2"
+    )
 
     assert verdict == 0, output[-6000:]
 
