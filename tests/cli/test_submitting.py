@@ -159,40 +159,35 @@ def test_the_answer_as_json(bob):
     assert json.loads(result.stdout)["workloads"][0]["id"] == "vision/exp1"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence", "way_out"),
-    [
-        pytest.param(
-            ["-p", "vison", "--", "sleep", "600"],
-            "There is no project vison.",
-            "Yours: vision.",
-            id="by the service",
-        ),
-        pytest.param(
-            ["-g", "1", "--gpu-memory", "4G", "--", "sleep", "600"],
-            "Both GPUs and GPU memory are given.",
-            "one of them",
-            id="both amounts",
-        ),
-        pytest.param(
-            ["--workdir", "/no/such/place", "--", "sleep", "600"],
-            "There is no directory",
-            "--workdir",
-            id="no directory",
-        ),
-        pytest.param(
-            ["--", "python", "train.py"], "There is no script train.py", "", id="no script"
-        ),
-    ],
-)
-def test_a_refusal_is_a_sentence_with_the_way_out(bob, arguments, sentence, way_out):
-    result = bob("submit", "exp1", *arguments)
+REFUSED = {
+    "by the service": (
+        ["-p", "vison", "--", "sleep", "600"],
+        "There is no project vison.",
+        "Yours: vision.",
+    ),
+    "both amounts": (
+        ["-g", "1", "--gpu-memory", "4G", "--", "sleep", "600"],
+        "Both GPUs and GPU memory are given.",
+        "one of them",
+    ),
+    "no directory": (
+        ["--workdir", "/no/such/place", "--", "sleep", "600"],
+        "There is no directory",
+        "--workdir",
+    ),
+    "no script": (["--", "python", "train.py"], "There is no script train.py", "--workdir"),
+}
 
-    assert (result.exit_code, result.stdout) == (1, "")
-    first, *rest = result.stderr.splitlines()
-    assert first.startswith("Error: ")
-    assert sentence in first
-    assert way_out in " ".join(rest)
+
+def test_a_refusal_is_a_sentence_with_the_way_out(bob):
+    for case, (arguments, sentence, way_out) in REFUSED.items():
+        result = bob("submit", "exp1", *arguments)
+
+        assert (result.exit_code, result.stdout) == (1, ""), case
+        first, *rest = result.stderr.splitlines()
+        assert first.startswith("Error: "), case
+        assert sentence in first, case
+        assert way_out in " ".join(rest), case
     assert json.loads(bob("list", "-o", "json").stdout) == []
 
 

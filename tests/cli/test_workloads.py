@@ -45,11 +45,16 @@ def test_the_list_shows_what_runs_what_waits_and_why(bob, eventually):
     assert "no node has 8 GPUs" in " ".join(second[7:])
 
 
-def test_an_empty_list_says_what_to_do(bob):
-    result = bob("list")
+def test_what_is_not_there_is_said_with_what_to_do(bob):
+    listed, described = bob("list"), bob("describe", "exp9")
 
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "runai submit" in result.stderr
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert "runai submit" in listed.stderr
+    assert described.exit_code == 1
+    assert described.stderr.splitlines() == [
+        "Error: There is no workload 'exp9' that you may see.",
+        "Hint: `runai list` shows those there are.",
+    ]
 
 
 def test_filters_of_the_list(bob):
@@ -79,6 +84,7 @@ def test_json_is_what_the_api_said(bob):
 
 def test_projects_and_nodes_are_tables_too(bob):
     _, projects = table(bob("list", "projects").stdout)
+    vision = bob("describe", "project", "vision").stdout.splitlines()
     header, nodes = table(bob("list", "nodes", "-o", "wide").stdout)
 
     assert [row[:3] for row in projects] == [
@@ -86,6 +92,7 @@ def test_projects_and_nodes_are_tables_too(bob):
         ["nlp", "0", "2.5"],
         ["capped", "0", "1"],
     ]
+    assert vision[0].split() == ["Name:", "vision"]
     assert header[0] == "NODE"
     assert len(nodes) == 5 + 1  # the note is the last line
 
@@ -122,13 +129,6 @@ def test_a_workload_is_described_by_any_of_its_names(bob):
         assert ["History:"] in lines
 
 
-def test_a_project_is_described(bob):
-    assert bob("describe", "project", "vision").stdout.splitlines()[0].split() == [
-        "Name:",
-        "vision",
-    ]
-
-
 @pytest.mark.parametrize(("what", "name"), [("projects", "vision"), ("users", "bob")])
 def test_averages_over_time_are_shown_by_project_and_user(bob, eventually, what, name):
     bob("submit", "a", "-g", "1", *SLEEP)
@@ -143,16 +143,6 @@ def test_averages_over_time_are_shown_by_project_and_user(bob, eventually, what,
     found = {one["name"]: one for one in json.loads(bob("usage", what, "-o", "json").stdout)}
     assert found[name]["allocated_gpu_hours"] > 0
     assert "is no length of time" in bob("usage", what, "--since", "soon").stderr
-
-
-def test_what_is_not_there_is_not_found(bob):
-    result = bob("describe", "exp9")
-
-    assert result.exit_code == 1
-    assert result.stderr.splitlines() == [
-        "Error: There is no workload 'exp9' that you may see.",
-        "Hint: `runai list` shows those there are.",
-    ]
 
 
 def test_of_two_workloads_of_a_name_one_must_be_chosen(as_user, tmp_path, monkeypatch):
