@@ -1,4 +1,4 @@
-"""Who is told what happened: sentences, then a real HTTP receiver and a real mail server."""
+"""Who is told what happened: sentences, then a real HTTP receiver; mail is in test_mail."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import hmac
 import json
 import logging
 import threading
-from asyncio import Server
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from aiosmtpd.controller import Controller as MailServer
-from aiosmtpd.smtp import AuthResult, LoginPassword
 
 from labs import Clock, SimulatedLab, plan, running, start, stop
 from runai.hub_service.broadcast import Broadcast
@@ -25,7 +22,7 @@ from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.idle.machine import Do
 from runai.hub_service.idle.watch import IdleNow
 from runai.hub_service.notifications import Notification, NotificationSettings, Notifier, Recent
-from runai.hub_service.notifications.channels import Mail, Undelivered, Webhook
+from runai.hub_service.notifications.channels import Undelivered, Webhook
 from runai.hub_service.notifications.news import Seen, happened
 from waiting import eventually_async
 
@@ -176,101 +173,6 @@ async def test_a_receiver_that_is_away_is_an_undelivered_notification():
         await Webhook(given).send(PAUSED)
 
     assert trouble.value.worth_again
-
-
-class Mailbox:
-    """What a mail server does with what it is given."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[list[str], bytes]] = []
-        self.refuse = ""
-
-    async def handle_RCPT(self, _server, _session, envelope, address, _) -> str:  # noqa: N802
-        if self.refuse:
-            return self.refuse
-        envelope.rcpt_tos.append(address)
-        return "250 OK"
-
-    async def handle_DATA(self, _server, _session, envelope) -> str:  # noqa: N802
-        self.messages.append((envelope.rcpt_tos, envelope.content))
-        return "250 OK"
-
-
-class AnyPort(MailServer):
-    """A mail server on whatever port is free."""
-
-    def _trigger_server(self) -> None:
-        assert isinstance(self.server, Server)
-        self.port = self.server.sockets[0].getsockname()[1]
-        super()._trigger_server()
-
-
-@pytest.fixture
-def mailbox() -> Iterator[tuple[Mailbox, str]]:
-    box = Mailbox()
-
-    def known(_server, _session, _envelope, _mechanism, data) -> AuthResult:
-        fits = isinstance(data, LoginPassword) and data.password == SECRET.encode()
-        return AuthResult(success=fits, handled=False)
-
-    server = AnyPort(
-        box, "127.0.0.1", 0, authenticator=known, auth_require_tls=False, ready_timeout=60
-    )
-    server.start()
-    yield box, f"127.0.0.1:{server.port}"
-    server.stop()
-
-
-def mail(server: str, password: str = SECRET, to: str = "{user}@lab.example") -> Mail:
-    quoted = password.replace(" ", "%20")
-    given = settings(SMTP=f"smtp://gpus:{quoted}@{server}", FROM="gpus@lab.example", TO=to).mail
-    assert given is not None
-    return Mail(given)
-
-
-async def test_a_mail_goes_to_the_owner(mailbox):
-    box, server = mailbox
-    await mail(server).send(PAUSED)
-
-    [(recipients, content)] = box.messages
-    assert recipients == ["ana@lab.example"]
-    assert b"Subject: vision/exp: paused" in content
-    assert b"vision/exp was paused: why" in content
-
-
-async def test_a_name_that_is_an_address_is_written_to(mailbox):
-    box, server = mailbox
-    await mail(server, to="{user}").send(named("ana@uni.example"))
-
-    assert box.messages[0][0] == ["ana@uni.example"]
-
-
-def named(user: str) -> Notification:
-    return Notification(PAUSED.at, PAUSED.kind, PAUSED.workload, PAUSED.project, user, PAUSED.text)
-
-
-@pytest.mark.parametrize("user", ["a b", "ana\r\nBcc: all@lab.example", "<ana>", "ana,mia", ""])
-async def test_a_name_that_makes_no_address_gets_no_mail(mailbox, user):
-    box, server = mailbox
-    with pytest.raises(Undelivered, match="makes no address"):
-        await mail(server).send(named(user))
-
-    assert box.messages == []
-
-
-@pytest.mark.parametrize(
-    ("password", "refuse", "again"),
-    [("wrong", "", False), (SECRET, "550 who", False), (SECRET, "451 later", True)],
-)
-async def test_a_refusal_names_neither_password_nor_recipient(mailbox, password, refuse, again):
-    box, server = mailbox
-    box.refuse = refuse
-    with pytest.raises(Undelivered) as trouble:
-        await mail(server, password).send(PAUSED)
-
-    said = f"{trouble.value!r} {trouble.value.__cause__!r}"
-    assert trouble.value.worth_again is again
-    assert not any(word in said for word in (password, "ana", "lab.example"))
 
 
 # -- settings ------------------------------------------------------------------------------------

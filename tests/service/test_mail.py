@@ -1,0 +1,189 @@
+"""Mail through a real server: to the owner alone, encrypted and checked where it leaves here."""
+
+from __future__ import annotations
+
+import ssl
+from asyncio import Server
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from aiosmtpd.controller import Controller as MailServer
+from aiosmtpd.smtp import AuthResult, LoginPassword
+
+from control_plane.certificates import Authority
+from runai.hub_service.notifications import Notification, NotificationSettings
+from runai.hub_service.notifications.channels import Mail, Undelivered
+
+HERE = "127.0.0.1"
+NOT_LOCAL = "127.0.0.2"
+"""An address of this machine at which mail is treated as if it left it."""
+PASSWORD = "correct horse"
+PAUSED = Notification(1.0, "paused", "vision/exp", "vision", "ana", "vision/exp was paused: why")
+
+
+@dataclass
+class Postbox:
+    """What came to a mail server: whether encrypted, and the passwords that it was shown."""
+
+    messages: list[tuple[list[str], bytes]] = field(default_factory=list)
+    encrypted: list[bool] = field(default_factory=list)
+    shown: list[bytes] = field(default_factory=list)
+    refuse: str = ""
+
+    async def handle_RCPT(self, _server, _session, envelope, address, _) -> str:  # noqa: N802
+        if self.refuse:
+            return self.refuse
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, _server, session, envelope) -> str:  # noqa: N802
+        self.encrypted.append(session.ssl is not None)
+        self.messages.append((envelope.rcpt_tos, envelope.content))
+        return "250 OK"
+
+    def knows(self, _server, _session, _envelope, _mechanism, data) -> AuthResult:
+        assert isinstance(data, LoginPassword)
+        self.shown.append(data.password)
+        return AuthResult(success=data.password == PASSWORD.encode(), handled=False)
+
+
+class AnyPort(MailServer):
+    """A mail server on whatever port is free."""
+
+    def _trigger_server(self) -> None:
+        assert isinstance(self.server, Server)
+        self.port = self.server.sockets[0].getsockname()[1]
+        super()._trigger_server()
+
+
+@contextmanager
+def serving(host: str, **options) -> Iterator[tuple[Postbox, str]]:
+    box = Postbox()
+    options = {"auth_require_tls": False} | options
+    server = AnyPort(box, host, 0, authenticator=box.knows, ready_timeout=60, **options)
+    server.start()
+    try:
+        yield box, f"{host}:{server.port}"
+    finally:
+        server.stop()
+
+
+def mail(
+    server: str, *, scheme: str = "smtp", password: str = PASSWORD, to: str = "{user}@lab.example"
+) -> Mail:
+    url = f"{scheme}://gpus:{password.replace(' ', '%20')}@{server}"
+    given = {"SMTP": url, "FROM": "gpus@lab.example", "TO": to}
+    environment = {f"RUNAI_NOTIFY_{name}": value for name, value in given.items()}
+    settings = NotificationSettings.from_environment(environment).mail
+    assert settings is not None
+    return Mail(settings)
+
+
+# -- to whom -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mailbox() -> Iterator[tuple[Postbox, str]]:
+    with serving(HERE) as found:
+        yield found
+
+
+async def test_a_mail_goes_to_the_owner(mailbox):
+    box, server = mailbox
+    await mail(server).send(PAUSED)
+
+    [(recipients, content)] = box.messages
+    assert recipients == ["ana@lab.example"]
+    assert b"Subject: vision/exp: paused" in content
+    assert b"vision/exp was paused: why" in content
+
+
+async def test_a_name_that_is_an_address_is_written_to(mailbox):
+    box, server = mailbox
+    await mail(server, to="{user}").send(replace(PAUSED, user="ana@uni.example"))
+
+    assert box.messages[0][0] == ["ana@uni.example"]
+
+
+@pytest.mark.parametrize("user", ["a b", "ana\r\nBcc: all@lab.example", "<ana>", "ana,mia", ""])
+async def test_a_name_that_makes_no_address_gets_no_mail(mailbox, user):
+    box, server = mailbox
+    with pytest.raises(Undelivered, match="makes no address"):
+        await mail(server).send(replace(PAUSED, user=user))
+
+    assert box.messages == []
+
+
+@pytest.mark.parametrize(
+    ("password", "refuse", "again"),
+    [("wrong", "", False), (PASSWORD, "550 who", False), (PASSWORD, "451 later", True)],
+)
+async def test_a_refusal_names_neither_password_nor_recipient(mailbox, password, refuse, again):
+    box, server = mailbox
+    box.refuse = refuse
+    with pytest.raises(Undelivered) as trouble:
+        await mail(server, password=password).send(PAUSED)
+
+    said = f"{trouble.value!r} {trouble.value.__cause__!r}"
+    assert trouble.value.worth_again is again
+    assert not any(word in said for word in (password, "ana", "lab.example"))
+
+
+# -- encrypted -----------------------------------------------------------------------------------
+
+
+def context_of(authority: Authority, folder: Path) -> ssl.SSLContext:
+    authority.server(["mail.lab.example"], [NOT_LOCAL]).write(folder, "mail")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "mail.crt", folder / "mail.key")
+    return context
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """Return an authority that this machine trusts."""
+    made = Authority()
+    (tmp_path / "ca.crt").write_bytes(made.certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+    return made
+
+
+encrypting = pytest.mark.parametrize(
+    ("scheme", "option"),
+    [("smtp", "tls_context"), ("smtps", "ssl_context")],
+    ids=["STARTTLS", "TLS"],
+)
+
+
+@encrypting
+async def test_mail_and_password_are_encrypted(authority, tmp_path, scheme, option):
+    context = {option: context_of(authority, tmp_path)}
+    with serving(NOT_LOCAL, **context, auth_require_tls=scheme == "smtp") as (box, server):
+        await mail(server, scheme=scheme).send(PAUSED)
+
+    assert box.shown == [PASSWORD.encode()]
+    assert len(box.encrypted) == 1
+
+
+async def test_a_server_that_does_not_encrypt_is_shown_no_password():
+    with serving(NOT_LOCAL) as (box, server), pytest.raises(Undelivered):
+        await mail(server).send(PAUSED)
+
+    assert (box.shown, box.encrypted) == ([], [])
+
+
+@encrypting
+async def test_a_server_with_a_certificate_of_nobody_known_is_shown_no_password(
+    tmp_path, scheme, option
+):
+    stranger = {option: context_of(Authority(), tmp_path)}
+    with (
+        serving(NOT_LOCAL, **stranger) as (box, server),
+        pytest.raises(Undelivered, match="SSLCertVerificationError"),
+    ):
+        await mail(server, scheme=scheme).send(PAUSED)
+
+    assert (box.shown, box.encrypted) == ([], [])
