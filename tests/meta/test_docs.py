@@ -1,4 +1,4 @@
-"""Routes, variables and decisions are documented, and links lead somewhere.
+"""Routes, variables, decisions and projects are documented, and links lead somewhere.
 
 The page of the commands is held to the code by tests/cli.
 """
@@ -11,6 +11,9 @@ import subprocess
 import sys
 
 import pytest
+
+from runai.hub_service.api.schemas import ProjectPut
+from runai.hub_service.projects_file import read_projects
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +123,24 @@ def test_every_link_between_pages_leads_somewhere(pages):
     )
 
     assert dead == []
+
+
+def projects_page(checkout):
+    return (checkout / "docs/projects.md").read_text(encoding="utf-8")
+
+
+def test_the_file_on_the_page_is_a_projects_file(checkout, tmp_path):
+    (block,) = re.findall(r"```yaml\n(.*?)```", projects_page(checkout), re.DOTALL)
+    file = tmp_path / "projects.yaml"
+    file.write_text(block)
+
+    read = [(spec.name, spec.parent) for spec in read_projects(file)]
+
+    assert sorted(read) == [("archive", None), ("vision", None), ("vision-students", "vision")]
+
+
+def test_every_field_of_a_project_is_explained(checkout):
+    rows = [line for line in projects_page(checkout).splitlines() if line.startswith("| `")]
+    explained = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+    assert explained == set(ProjectPut.model_fields)

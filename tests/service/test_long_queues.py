@@ -13,8 +13,6 @@ from pydantic import TypeAdapter
 from runai.hub_service.api.long_lists import AT_A_TIME, sent_in_pieces
 from runai.hub_service.api.overview_steps import SHOWN_OWN, SHOWN_WAITING
 from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.submission import Site, workload_specs
 
 MORE = 30
 
@@ -114,15 +112,3 @@ async def test_nobody_waits_for_more_than_a_piece_of_a_long_list():
     drawn = [n for n, turn in enumerate(turns) if turn != "others"]
     assert [turns[n] for n in drawn] == [f"{AT_A_TIME} drawn"] * 2 + ["1 drawn"]
     assert all("others" in turns[a:b] for a, b in pairwise(drawn))
-
-
-@pytest.mark.parametrize("many", [0, 1, 63, 64, 65, 127, 128, 200, 1000])
-def test_a_name_is_found_beside_however_many(many):
-    vision = ProjectSpec("vision")
-    taken = {f"vision/job-{number}" for number in range(1, many + 1)}
-    wish = SubmitRequest(gpus=1, command=["train"])
-
-    site = Site({"vision": vision}, taken, 1000)
-    (spec,) = workload_specs(wish, user="ana", project=vision, site=site)
-
-    assert spec.name == f"job-{many + 1}"

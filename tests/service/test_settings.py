@@ -125,22 +125,29 @@ def test_how_jobs_are_confined_is_set():
     assert (plain.kubernetes.jobs_limits, plain.kubernetes.jobs_token) == ({}, False)
 
 
-@pytest.mark.parametrize("value", ["-1", "many", "16 Gi", "1GB", "1e3", "٣", "16Gi\n"])
-@pytest.mark.parametrize("name", ["RUNAI_JOBS_CPU_LIMIT", "RUNAI_JOBS_MEMORY_LIMIT"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RUNAI_JOBS_CPU_LIMIT", "many"),
+        *(
+            ("RUNAI_JOBS_MEMORY_LIMIT", value)
+            for value in ("-1", "16 Gi", "1GB", "1e3", "٣", "16Gi\n")
+        ),
+    ],
+)
 def test_limits_of_jobs_are_amounts_as_kubernetes_writes_them(name, value):
     with pytest.raises(InvalidRequest, match=f"{name} is "):
         Config.from_environment(ON_KUBERNETES | {name: value})
 
 
-@pytest.mark.parametrize("value", ["-1", "many", "1.5", "1000001"])
 @pytest.mark.parametrize(
-    "name",
+    ("name", "value"),
     [
-        "RUNAI_USER_CALLS",
-        "RUNAI_USER_OPEN",
-        "RUNAI_SUBMISSIONS_AT_ONCE",
-        "RUNAI_USER_TIME",
-        "RUNAI_USER_JOBS",
+        *(("RUNAI_USER_CALLS", value) for value in ("-1", "many", "1.5", "1000001")),
+        ("RUNAI_USER_OPEN", "1000001"),
+        ("RUNAI_SUBMISSIONS_AT_ONCE", "1000001"),
+        ("RUNAI_USER_TIME", "1000001"),
+        ("RUNAI_USER_JOBS", "1000001"),
     ],
 )
 def test_what_people_may_ask_must_make_sense(name, value):

@@ -1,8 +1,9 @@
-"""Asking for a type of GPU: which types are meant, and what is said where there is none."""
+"""What is stored of a request: a free name, the image, and the types of GPU that are meant."""
 
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.clusters.records import ProjectSpec
@@ -12,12 +13,58 @@ from runai.hub_service.submission import Site, workload_specs
 
 VISION = ProjectSpec("vision")
 A100, SMALL, L4 = "NVIDIA A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA L4"
-SITE = Site({"vision": VISION}, [], 16_000, most_devices=4, gpu_types=[A100, SMALL, L4])
+SITE = Site(
+    {"vision": VISION}, [], 16_000, most_devices=4, gpu_types=[A100, SMALL, L4], images=True
+)
 
 
-def specs(**fields):
+def specs(site=SITE, **fields):
     request = SubmitRequest(command=["true"], **fields)
-    return workload_specs(request, user="ana", project=VISION, site=SITE)
+    return workload_specs(request, user="ana", project=VISION, site=site)
+
+
+@pytest.mark.parametrize("many", [0, 1, 63, 64, 65, 1000])
+def test_a_name_is_found_beside_however_many(many):
+    taken = {f"vision/job-{number}" for number in range(1, many + 1)}
+
+    (spec,) = specs(Site({"vision": VISION}, taken, 1000), gpus=1)
+
+    assert spec.name == f"job-{many + 1}"
+
+
+# -- its image -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "python",
+        "quay.io/jupyter/pytorch-notebook:cuda12-latest",
+        "registry.example.org:5000/team/train_it:v1.2",
+        f"example/train@sha256:{'0a' * 32}",
+    ],
+)
+def test_an_image_that_a_registry_may_have_is_kept(image):
+    (spec,) = specs(image=image)
+
+    assert spec.image == image
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["", " ", "a b", "-x", "Upper/case", "x:", "a@sha256:12", "$(touch x)", "a\nb", "x" * 513],
+)
+def test_what_no_registry_can_have_is_refused(image):
+    with pytest.raises(ValidationError):
+        SubmitRequest(command=["true"], image=image)
+
+
+def test_the_image_of_a_session_is_chosen_elsewhere():
+    with pytest.raises(InvalidRequest, match="where servers are started"):
+        specs(kind="session", image="python")
+
+
+# -- the type of its GPUs ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
