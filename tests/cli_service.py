@@ -15,6 +15,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
+from fast_service import migrated_ledger, stop_server
 from runai.hub_service.__main__ import is_directory
 from runai.hub_service.agent.devices import open_devices
 from runai.hub_service.api.app import create_app
@@ -27,7 +28,6 @@ from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound, Unauthenticated
 from runai.hub_service.idle.watch import IdleWatch
-from runai.hub_service.ledger import Ledger
 from runai.hub_service.scheduler import decide
 from runai.hub_service.serving import Server, listen
 
@@ -127,7 +127,7 @@ async def _serve(
     async with LocalCluster.open(data_dir, devices, NODE, api_url=url) as cluster:
         for spec in projects:
             await cluster.put_project(spec)
-        ledger = Ledger(data_dir / "ledger.sqlite")
+        ledger = migrated_ledger(data_dir / "ledger.sqlite")
         controller = Controller(cluster, decide)
         platform = Platform(
             cluster=cluster,
@@ -157,8 +157,10 @@ async def _serve(
             await stop.wait()
             if not service.leaves_jobs:
                 await _end_all(cluster, controller)
-            server.stop()
-            await serving
+                await stop_server(server, serving)
+            else:  # as in life: who reads a stream is told that it ends
+                server.stop()
+                await serving
             for task in loops:
                 task.cancel()
         ledger.close()

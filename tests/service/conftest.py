@@ -1,7 +1,6 @@
 """Fixtures of the service's tests.
 
     platform_on   serve the API over any cluster: `async with platform_on(cluster) as served`
-    empty_ledger  a migrated ledger to copy: a migration takes a tenth of a second each time
     simulated     the API over a SimulatedCluster: real HTTP, workloads that only run on paper
     served        the API over a LocalCluster with five simulated GPUs, real processes, real HTTP
     ana … agent   clients of the cast (below), each with its own token
@@ -17,7 +16,6 @@ hub and agent are the platform's own processes. Projects: vision (quota 2.5, lim
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -29,6 +27,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
+from fast_service import migrated_ledger, stop_server
 from runai.hub_service.__main__ import is_directory
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.app import create_app
@@ -45,14 +44,11 @@ from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound, Unauthenticated
 from runai.hub_service.idle.watch import IdleWatch
-from runai.hub_service.ledger import Ledger
-from runai.hub_service.ledger.store import Store
 from runai.hub_service.metrics import Metrics
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.quantity import MilliGpu
 from runai.hub_service.serving import Server, listen
 from service_process import Service
-from shared_hub import real_hub  # noqa: F401  a fixture
 from waiting import eventually_async
 
 PREFIX = "/services/runai/"
@@ -126,21 +122,14 @@ class Served:
 PlatformOn = Callable[[Cluster], AbstractAsyncContextManager[Served]]
 
 
-@pytest.fixture(scope="session")
-def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ledger") / "empty.sqlite"
-    Store(path).close()
-    return path
-
-
 @pytest.fixture
-def platform_on(tmp_path: Path, empty_ledger: Path) -> PlatformOn:
+def platform_on(tmp_path: Path) -> PlatformOn:
     @asynccontextmanager
     async def serving(cluster: Cluster) -> AsyncGenerator[Served]:
         for spec in PROJECTS:
             await cluster.put_project(spec)
         metrics = Metrics()
-        ledger = Ledger(shutil.copy(empty_ledger, tmp_path / "ledger.sqlite"))
+        ledger = migrated_ledger(tmp_path / "ledger.sqlite")
         platform = Platform(
             cluster=cluster,
             controller=Controller(cluster, decide, on_cycle=metrics.count),
@@ -176,26 +165,13 @@ def platform_on(tmp_path: Path, empty_ledger: Path) -> PlatformOn:
                 finally:
                     platform.leaving.set()
                     await clients.aclose()
-                    await _stop(server, answering)
+                    await stop_server(server, answering)
                     for task in work:
                         task.cancel()
         finally:
             ledger.close()
 
     return serving
-
-
-async def _stop(server: Server, answering: asyncio.Task[None]) -> None:
-    """End it without uvicorn's waits, which are 0.2 s in each of hundreds of tests."""
-    answering.cancel()
-    for listener in server.servers:
-        listener.close()
-    for connection in [*server.server_state.connections]:
-        connection.transport.abort()
-    under_way = [*server.server_state.tasks]
-    for task in under_way:
-        task.cancel()
-    await asyncio.gather(answering, *under_way, return_exceptions=True)
 
 
 @pytest.fixture
