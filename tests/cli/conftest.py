@@ -26,7 +26,6 @@ from runai.hub_service.api.permissions import Actor
 from runai.hub_service.cli import cli
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.scheduler.quantity import MilliGpu
-from shared_hub import five_gpus, one_gpu  # noqa: F401  fixtures
 
 if TYPE_CHECKING:
     from cli_service import RunningService

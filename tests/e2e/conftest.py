@@ -19,7 +19,6 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from e2e import lab
 from e2e.running import Platform
-from shared_hub import five_gpus  # noqa: F401  a fixture
 from waiting import eventually
 
 expect.set_options(timeout=60_000)
@@ -45,7 +44,7 @@ def start_platform(
 
 
 @pytest.fixture(scope="module")
-def platform(five_gpus: Platform) -> Iterator[Platform]:  # noqa: F811
+def platform(five_gpus: Platform) -> Iterator[Platform]:
     """Give the platform of the run; what the module leaves running ends after it."""
     yield five_gpus
     five_gpus.end_servers("bob", "patty")

@@ -1,10 +1,11 @@
-"""A real proxy in front of real servers.
+"""A real proxy in front of real servers, and a real platform.
 
 | fixture | what it gives |
 |---|---|
 | `upstream` | an aiohttp server on a free port that answers as each test needs |
 | `proxy` | an EmbeddedProxy listening on a free port, with the route `/user/ana/` to `upstream` |
 | `browser` | a client session that decodes nothing and has no time limit |
+| `platform` | the run's `runai up` with one simulated GPU (marker `hub`) |
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from hub_platform import HubPlatform
 from runai.embedded.proxy import EmbeddedProxy
 from upstream_server import PREFIX, Upstream
 
@@ -52,3 +54,8 @@ async def browser(proxy: EmbeddedProxy) -> AsyncIterator[aiohttp.ClientSession]:
         timeout=aiohttp.ClientTimeout(total=None),
     ) as session:
         yield session
+
+
+@pytest.fixture
+def platform(one_gpu: HubPlatform) -> HubPlatform:
+    return one_gpu

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from hub_platform import PASSWORD, HubPlatform, running_hub
+from hub_platform import PASSWORD, HubPlatform
 from runai.embedded.accounts import Accounts
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.api.schemas import SubmitRequest
@@ -24,15 +24,12 @@ pytestmark = [pytest.mark.hub]
 SERVICE = "/services/runai/"
 
 
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
-    with running_hub(tmp_path_factory.mktemp("platform")) as platform:
-        yield platform
-
-
 @pytest.fixture
-def accounts(platform: HubPlatform) -> Accounts:
-    return Accounts(DataDirectory(platform.data_dir))
+def accounts(platform: HubPlatform) -> Iterator[Accounts]:
+    yield Accounts(DataDirectory(platform.data_dir))
+    with client_of(platform, DataDirectory(platform.data_dir).hub_token()) as client:
+        for workload in client.workloads():
+            client.delete(workload.id)
 
 
 def by_token(platform: HubPlatform, token: str) -> int:
@@ -49,15 +46,19 @@ def in_hub(platform: HubPlatform, user: str) -> bool:
     return platform.http.get(f"/hub/api/users/{user}").status_code == 200
 
 
+def client_of(platform: HubPlatform, token: str) -> Client:
+    return Client(f"{platform.http.base_url}{SERVICE}", token)
+
+
 def submit_job(platform: HubPlatform, token: str) -> str:
-    with Client(f"{platform.http.base_url}{SERVICE}", token) as client:
+    with client_of(platform, token) as client:
         job = SubmitRequest(project="vision", gpus=0, command=["sleep", "3600"])
         return client.submit(job).workloads[0].id
 
 
 def job_state(platform: HubPlatform, job: str) -> str:
     token = DataDirectory(platform.data_dir).hub_token()
-    with Client(f"{platform.http.base_url}{SERVICE}", token) as client:
+    with client_of(platform, token) as client:
         return client.workload(job).state
 
 
@@ -82,25 +83,25 @@ def reading(platform: HubPlatform, token: str) -> Iterator[threading.Event]:
 def test_all_that_a_removed_account_has_open_ends_though_its_server_hangs(
     platform: HubPlatform, accounts: Accounts
 ):
-    with platform.browser("bo") as browser:
+    with platform.browser("dan") as browser:
         browser.get(SERVICE)
-        platform.start_server("bo")
-        server = psutil.Process(platform.pid("bo"))
-        own_file = DataDirectory(platform.data_dir).users / "bo" / "kept"
+        platform.start_server("dan")
+        server = psutil.Process(platform.pid("dan"))
+        own_file = DataDirectory(platform.data_dir).users / "dan" / "kept"
         own_file.write_text("kept")
-        token, other = platform.token("bo"), platform.token("ana")
+        token, other = platform.token("dan"), platform.token("ana")
         job, others_job = submit_job(platform, token), submit_job(platform, other)
         eventually(lambda: job_state(platform, job) == "running")
         with reading(platform, token) as stream_is_over:
             before = by_token(platform, token), by_cookie(browser), stream_is_over.is_set()
             server.send_signal(signal.SIGSTOP)  # it hears no request to stop
-            accounts.remove("bo")
+            accounts.remove("dan")
             eventually(lambda: job_state(platform, job) == "suspended", what="the job is suspended")
             suspended_before_the_server_stopped = server.is_running()
             eventually(stream_is_over.is_set, what="the stream ends")
         eventually(lambda: by_token(platform, token) == 401, what="the token is unknown")
         eventually(lambda: by_cookie(browser) == 401, what="the cookie is unknown")
-    eventually(lambda: not in_hub(platform, "bo"), what="the hub has no such user")
+    eventually(lambda: not in_hub(platform, "dan"), what="the hub has no such user")
     eventually(lambda: not accounts.to_end(), what="the removal is done")
 
     assert before == (200, 200, False)
@@ -110,32 +111,32 @@ def test_all_that_a_removed_account_has_open_ends_though_its_server_hangs(
     assert job_state(platform, others_job) == "running"
     assert own_file.read_text() == "kept"
     log = DataDirectory(platform.data_dir).hub_log.read_text()
-    assert log.count("What removed user bo has open cannot be ended yet") == 1
-    assert "User bo was removed: tokens, servers and hub user are gone, jobs are suspended." in log
+    assert log.count("What removed user dan has open cannot be ended yet") == 1
+    assert "User dan was removed: tokens, servers and hub user are gone, jobs are suspended." in log
 
     with pytest.raises(Conflict, match="--same-person"):
-        accounts.add("bo", PASSWORD)
-    accounts.add("bo", PASSWORD, same_person=True)
-    with platform.browser("bo") as browser:
+        accounts.add("dan", PASSWORD)
+    accounts.add("dan", PASSWORD, same_person=True)
+    with platform.browser("dan") as browser:
         browser.get(SERVICE)
         detail = browser.get(f"{SERVICE}api/v1/workloads/{job}").json()
-        assert (detail["user"], detail["mine"], detail["state"]) == ("bo", True, "suspended")
+        assert (detail["user"], detail["mine"], detail["state"]) == ("dan", True, "suspended")
     assert by_token(platform, token) == 401
 
 
 def test_a_removal_while_the_hub_is_down_is_carried_out_at_its_start(
     platform: HubPlatform, accounts: Accounts
 ):
-    token = platform.token("cy")
+    token = platform.token("eve")
     job = submit_job(platform, token)
     before = by_token(platform, token)
     platform.kill()
-    accounts.remove("cy")
+    accounts.remove("eve")
     platform.start()
     eventually(lambda: not accounts.to_end())
 
     assert before == 200
-    assert not in_hub(platform, "cy")
+    assert not in_hub(platform, "eve")
     assert job_state(platform, job) == "suspended"
     assert by_token(platform, token) == 401
 
@@ -143,14 +144,14 @@ def test_a_removal_while_the_hub_is_down_is_carried_out_at_its_start(
 def test_an_account_that_is_added_again_at_once_loses_its_old_tokens(
     platform: HubPlatform, accounts: Accounts
 ):
-    token = platform.token("ana")
+    token = platform.token("fay")
     before = by_token(platform, token)
-    accounts.remove("ana")
-    accounts.add("ana", PASSWORD, same_person=True)
+    accounts.remove("fay")
+    accounts.add("fay", PASSWORD, same_person=True)
     eventually(lambda: not accounts.to_end())
     eventually(lambda: by_token(platform, token) == 401)
 
     assert before == 200
-    with platform.browser("ana") as browser:
+    with platform.browser("fay") as browser:
         browser.get(SERVICE)
         assert by_cookie(browser) == 200

@@ -5,21 +5,13 @@ On a real platform of `runai up`; somebody else holds SQLite's lock on the hub's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 
 from hub_database import failing
-from hub_platform import HubPlatform, running_hub
+from hub_platform import HubPlatform
 
 pytestmark = [pytest.mark.hub]
-
-
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
-    with running_hub(tmp_path_factory.mktemp("platform")) as platform:
-        yield platform
 
 
 def ask(platform: HubPlatform, path: str, token: str) -> httpx.Response:
