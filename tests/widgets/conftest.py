@@ -1,7 +1,7 @@
 """Fixtures of the widgets' tests.
 
 folder    where the notebook lies, with a few programs; the working directory
-service   a real service with five simulated GPUs, users bob (vision) and patty (nlp)
+service   a real service with five simulated GPUs, users bob (vision) and eve (vision, nlp)
 notebook  a real IPython shell of a user with the magics loaded: notebook("bob")("%runai_list")
 """
 
@@ -53,10 +53,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     """Run a service of its own for each test."""
-    users = [Actor("bob"), Actor("patty"), Actor("eve")]
+    users = [Actor("bob"), Actor("eve")]
     projects = [
         ProjectSpec("vision", quota=MilliGpu(2500), limit=MilliGpu(4000), members=("bob", "eve")),
-        ProjectSpec("nlp", quota=MilliGpu(2500), members=("patty", "eve")),
+        ProjectSpec("nlp", quota=MilliGpu(2500), members=("eve",)),
     ]
     with running_service(tmp_path / "data", users, projects, gpus=5) as running:
         yield running
