@@ -17,11 +17,9 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 LAUNCHER = ("-m", "runai.elastic.run", "--min", "1", "--max")
 
 
-def last_line(*words, directory=None):
+def last_line(*words, directory):
     """Run Python on these words and return the last line that it prints."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if directory is not None:
-        environment["RUNAI_CHECKPOINT_DIR"] = str(directory)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RUNAI_CHECKPOINT_DIR": str(directory)}
     done = subprocess.run(
         [sys.executable, *words],
         env=environment,
@@ -39,13 +37,21 @@ def numbers_of(line):
 
 
 @pytest.fixture(scope="module")
-def alone():
+def checkpoints(tmp_path_factory):
+    """Return where each example that one process runs keeps its checkpoints."""
+    return tmp_path_factory.mktemp("alone")
+
+
+@pytest.fixture(scope="module")
+def alone(checkpoints):
     """What each example prints last where one process runs it, the first time it is asked."""
     known = {}
 
     def run(*words):
         if words not in known:
-            known[words] = last_line(EXAMPLES / words[0], *words[1:])
+            known[words] = last_line(
+                EXAMPLES / words[0], *words[1:], directory=checkpoints / words[0]
+            )
         return known[words]
 
     return run
@@ -78,13 +84,15 @@ def test_the_manual_is_learned(alone):
         pytest.param(MANUAL, TORCHRUN, id="manual-by-torchrun"),
     ],
 )
-def test_two_processes_end_where_one_does(alone, example, launcher):
-    two = last_line(*launcher, "2", EXAMPLES / example[0], *example[1:])
+def test_two_processes_end_where_one_does(alone, example, launcher, tmp_path):
+    two = last_line(*launcher, "2", EXAMPLES / example[0], *example[1:], directory=tmp_path)
 
     assert pytest.approx(numbers_of(alone(*example)), rel=0.01) == numbers_of(two)
 
 
-def test_what_was_finished_is_not_trained_again(tmp_path):
-    first = last_line(EXAMPLES / MANUAL[0], *MANUAL[1:], directory=tmp_path)
+def test_what_was_finished_is_not_trained_again(alone, checkpoints):
+    first = alone(*MANUAL)
 
-    assert first == last_line(EXAMPLES / MANUAL[0], *MANUAL[1:], directory=tmp_path)
+    again = last_line(EXAMPLES / MANUAL[0], *MANUAL[1:], directory=checkpoints / MANUAL[0])
+
+    assert again == first
