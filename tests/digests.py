@@ -1,10 +1,9 @@
-"""What is decided in many wide worlds, kept as digests: one word a cycle for each world.
+"""What is decided in hundreds of small worlds, kept as digests: one word a cycle for each world.
 
 `digest(number)` sums up a world: for each cycle what is decided and at what cost, then after a dot
-the whole plan with its sentences. It says that something differs and in which cycle, and no more;
-in exchange a thousand worlds take the time of a hundred stories. Look at both ways with
-`python tests/digests.py NUMBER`; where a rule changes on purpose, record them again:
-`python tests/digests.py > tests/scheduler/digests.txt`.
+the whole plan with its sentences. It says that something differs and in which cycle, and no more.
+`python tests/digests.py NUMBER` tells a world in words; where a rule changes on purpose, record
+them again: `python tests/digests.py > tests/scheduler/digests.txt`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ from collections.abc import Generator, Iterator
 from hashlib import blake2s
 from pathlib import Path
 
+from dice import worlds
 from runai.hub_service.scheduler import (
     Changes,
+    Decision,
     Index,
     Plan,
     Snapshot,
@@ -31,8 +32,6 @@ from runai.hub_service.scheduler.holding import Holdings
 from runai.hub_service.scheduler.state import State
 from runai.hub_service.scheduler.tree import tree_of
 from runai.hub_service.scheduler.wire import decision_to_json, plan_to_json
-from stories import in_words
-from wide_dice import wide_worlds
 
 RECORD = Path(__file__).parent / "scheduler" / "digests.txt"
 RECORDED = tuple(RECORD.read_text(encoding="utf-8").splitlines())
@@ -53,7 +52,7 @@ def digest(number: int) -> str:
 def cycles(number: int) -> Iterator[tuple[str, str]]:
     """Tell each cycle of a world twice: what is decided at what cost, and the whole plan."""
     index: Index | None = None
-    life = wide_worlds(number)
+    life = worlds(number)
     world: Snapshot | None = next(life)
     while world is not None:
         if number % _BY_INDEX:
@@ -73,6 +72,27 @@ def cycles(number: int) -> Iterator[tuple[str, str]]:
             at_length += explained(world, plan, number)
         yield f"{'; '.join(decided)} | {', '.join(shares)} | {cost}", at_length
         world = after
+
+
+def in_words(decision: Decision) -> str:
+    """Write a decision in few words."""
+    told = decision_to_json(decision)
+    words = [decision.kind, told.get("worker", decision.workload)]
+    if "node" in told:
+        devices = ",".join(f"{d['device']}={d['gpus']}" for d in told["devices"])
+        words.append(f"{told['node']}:{devices}")
+    if told.get("waits_for"):
+        words.append(f"after {','.join(told['waits_for'])}")
+    if "reason" in told:
+        reason = told["reason"]
+        words += [
+            reason["code"],
+            reason["rule"],
+            *(["for", reason["for"]] if "for" in reason else []),
+        ]
+    if "position" in told:
+        words.append(f"#{told['position']}")
+    return " ".join(words)
 
 
 def _after(life: Generator[Snapshot, Plan], plan: Plan) -> Snapshot | None:
@@ -148,7 +168,7 @@ def choose(count: int, among: int) -> list[int]:
 
 def _kinds(number: int) -> Iterator[tuple[str, str]]:
     """Name what is decided in a world, each by its rule."""
-    life = wide_worlds(number)
+    life = worlds(number)
     world: Snapshot | None = next(life)
     while world is not None:
         plan = decide(world)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
-    "default", max_examples=60, deadline=None, derandomize=True, suppress_health_check=_QUIET
+    "default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_QUIET
 )
 settings.register_profile(
     "long", max_examples=4_000, deadline=None, print_blob=True, suppress_health_check=_QUIET

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -69,25 +68,6 @@ def test_following_looks_closely_only_at_what_is_not_the_same_object() -> None:
 
     assert index.snapshot().workloads[0] is again
     assert index.snapshot().now == 5
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("nodes", cluster("1x4")),
-        ("projects", (project("a", 1, limit=3),)),
-        ("policy", Policy(explain="none")),
-    ],
-)
-def test_following_takes_over_what_differs_and_leaves_the_rest(name: str, value: Any) -> None:
-    world = snapshot("1x2", [project("a", 1)], [job("a-1")])
-    other = replace(world, **{name: value})
-    index = Index(world)
-
-    for now in (other, other, world):
-        index.follow(now)
-
-        assert index.snapshot() == now
 
 
 def test_nodes_projects_and_policy_may_change() -> None:

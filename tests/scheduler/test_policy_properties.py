@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, note
+from hypothesis import given
 from hypothesis import strategies as st
 
 import strategies
-from builders import applied, settled
+from builders import settled
 from runai.hub_service.scheduler import (
     Move,
     Plan,
@@ -70,18 +70,6 @@ def test_nobody_moves_where_nothing_need(snapshot: Snapshot) -> None:
             if worker.name in theirs:
                 world.put_back(usage, worker)
         assert overbooked(usage, world.nodes)
-
-
-@given(SNAPSHOTS)
-def test_a_minimum_run_time_is_kept_by_moves_too(snapshot: Snapshot) -> None:
-    plan, world = looked_at(under(snapshot, phases=strategies.EVERY_PHASE))
-
-    for move in plan.decisions:
-        if isinstance(move, Move) and move.reason.rule == "R10":
-            workload = world.workload_of[move.worker]
-            protected = max(p.min_runtime for p in world.path(workload.project))
-            starts = [k.started for k in workload.workers if k.started is not None]
-            assert not protected or max(starts) + protected <= snapshot.now
 
 
 # ---- R8
@@ -150,17 +138,6 @@ def test_more_work_in_one_project_never_stops_anothers_within_its_quota(
 
 def rests(plan: Plan) -> bool:
     return not any(isinstance(d, Stop | Move | Resize | Reserve | Start) for d in plan.decisions)
-
-
-@given(SNAPSHOTS)
-def test_plans_come_to_rest_where_work_may_move(snapshot: Snapshot) -> None:
-    world = under(snapshot, phases=strategies.EVERY_PHASE)
-    for cycle in range(10):
-        plan = decide(world)
-        note(f"cycle {cycle}: {plan.decisions}")
-        if cycle >= 3:
-            assert rests(plan)
-        world = applied(world, plan, seconds=0)
 
 
 @given(SNAPSHOTS)

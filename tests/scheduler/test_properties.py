@@ -200,12 +200,13 @@ def test_only_who_is_over_quota_is_reclaimed_and_only_less_priority_or_surplus_p
 
 @given(SNAPSHOTS)
 def test_a_minimum_run_time_is_kept(snapshot: Snapshot) -> None:
-    _, world = looked_at(snapshot)
+    plan, world = looked_at(snapshot)
 
-    for name in world.stops:
+    moves = {d.worker for d in plan.decisions if isinstance(d, Move) and d.reason.rule == "R10"}
+    for name in world.stops.keys() | moves:
         workload = world.workload_of[name]
         protected = max(p.min_runtime for p in world.path(workload.project))
-        if world.active_after(workload) == 0 and protected:
+        if protected and (name in moves or world.active_after(workload) == 0):
             starts = [k.started for k in workload.workers if k.started is not None]
             assert max(starts) + protected <= snapshot.now
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import strategies
 from builders import job, project, session, settled, snapshot, started, stopped, with_, without
-from runai.hub_service.scheduler import Project, Snapshot, Wait, Workload, decide
+from runai.hub_service.scheduler import Project, Wait, Workload, decide
 
 ONE = [project("a", 8)]
 
@@ -126,14 +124,3 @@ def test_users_who_ask_alike_differ_by_one_gpu_at_most(counts: list[int], device
     for user, count in enumerate(counts):
         mine = held[f"u{user}"]
         assert mine == count or mine >= max(held.values(), default=0) - 1
-
-
-@given(strategies.snapshots(), st.randoms(use_true_random=False))
-def test_turns_depend_on_no_order_of_the_input(snapshot: Snapshot, shuffle: object) -> None:
-    world = replace(snapshot, policy=replace(snapshot.policy, users_take_turns=True))
-    other = replace(
-        world,
-        workloads=tuple(shuffle.sample(world.workloads, len(world.workloads))),  # type: ignore[attr-defined]
-    )
-
-    assert decide(world) == decide(other)

@@ -18,31 +18,6 @@ from runai.hub_service.scheduler.wire import (
     snapshot_to_json,
 )
 
-EXAMPLE: dict[str, Any] = {
-    "now": 1000,
-    "policy": {},
-    "nodes": [{"name": "dgx-1", "devices": 8, "device_memory_mib": 81920, "gpu_type": "a100"}],
-    "projects": [{"name": "vision", "quota": 4, "build_quota": 2}],
-    "workloads": [
-        {
-            "name": "bob-1",
-            "project": "vision",
-            "user": "bob",
-            "submitted": 10,
-            "workers": [
-                {
-                    "name": "bob-1-0",
-                    "gpus": 1,
-                    "state": "running",
-                    "node": "dgx-1",
-                    "devices": [0],
-                    "started": 20,
-                }
-            ],
-        }
-    ],
-}
-
 EVERY_FIELD: dict[str, Any] = {
     "now": 7,
     "policy": {
@@ -132,17 +107,10 @@ EVERY_FIELD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "document", [EXAMPLE, EVERY_FIELD, {}], ids=["example", "every field", "{}"]
-)
-def test_snapshots_survive_their_json(document: dict[str, Any]) -> None:
-    snapshot = snapshot_from_json(document)
-
-    assert snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot)))) == snapshot
-
-
 def test_every_field_is_written_as_it_was_read() -> None:
-    assert snapshot_to_json(snapshot_from_json(EVERY_FIELD)) == EVERY_FIELD
+    written = snapshot_to_json(snapshot_from_json(EVERY_FIELD))
+
+    assert json.loads(json.dumps(written)) == EVERY_FIELD
 
 
 def test_what_is_left_out_has_its_default() -> None:
