@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kubernetes_hub import KubernetesHub, resources, sentence, told
-from runai.hub_service.api.schemas import SubmitRequest
 
 pytestmark = [pytest.mark.hub, pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
@@ -65,39 +64,6 @@ def test_a_session_knows_who_it_is_and_its_devices_are_the_plugins_to_name(
         assert (client.whoami().name, client.whoami().projects) == ("ana", ["vision"])
 
 
-@pytest.mark.parametrize(
-    ("gpus", "annotations"),
-    [
-        pytest.param("½", {"gpu-fraction": "0.5"}, id="a fraction"),
-        pytest.param("8 GiB", {"gpu-memory": "8192"}, id="memory"),
-    ],
-)
-def test_a_part_of_a_gpu_is_asked_for_by_annotation_and_named_by_the_scheduler(
-    kubernetes_hub: KubernetesHub, eventually: Eventually, gpus: str, annotations: dict[str, str]
-):
-    hub = kubernetes_hub
-    hub.spawn("ana", project="vision", gpus=gpus).raise_for_status()
-    pod = eventually(lambda: hub.pod("ana"))
-    notes = pod["metadata"]["annotations"]
-
-    assert {name: notes[name] for name in notes if name.startswith("gpu-")} == annotations
-    assert "nvidia.com/gpu" not in resources(pod).get("limits", {})
-    devices = "metadata.annotations['runai/visible-devices']"
-    field = told(pod)["NVIDIA_VISIBLE_DEVICES"]["fieldRef"]
-    assert field["fieldPath"] == devices
-    assert told(pod)["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
-
-
-def test_a_session_without_a_gpu_sees_none(kubernetes_hub: KubernetesHub):
-    hub = kubernetes_hub
-    hub.start_server("ana", project="vision", gpus="0")
-    environment = hub.environment("ana")
-
-    assert environment["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert hub.sessions()["ana"].allocated == 0
-
-
 def test_a_session_of_no_project_is_left_to_the_scheduler_of_the_configuration(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
@@ -116,6 +82,29 @@ def test_a_session_of_no_project_is_left_to_the_scheduler_of_the_configuration(
     assert "RUNAI_PROJECT" not in told(pod)
 
 
+def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="½")
+    hub.start_server("bo", project="vision", gpus="0.5")
+    seen = [hub.environment(user)["NVIDIA_VISIBLE_DEVICES"] for user in ("ana", "bo")]
+    hub.spawn("cy", project="vision", gpus="50%").raise_for_status()
+    with hub.progress("cy") as events:
+        waiting = eventually(lambda: sentence(events, "Waiting: "))
+        held = {user: session.allocated for user, session in hub.sessions().items()}
+        hub.stop_server("ana")
+        hub.wait_ready("cy")
+
+    assert seen == ["GPU-0", "GPU-0"]
+    assert held == {"ana": 0.5, "bo": 0.5, "cy": 0}
+    assert waiting.startswith("Waiting: vision uses 1 of its 1 build GPU: ana 0.5, bo 0.5")
+    assert hub.environment("cy")["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
+    hub.stop_all()
+    reservations = "/api/v1/namespaces/runai-reservation/pods"
+    eventually(lambda: not hub.lab.plane.request("GET", reservations)["items"])
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 
@@ -123,11 +112,7 @@ def test_a_session_of_no_project_is_left_to_the_scheduler_of_the_configuration(
     ("options", "sentence"),
     [
         pytest.param({"project": "nope", "gpus": 1}, "There is no project nope.", id="project"),
-        pytest.param({"project": "vision", "gpus": 1.5}, "'1.5' GPUs are not possible", id="1.5"),
         pytest.param({"project": "vision", "gpus": 2}, "its build quota is 1", id="too many"),
-        pytest.param(
-            {"project": "vision", "gpus": "999999999999 GiB"}, "than any GPU has.", id="memory"
-        ),
         pytest.param({"gpus": 1}, "1 GPU cannot be had without a project.", id="no project"),
         pytest.param({"img": "x"}, "There is no option 'img'.", id="unknown option"),
         pytest.param({"profile": "none"}, "No such profile: none.", id="unknown profile"),
@@ -244,25 +229,3 @@ def test_a_choice_on_the_form_starts_a_server(
         "project": "vision",
         "gpus": "1",
     }
-
-
-# -- jobs ------------------------------------------------------------------------------------------
-
-
-def test_a_job_from_the_notebook_runs_beside_it_in_its_image_with_its_home(
-    kubernetes_hub: KubernetesHub, eventually: Eventually
-):
-    hub = kubernetes_hub
-    hub.start_server("ana", project="vision", gpus="0", image="large")
-    environment = hub.environment("ana")
-    hub.kubelet.volume("claim-ana").joinpath("train.py").write_text("print('trained', flush=True)")
-    with hub.client(environment["JUPYTERHUB_API_TOKEN"]) as ana:
-        command = ["python", "/home/jovyan/train.py"]
-        ana.submit(SubmitRequest(name="exp", command=command, gpus=1))
-        eventually(lambda: ana.workload("vision/exp").state == "succeeded")
-        lines = [line.text for line in ana.logs("vision/exp")]
-        [pod] = hub.lab.namespace.pods("vision-exp")
-        ana.delete("vision/exp")
-
-    assert lines == ["trained"]
-    assert pod["spec"]["containers"][0]["image"] == "example/large:1"

@@ -151,26 +151,6 @@ def test_a_stop_while_it_waits_leaves_nothing(
     eventually(lambda: {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1})
 
 
-def test_servers_outlive_their_hub_and_a_pod_that_is_deleted_is_noticed(
-    kubernetes_hub: KubernetesHub, eventually: Eventually
-):
-    hub = kubernetes_hub
-    hub.start_server("ana", project="vision", gpus="1")
-    before = hub.pod("ana")["metadata"]["uid"]
-    hub.kill()
-    hub.start()
-    eventually(lambda: hub.server("ana").get("ready"), within=120)
-    assert hub.pod("ana")["metadata"]["uid"] == before
-
-    pod = hub.pod("ana")["metadata"]
-    hub.lab.plane.kubectl("-n", pod["namespace"], "delete", "pod", pod["name"], "--wait=false")
-    eventually(lambda: hub.pod("ana") == {})
-    gone = hub.http.get("/user/ana/api")
-    eventually(lambda: not hub.server("ana"), within=120, what="the hub has noticed")
-
-    assert gone.status_code in (424, 503)
-
-
 def test_watches_go_on_when_the_api_server_was_away(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
@@ -185,18 +165,34 @@ def test_watches_go_on_when_the_api_server_was_away(
     assert said[-1]["ready"]
 
 
-def test_what_had_not_started_when_the_hub_ended_is_removed_by_the_next(
+def test_servers_outlive_their_hub_and_what_had_not_started_does_not(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="1")
     hub.spawn("bo", project="vision", gpus="1").raise_for_status()
     eventually(lambda: hub.pod("bo"))
+    before = hub.pod("ana")["metadata"]["uid"]
     hub.kill()
     hub.start()
     eventually(lambda: hub.server("ana").get("ready"), within=120)
+    assert hub.pod("ana")["metadata"]["uid"] == before
     # The hub waits for as long as a server may take to answer, then gives it up.
     eventually(lambda: hub.pod("bo") == {}, within=300)
     eventually(lambda: hub.server("bo") == {})
 
     eventually(lambda: {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1})
+
+
+def test_a_pod_that_somebody_deletes_is_noticed(
+    kubernetes_hub: KubernetesHub, eventually: Eventually
+):
+    hub = kubernetes_hub
+    hub.start_server("ana", project="vision", gpus="0")
+    pod = hub.pod("ana")["metadata"]
+    hub.lab.plane.kubectl("-n", pod["namespace"], "delete", "pod", pod["name"], "--wait=false")
+    eventually(lambda: hub.pod("ana") == {})
+    gone = hub.http.get("/user/ana/api")
+    eventually(lambda: not hub.server("ana"), within=120, what="the hub has noticed")
+
+    assert gone.status_code in (424, 503)
