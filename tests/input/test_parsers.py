@@ -110,7 +110,8 @@ def test_it_reads_what_is_meant_and_refuses_what_is_deep_long_or_odd(parser):
             head, cut, _ = seed.rpartition(b"|" if b"|" in seed else b"=" if b"=" in seed else b":")
             reads_or_refuses(parser, head + cut + content)
             for figure in (b"1", b"2", b"0.5"):
-                reads_or_refuses(parser, seed.replace(figure, content))
+                if figure in seed:
+                    reads_or_refuses(parser, seed.replace(figure, content))
 
 
 JSON = st.recursive(

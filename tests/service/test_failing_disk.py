@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -85,7 +86,7 @@ def test_a_failing_disk_is_told_of_while_it_fails_and_no_longer(
     for broken in (full, not_writable):
         with broken(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
             # What has room in the log of the database yet is stored.
-            refused = eventually(lambda ana=ana: refusal(ana), within=60)
+            refused = eventually(partial(refusal, ana), within=60)
 
             assert refused is not None
             assert refused.code == "not_stored"
@@ -141,16 +142,16 @@ def test_a_job_that_ends_on_a_full_disk_has_ended_once(
         for name, exit_code in exit_codes.items():
             orders[name].write_text(f"{exit_code}\n")
             place = disk.folder / f"jobs/vision/{name}/attempt-1/worker-0"
-            eventually(
-                lambda place=place: [*place.glob("ended.json*")],
-                within=60,
-                what="it is to be noted",
-            )
+            eventually(partial(is_to_be_noted, place), within=60)
 
     for name, exit_code in exit_codes.items():
         ended = service.until(f"vision/{name}", "succeeded", "failed", "retrying")
         assert (ended.state, ended.exit_code) == ("failed" if exit_code else "succeeded", exit_code)
         assert ended.attempts == 1
+
+
+def is_to_be_noted(place: Path) -> bool:
+    return any(place.glob("ended.json*"))
 
 
 def refusal(client: Client) -> Unavailable | None:

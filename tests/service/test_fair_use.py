@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-import httpx
 import pytest
 
 from labs import Clock
@@ -111,7 +110,7 @@ async def test_a_submission_that_comes_again_when_told_goes_before_others(simula
 
     async with simulated.http() as http:
 
-        async def submit(who: str, key: str) -> httpx.Response:
+        async def submit(who: str, key: str):
             shown = {"Authorization": f"Bearer {who}-token", "Idempotency-Key": key}
             wish = {"gpus": 1, "command": ["train"]}
             return await http.post("api/v1/workloads", headers=shown, json=wish)
@@ -142,7 +141,7 @@ def allowed(simulated, monkeypatch):
 async def test_a_flood_is_told_when_to_come_again_and_another_is_served(simulated, allowed):
     async with simulated.http() as http:
 
-        async def ask(who: str, path: str = "api/v1/projects") -> httpx.Response:
+        async def ask(who: str, path: str = "api/v1/projects"):
             return await http.get(path, headers={"Authorization": f"Bearer {who}-token"})
 
         flood = await asyncio.gather(*(ask("ana") for _ in range(3 * BURST)))

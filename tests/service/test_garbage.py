@@ -24,7 +24,6 @@ def as_it_was() -> Iterator[None]:
     yield
     gc.set_threshold(*before)
     gc.unfreeze()
-    gc.collect()
 
 
 def looks_at_all() -> int:

@@ -10,7 +10,6 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import pytest
 
 from runai.hub_service.api.schemas import SubmitRequest
@@ -31,7 +30,7 @@ ODD_LETTERS = {
 }
 
 
-async def ask(served, who: str, method: str, path: str, **request: Any) -> httpx.Response:
+async def ask(served, who: str, method: str, path: str, **request: Any):
     async with served.http(who) as http:
         return await http.request(method, path, **request)
 

@@ -20,7 +20,7 @@ from runai.hub_service.api.schemas import HistoryView, ProjectPut, ProjectView, 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
-async def page(served, name: str, path: str = "") -> httpx.Response:
+async def page(served, name: str, path: str = ""):
     async with served.http(name) as http:
         return await http.get(path)
 

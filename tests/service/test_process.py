@@ -143,7 +143,7 @@ def test_the_agent_measures_is_started_again_and_no_secret_is_in_the_log(service
         return service.client.workload("vision/busy").utilized is not None
 
     eventually(measured, within=IMPORTS_S)
-    first = service.agent()
+    first = eventually(service.agent)
     secrets = {TOKEN, first.environ()["RUNAI_AGENT_TOKEN"]}
     first.kill()
 
@@ -152,7 +152,7 @@ def test_the_agent_measures_is_started_again_and_no_secret_is_in_the_log(service
         return None if found == first else found
 
     second = eventually(another)
-
+    assert second is not None
     eventually(measured, within=IMPORTS_S)
     assert TOKEN not in second.environ().values()
     service.client.delete("vision/busy")

@@ -48,7 +48,7 @@ async def metrics_of(served, name: str) -> str:
     async with served.http(name) as http:
         reply = await http.get("metrics")
         assert reply.status_code == 200, reply.text
-        return reply.text
+        return str(reply.text)
 
 
 def samples(text: str, name: str) -> dict[tuple[str, ...], float]:

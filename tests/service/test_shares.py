@@ -344,7 +344,7 @@ async def test_beside_a_flood_others_are_answered_first(simulated, monkeypatch):
 
         async def ask(who: str) -> int:
             headers = {"Authorization": f"Bearer {who}-token"}
-            return (await http.get("api/v1/whoami", headers=headers)).status_code
+            return int((await http.get("api/v1/whoami", headers=headers)).status_code)
 
         assert (await ask("ana"), await ask("mia")) == (200, 200)
         flood_of = found._guests["user ana"].share
@@ -374,7 +374,8 @@ async def test_what_who_floods_submits_makes_no_cycle_of_its_own(simulated, monk
 
         async def ask(name: str, method: str, path: str, body: object = None) -> int:
             headers = {"Authorization": f"Bearer {name}-token"}
-            return (await http.request(method, path, headers=headers, json=body)).status_code
+            reply = await http.request(method, path, headers=headers, json=body)
+            return int(reply.status_code)
 
         for name in ("ana", "mia"):
             await ask(name, "GET", "api/v1/whoami")
