@@ -113,6 +113,22 @@ def test_an_unknown_token_stores_nothing(runai, url):
     assert not config_path().exists()
 
 
+@pytest.mark.parametrize(
+    ("stdin", "sentence"),
+    [
+        ("", "Standard input holds no token."),
+        ("é\n", "That is no token: it has characters that no token has."),
+        ("a\x1b[2J\n", "That is no token: it has characters that no token has."),
+    ],
+    ids=["nothing", "letters", "controls"],
+)
+def test_what_is_no_token_is_a_sentence(runai, url, stdin, sentence):
+    result = runai("login", url, "--token", "-", stdin=stdin)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {sentence}\nHint: ")
+
+
 def test_on_a_terminal_a_token_is_asked_for_and_not_shown(log_in, url, home):
     log_in("bob")
     kept = read_config(config_path())

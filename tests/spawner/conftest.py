@@ -5,8 +5,7 @@
 | `service` | a real service, two simulated GPUs: ana and bo in vision (sessions may use 1.5) |
 | `hub_client` | the spawner's own client of it |
 | `submission` | what a spawner asks for: submission("ana", "0.5") |
-| `platform` | `runai up` with one simulated GPU; ana, bo and cy in vision (marker `hub`) |
-| `fresh` | the same with no server running |
+| `fresh` | the run's `runai up` with one simulated GPU, no server running (marker `hub`) |
 | `kubernetes_hub` | a hub over a control plane with one GPU; pods are processes, none left over |
 """
 
@@ -20,7 +19,7 @@ import pytest
 from cli_service import RunningService, running_service
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
-from hub_platform import HubPlatform, running_hub
+from hub_platform import HubPlatform
 from kubernetes_hub import KubernetesHub, running_kubernetes_hub
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.schemas import SubmitRequest
@@ -62,18 +61,12 @@ def submission() -> Callable[..., SubmitRequest]:
     return make
 
 
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
-    with running_hub(tmp_path_factory.mktemp("platform")) as platform:
-        yield platform
-
-
 @pytest.fixture
-def fresh(platform: HubPlatform) -> Iterator[HubPlatform]:
+def fresh(one_gpu: HubPlatform) -> Iterator[HubPlatform]:
     """The platform, with every server stopped before and after the test."""
-    platform.stop_all()
-    yield platform
-    platform.stop_all()
+    one_gpu.stop_all()
+    yield one_gpu
+    one_gpu.stop_all()
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,6 @@ from runai.spawner.stored_options import LONGEST_OPTIONS
 ACCEPTED = {"project": "vision", "gpus": "0.5"}
 HARMFUL = {
     "amount that is no number": '{"project": "vision", "gpus": NaN}',
-    "amount too large for a number": '{"project": "vision", "gpus": 1e400}',
-    "unknown option that is no number": '{"project": "vision", "x": NaN}',
-    "unknown option too large for a number": '{"project": "vision", "x": [-1e400]}',
     "5 MB": json.dumps({"project": "vision", "x": "A" * 5_000_000}),
 }
 REFUSED = {
@@ -58,8 +55,8 @@ def test_refused_options_are_replaced_by_the_last_accepted_ones(fresh: HubPlatfo
         assert (refused.status_code, len(refused.text) < 1000) == (400, True), case
         assert listed(fresh)["ana"] == ACCEPTED, case
     for case in ("amount that is no number", "unknown option"):  # nothing was accepted before
-        assert fresh.http.post("/hub/api/users/bo/server", content=REFUSED[case]).is_error
-        assert listed(fresh)["bo"] == {}, case
+        assert fresh.http.post("/hub/api/users/fay/server", content=REFUSED[case]).is_error
+        assert listed(fresh)["fay"] == {}, case
 
     fresh.kill()
     fresh.start()
