@@ -123,16 +123,6 @@ async def test_what_the_driver_does_not_tell_is_a_gap(ledger, clock, report):
     assert book.average("vision/a") == pytest.approx(0.4)
 
 
-async def test_a_report_counts_once(ledger, clock, report):
-    book = ledger()
-    book.record(clock.now, 0, [A])
-    clock.now += 1
-    for _ in range(3):
-        book.record(clock.now, 1, [A], report(clock.now, 1, BUSY_A))
-
-    assert book.totals("vision/a").used_s == pytest.approx(0.4)
-
-
 async def test_a_late_report_counts_for_who_held_the_device_then(ledger, clock, report):
     book = ledger()
     go(book, clock, report, 10, [A])
@@ -185,17 +175,6 @@ async def test_a_part_that_is_not_measured_does_not_make_the_rest_look_idle(ledg
 
     # Half of what is held was measured: 0.4 of it stand for 0.8 of all.
     assert series.utilized_average == pytest.approx(0.8)
-
-
-async def test_a_machine_that_slept_leaves_a_gap(ledger, clock, report):
-    book = ledger()
-    go(book, clock, report, 20, [A], BUSY_A)
-    clock.now += 3600
-    go(book, clock, report, 20, [A], BUSY_A)
-
-    assert book.totals("vision/a").held_s == pytest.approx(40)
-    series = await book.usage(EVERYTHING, clock.now - 3640, clock.now, 10)
-    assert series.allocated_average == pytest.approx(0.5)
 
 
 async def test_a_clock_that_is_set_back_stands_still_until_it_has_caught_up(ledger, clock, report):

@@ -110,19 +110,6 @@ async def test_whoever_waits_is_answered_when_the_service_leaves(simulated):
         await anext(events)
 
 
-async def test_waiting_for_a_workload_that_is_deleted_ends(simulated):
-    ana = await simulated.client("ana")
-    await ana.submit(job("exp1"))
-    simulated.platform.cluster.complete("vision/exp1")
-    seen = await ana.workload("vision/exp1")
-    waiting = asyncio.create_task(ana.wait("vision/exp1", seen.version, timeout_s=30))
-    await asyncio.sleep(0)
-    await ana.delete("vision/exp1")
-
-    with pytest.raises(NotFound):
-        await waiting
-
-
 async def test_a_session_of_the_hub_is_granted_attached_and_released(simulated):
     hub, ana = await simulated.client("hub"), await simulated.client("ana")
     asked = SubmitRequest(name="lab-ana", kind="session", owner="ana", gpus=Decimal("0.5"))
@@ -239,20 +226,6 @@ async def test_who_is_admin_no_more_when_members_are_written_may_not_set_them(
     vision = next(project for project in await root.projects() if project.name == "vision")
     assert (vision.quota, vision.admins) == (0, [])
     assert "zoe" not in vision.members
-
-
-async def test_a_changed_quota_takes_effect_in_the_next_cycle(simulated):
-    root, ana, nel = [await simulated.client(name) for name in ("root", "ana", "nel")]
-    await root.put_project("nlp", ProjectPut(quota=Decimal(1)))
-    await ana.submit(job("a", "1", array=4))
-    await nel.submit(job("n", "1"))
-    before = (await nel.submit(job("n2", "1"))).workloads[0]
-    await root.put_project("nlp", ProjectPut(quota=Decimal(2)))
-    after = await nel.wait(before.id, before.version, timeout_s=60)
-    states = [w.state for w in await ana.workloads()]
-
-    assert (before.reason.code, after.reason.code) == ("over_share", "stopping")
-    assert sorted(states) == ["running", "running", "running", "stopping"]
 
 
 async def test_events_bring_an_overview_at_once_and_after_each_change(simulated):

@@ -60,10 +60,3 @@ def test_where_all_are_handed_out_the_kernel_chooses(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(later_ports, "_CANDIDATES", range(0))
 
     assert port_is_free(later_port())
-
-
-def test_a_test_gets_another_one_each_time():
-    chosen = ports.free_ports(100)
-
-    assert len({*chosen}) == len(chosen)
-    assert all(port_is_free(port) for port in chosen)

@@ -165,7 +165,7 @@ async def test_what_if_keeps_the_bound(ana, question, expected):
         return {e.workload: (e.before, e.after) for e in answer.effects}
 
     async def is_as_expected() -> bool:  # once a cycle has seen that the first ones run
-        return await effects() == expected
+        return bool(await effects() == expected)
 
     await eventually_async(is_as_expected)
     assert await effects() == expected
