@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from parsers import PARSERS, Parser
 
-DEEP = [b"[" * 3_000, b'{"a":' * 3_000, b"- " * 1_000, b"(" * 3_000, b"-" * 100_000 + b"1"]
-DEEP += [b"[" * 3_000 + b"]" * 3_000, b'{"a":' * 3_000 + b"1" + b"}" * 3_000]
+DEEP = [b"[" * 1_500, b'{"a":' * 1_500, b"- " * 1_000, b"(" * 1_500, b"-" * 100_000 + b"1"]
+DEEP += [b"[" * 1_500 + b"]" * 1_500, b'{"a":' * 1_500 + b"1" + b"}" * 1_500]
 LONG_NUMBER = b"9" * 5_000
 ODD = [b"", b"\0", b"\xff\xfe", b"\n", "\u202e\u2028".encode(), b"\x1b[2J", b"NaN", b"1e999"]
 ODD += [b"2147483647", b"1e9999", b"1e999999", b"1e99999999999", b"-0", b"Infinity"]

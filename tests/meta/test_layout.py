@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
+
+Trees = Mapping[Path, ast.Module]
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("elastic", "embedded", "hub_service", "spawner", "widgets")
@@ -30,6 +35,12 @@ def _parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    """Parse what is shipped once: each time takes seconds."""
+    return {path: _parsed(path) for path in SHIPPED}
+
+
 def test_a_file_fits_in_the_head():
     lines = {_name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
 
@@ -42,34 +53,38 @@ def test_a_file_is_named_after_what_it_knows():
     assert [_name(path) for path in ours if not _words(path).isdisjoint(CUPBOARDS)] == []
 
 
-def test_a_module_says_what_it_is_for():
-    mute = [_name(path) for path in MODULES if not ast.get_docstring(_parsed(path))]
+def test_a_module_says_what_it_is_for(trees: Trees):
+    mute = [
+        _name(path)
+        for path in MODULES
+        if not ast.get_docstring(trees[path] if path in trees else _parsed(path))
+    ]
 
     assert mute == []
 
 
-def test_a_module_says_it_shortly():
-    prose = {_name(path): _prose_lines(_parsed(path)) for path in SHIPPED}
+def test_a_module_says_it_shortly(trees: Trees):
+    prose = {_name(path): _prose_lines(tree) for path, tree in trees.items()}
 
     assert {name: n for name, n in prose.items() if n > LONGEST_MODULE_DOCSTRING} == {}
 
 
-def test_what_a_module_exports_exists():
+def test_what_a_module_exports_exists(trees: Trees):
     missing = {
         _name(path): sorted(absent)
-        for path in SHIPPED
-        if (absent := (_exported(_parsed(path)) or set()) - _bound(_parsed(path)))
+        for path, tree in trees.items()
+        if (absent := (_exported(tree) or set()) - _bound(tree))
     }
 
     assert missing == {}
 
 
-def test_what_others_import_from_a_module_is_exported():
-    exported = {_module(path): _exported(_parsed(path)) for path in SHIPPED}
+def test_what_others_import_from_a_module_is_exported(trees: Trees):
+    exported = {_module(path): _exported(tree) for path, tree in trees.items()}
     private = sorted(
         f"{_name(path)}: {node.module}.{alias.name}"
-        for path in SHIPPED
-        for node in ast.walk(_parsed(path))
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module and exported.get(node.module)
         for alias in node.names
         if alias.name not in (exported[node.module] or ())
