@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from nodes_hub import NodesHub
-from nodes_lab import NodesLab
+from nodes_lab import NodesLab, service_of
+from real_nodes.cluster import RealCluster
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
 from waiting import eventually
@@ -22,17 +23,24 @@ JOBS = "/apis/batch/v1/namespaces/runai/jobs"
 WAITS = "trap 'exit 143' TERM; tail -f /dev/null & wait"
 
 
-@pytest.fixture
-def running(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[str]:
-    """A job of one GPU that runs."""
-    lab.seen_project(service, "execs", quota=1, members=["bob"])
-    asked: Any = {"name": "job", "owner": "bob", "gpus": 1, "command": ["sh", "-c", WAITS]}
-    service.submit(SubmitRequest(**asked, grace_seconds=1))
-    eventually(lambda: service.workload("execs/job").state == "running", within=90, what="it runs")
+@pytest.fixture(scope="module")
+def running(cluster: RealCluster, hub: NodesHub) -> Iterator[str]:
+    """A job of one GPU that runs, for all of these tests; the last one suspends it."""
+    with cluster.network.entered(), service_of(cluster.plane) as service:
+        lab = NodesLab(cluster)
+        lab.seen_project(service, "execs", quota=1, members=["bob"])
+        asked: Any = {"name": "job", "owner": "bob", "gpus": 1, "command": ["sh", "-c", WAITS]}
+        service.submit(SubmitRequest(**asked, grace_seconds=1))
+        eventually(
+            lambda: service.workload("execs/job").state == "running", within=90, what="it runs"
+        )
     yield "execs/job"
-    lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
-    path = "/api/v1/namespaces/runai/pods?labelSelector=batch.kubernetes.io/job-name"
-    eventually(lambda: not lab.plane.request("GET", path)["items"], what="it is gone")
+    with cluster.network.entered():
+        lab.plane.request("DELETE", JOBS, {"propagationPolicy": "Background"})
+        path = "/api/v1/namespaces/runai/pods?labelSelector=batch.kubernetes.io/job-name"
+        eventually(lambda: not lab.plane.request("GET", path)["items"], what="it is gone")
+        lab.forget_projects()
+        lab.remove()
 
 
 @pytest.fixture

@@ -55,26 +55,13 @@ def test_whole_gpus_of_another_scheduler_are_never_those_that_are_shared(lab: No
     assert lab.sees("other-half") == shared
 
 
-def test_who_is_put_onto_a_node_past_all_schedulers_is_turned_away(lab: NodesLab, eventually):
-    lab.project("vision", quota=4)
-    lab.namespace.create(session("half", part="0.5", project="vision", **on_node("node-0")))
-    shared = lab.sees("half")
-
-    lab.namespace.create(whole_of_others("both", 2, nodeName="node-0"))
-
-    status = eventually(
-        lambda: s if (s := lab.namespace.pod("both")["status"])["phase"] == "Failed" else None
-    )
-    assert status["reason"] in {"OutOfnvidia.com/gpu", "UnexpectedAdmissionError"}
-    assert list(lab.reservations()) == [shared]
-
-
 def test_a_jobs_pod_that_is_turned_away_is_made_again_and_that_is_no_failure(
     lab: NodesLab, eventually
 ):
+    """It is put onto the node past all schedulers; its kubelet has the last word."""
     lab.project("vision", quota=4)
     lab.namespace.create(session("half", part="0.5", project="vision", **on_node("node-0")))
-    lab.sees("half")
+    shared = lab.sees("half")
     both = training("both", 2, project="vision")  # a single failure would end it
     both["spec"]["template"]["spec"]["nodeName"] = "node-0"
     lab.namespace.create(both)
@@ -86,6 +73,7 @@ def test_a_jobs_pod_that_is_turned_away_is_made_again_and_that_is_no_failure(
     name = eventually(turned_away, what="it is turned away")
     assert lab.condition(name, "DisruptionTarget").get("reason") == "TurnedAway"
     assert "would not take it" in lab.told(name, "TurnedAway")
+    assert list(lab.reservations()) == [shared]
     lab.namespace.delete("half")
 
     assert lab.running_of("both")

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from nodes_lab import NodesLab, session, training
+from nodes_lab import NodesLab, session
 from real_nodes.cluster import RealCluster
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
 
 def mounting(made: Any, claim: str) -> Any:
-    """Have a pod, or a Job's, mount a claim at /home, and write there what it sees."""
-    spec = made["spec"].get("template", made)["spec"]
+    """Have a pod mount a claim at /home, and write there what it sees."""
+    spec = made["spec"]
     spec["volumes"] = [{"name": "home", "persistentVolumeClaim": {"claimName": claim}}]
     container = spec["containers"][0]
     container["volumeMounts"] = [{"name": "home", "mountPath": "/home"}]
@@ -23,11 +23,10 @@ def mounting(made: Any, claim: str) -> Any:
     return made
 
 
-@pytest.mark.parametrize("kind", ["half a GPU", "a whole one"])
 def test_a_pod_goes_where_its_disk_is_and_writes_on_it(
-    lab: NodesLab, cluster: RealCluster, eventually, kind: str
+    lab: NodesLab, cluster: RealCluster, eventually
 ):
-    """node-0 would be chosen for either; the class has a disk on node-1 alone."""
+    """node-0 would be chosen; the class has a disk on node-1 alone."""
     lab.project("vision", quota=4)
     name = f"disk-{lab.number}"
     folder = cluster.place / name
@@ -36,12 +35,8 @@ def test_a_pod_goes_where_its_disk_is_and_writes_on_it(
     lab.volume(name, "node-1", of_class=name, local={"path": str(folder)})
     lab.namespace.claim("home", of_class=name)
 
-    if kind == "half a GPU":
-        lab.namespace.create(mounting(session("s", part="0.5", project="vision"), "home"))
-        pod = lab.runs("s")
-    else:
-        lab.namespace.create(mounting(training("s", project="vision"), "home"))
-        (pod,) = lab.running_of("s")
+    lab.namespace.create(mounting(session("s", part="0.5", project="vision"), "home"))
+    pod = lab.runs("s")
 
     seen = eventually((folder / "seen").read_text, what="it has written")
     claim = lab.plane.request(
