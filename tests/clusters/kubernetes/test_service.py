@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from clusters.kubernetes.test_leading import holder
 from control_plane.lab import allow_jobs
 from control_plane.objects import pod
 from restarted_under_load import deletes, going_on, submits, suspends
@@ -115,19 +116,6 @@ def test_a_submitted_job_runs_and_the_next_waits_with_a_sentence(begin, lab, eve
     eventually(lambda: service.client.workload("vision/two").state == "running")
 
 
-def test_the_next_service_goes_on_where_the_first_was(begin, eventually):
-    first = begin()
-    first.client.submit(job("one"))
-    eventually(lambda: first.client.workload("vision/one").state == "running")
-    second = begin()
-    eventually(lambda: "waits until it leads" in second.log.read_text(), within=STARTS_S)
-    with pytest.raises(Unavailable):  # whoever does not lead is not there
-        second.impatient.overview()
-
-    assert first.stop(signal.SIGTERM) == 0
-    assert second.client.workload("vision/one").state == "running"
-
-
 @pytest.mark.postgresql
 def test_a_leader_whose_history_is_away_leads_without_it(begin, eventually, tmp_path):
     service = begin(RUNAI_LEDGER=f"postgresql://ledger@/ledger?host={tmp_path}")
@@ -166,17 +154,16 @@ def test_a_rolling_restart_of_two_under_load_loses_and_doubles_nothing_that_was_
 
 
 def test_told_to_end_before_it_serves_it_ends_at_once_and_lets_the_next_one_lead(
-    begin, eventually, free_port
+    begin, lab, eventually, free_port
 ):
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):  # it waits for its port
         first = begin(port=port)
-        eventually(lambda: " leads" in first.log.read_text(), within=STARTS_S, what="it leads")
+        eventually(lambda: holder(lab), within=STARTS_S, what="it leads")
 
         assert first.stop(signal.SIGTERM) == 0
 
-    second = begin()
-    eventually(lambda: "listening at" in second.log.read_text(), within=STARTS_S)
+    assert holder(lab) == ""
 
 
 def test_told_to_end_while_its_api_server_says_nothing_it_ends_at_once(begin, tmp_path, eventually):
@@ -189,7 +176,9 @@ def test_told_to_end_while_its_api_server_says_nothing_it_ends_at_once(begin, tm
         assert service.stop(signal.SIGTERM) == 0
 
 
-def test_the_pod_that_leads_is_the_one_that_requests_go_to(begin, lab, eventually, free_port):
+def test_the_pod_that_leads_has_the_requests_and_the_next_one_goes_on_where_it_was(
+    begin, lab, eventually, free_port
+):
     port = free_port()
     for name in ("service-0", "service-1"):
         waits = {"name": name, "labels": {"runai/leads": "true"}}
@@ -204,12 +193,18 @@ def test_the_pod_that_leads_is_the_one_that_requests_go_to(begin, lab, eventuall
     eventually(
         lambda: first.client.overview() and leaders() == ["service-0", "service-1"], within=STARTS_S
     )
-    begin(RUNAI_POD="service-1", RUNAI_ALIVE_PORT=str(port))
+    first.client.submit(job("one"))
+    eventually(lambda: first.client.workload("vision/one").state == "running")
+    second = begin(RUNAI_POD="service-1", RUNAI_ALIVE_PORT=str(port))
     # Whatever its last container left: it waits, is alive, and gets no requests.
     eventually(lambda: leaders() == ["service-0"], within=STARTS_S)
     assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code == 200
 
-    first.stop(signal.SIGTERM)
+    with pytest.raises(Unavailable):  # whoever does not lead is not there
+        second.impatient.overview()
+
+    assert first.stop(signal.SIGTERM) == 0
     eventually(lambda: leaders() == ["service-1"], within=STARTS_S)
+    assert second.client.workload("vision/one").state == "running"
     for name in ("service-0", "service-1"):
         lab.forget(f"{PODS}/{name}?gracePeriodSeconds=0")
