@@ -143,7 +143,9 @@ def test_a_rolling_restart_of_two_under_load_loses_and_doubles_nothing_that_was_
             return submitted >= 6 * times and min(suspended, deleted) >= 2 * times
 
         eventually(lambda: did(1), within=STARTS_S)
-        leads, waits = sorted((leads, waits), key=lambda one: " leads" not in one.log.read_text())
+        leads, waits = sorted(
+            (leads, waits), key=lambda one: "leads; listening" not in one.log.read_text()
+        )
         for times, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=2):
             leads.stop(how)
             leads, waits = waits, begin(port=port)
