@@ -137,8 +137,6 @@ class Lab:
                 await self.until(spec.id, "running")
                 await self.ready(spec)
 
-    # -- what the kinds do -----------------------------------------------------------------------
-
     def command(self, on_term: int | str | None) -> tuple[str, ...]:
         """Return a program that the test can end."""
         raise NotImplementedError
@@ -383,19 +381,14 @@ async def local_lab(
         finally:
             if forget:
                 lab.close()
-                # Of an array of thousands that waits there are rows alone, which go with the file.
-                left = [record for record in await cluster.workloads() if has_processes(record)]
+                # What only waits is rows, which go with their file: an array has thousands.
+                has = {"starting", "running", "stopping"}
+                left = [r for r in await cluster.workloads() if has & {w.state for w in r.workers}]
                 for record in left:
                     await cluster.delete(record.id, by="the test")
                 for record in await cluster.workloads():
                     kill(record)
-                for record in left:
-                    await lab.until_gone(record.id)
-
-
-def has_processes(record: WorkloadRecord) -> bool:
-    """Tell whether something of a workload runs, or may at any moment."""
-    return any(w.state in ("starting", "running", "stopping") for w in record.workers)
+                await asyncio.gather(*(lab.until_gone(record.id) for record in left))
 
 
 def kill(record: WorkloadRecord) -> None:
