@@ -1,8 +1,8 @@
-"""Which tier of the suite a test belongs to, and what to say of those that were not played.
+"""The tier of each test, and the lines that name the tiers and mechanisms that were not played.
 
 A tier is chosen with `--tiers check,test` (the Makefile does); without it every test is played. In
-order: the marker `tier` decides, else a test that is slow or needs a capability is in the tier for
-that, else its folder or file in FOLDERS decides. Called by tests/conftest.py.
+order: the marker `tier` decides, else a slow test is in `long` and one that needs a capability in
+`all`, else its folder or file in FOLDERS decides. Called by tests/conftest.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIERS = {
     "all": "every other test: on hubs, in browsers, on Kubernetes, in PyTorch, Keras, JAX (8 GB)",
     "long": "every boundary of the API, 500 seeds of faults, real crashes, fuzzing: hours",
 }
-"""What is in each; `make` plays `check`, `test`, `test-all` with those before it, `test-long`."""
+"""Each tier's content. `make test-all` plays three tiers, `make test` two, the other two one."""
 
 FOLDERS = {
     "contract": "check",
@@ -81,8 +81,8 @@ def not_played(played: frozenset[str], skips: Iterable[str]) -> Iterator[str]:
     """Yield a line for each mechanism that the machine lacks and each tier that was not chosen.
 
     Args:
-        played: the tiers that were.
-        skips: why each skipped test was; of a capability it begins with its name and a colon.
+        played: the chosen tiers.
+        skips: the reason of each skip; a missing capability's begins with its name and a colon.
     """
     why = Counter(reason for reason in skips if reason.partition(":")[0] in CAPABILITIES)
     for reason, tests in sorted(why.items()):

@@ -1,4 +1,4 @@
-"""What the ranks of `recorded_training` wrote down, and what they should have.
+"""Records of the ranks of `recorded_training`: each update's samples, found and expected.
 
 Imports no framework at its top: tests that only read records are collected without one.
 """

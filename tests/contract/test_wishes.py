@@ -8,6 +8,9 @@ from contract.looking import kinds, seen
 from labs import plan, reserve, start, stop
 from runai.hub_service.errors import Conflict
 
+# The one file of the contract that `make test` plays on Kubernetes, too.
+pytestmark = pytest.mark.tier("test")
+
 
 async def test_a_suspended_job_leaves_the_queue_and_returns_to_its_place(lab):
     spec = lab.job()

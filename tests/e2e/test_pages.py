@@ -136,6 +136,7 @@ def test_a_page_asks_for_each_file_once_and_for_all_of_them_at_once(platform, wo
     assert {name: begun_by.get(name) for name in scripts} == dict.fromkeys(scripts, "parser")
 
 
+@pytest.mark.tier("test")
 def test_a_page_follows_what_happens(platform, workloads, page_of):
     page = page_of("patty")
     look(page, platform)

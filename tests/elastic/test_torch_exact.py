@@ -24,7 +24,7 @@ def by_hand():
     return by_hand(Training())
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.tier("test"))])
 def test_any_number_of_ranks_trains_as_one_device_would(ranks, tmp_path, by_hand):
     from elastic_trainings import Training, elastically
 
