@@ -2,7 +2,7 @@
 
 A tier is chosen with `--tiers check,test` (the Makefile does); without it every test is played. In
 order: the marker `tier` decides, else a slow test is in `long` and one that needs a capability in
-`all`, else its folder or file in FOLDERS decides. Called by tests/conftest.py.
+`all`, else its folder or file in PLACES decides. Called by tests/conftest.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from capabilities import CAPABILITIES
 
-__all__ = ["TIERS", "chosen", "not_played", "tier_of"]
+__all__ = ["PLACES", "TIERS", "chosen", "not_played", "tier_of"]
 
 TIERS = {
     "check": "the fast tests of pure functions",
@@ -25,15 +25,27 @@ TIERS = {
 }
 """Each tier's content. `make test-all` plays three tiers, `make test` two, the other two one."""
 
-FOLDERS = {
-    "contract": "check",
-    "input": "check",
-    "meta": "check",
-    "scheduler": "check",
-    "simulation": "check",
-    "widgets": "check",
+PLACES = {
+    "check": (
+        *("clusters/kubernetes", "contract", "input", "meta", "scheduler", "simulation"),
+        *("cli/test_doctor_of_a_platform.py", "cli/test_login_refusals.py", "cli/test_program.py"),
+        *("cli/test_programs.py", "cli/test_root.py", "cli/test_tables.py"),
+        *("cli/test_top_views.py", "cli/test_values.py"),
+        *("widgets/test_colours.py", "widgets/test_gpu_cell.py", "widgets/test_live.py"),
+        *("widgets/test_mistakes.py", "widgets/test_page.py", "widgets/test_request.py"),
+        *("widgets/test_state.py", "widgets/test_text.py", "widgets/test_timeline.py"),
+    ),
+    "all": (
+        *("benchmarks", "cli", "crashes", "elastic/original", "elastic/test_launcher.py"),
+        *("limits", "upgrades", "widgets/test_examples.py", "widgets/test_train_numpy.py"),
+        *("clusters/test_crash.py", "clusters/test_forgetting.py", "clusters/test_frozen.py"),
+        *("clusters/test_hostile.py", "clusters/test_killed_writer.py"),
+        *("clusters/test_many_files.py", "clusters/test_no_room.py"),
+        *("service/test_memory.py", "service/test_openapi.py", "service/test_operations.py"),
+        *("service/test_process.py",),
+    ),
 }
-"""The tier of a folder or file of tests/; all others are in `test`."""
+"""Folders and files of tests/ by tier; the longest path decides, and others are in `test`."""
 
 ANYWHERE = {"cc"}
 """Capabilities that most machines have: a test that needs one stays in its folder's tier."""
@@ -61,8 +73,9 @@ def _tier_of_path(path: Path) -> str:
     if not path.is_relative_to(tests):
         return "test"
     inside = path.relative_to(tests)
+    tiers = {place: tier for tier, places in PLACES.items() for place in places}
     places = (str(place) for place in (inside, *inside.parents))
-    return next((FOLDERS[place] for place in places if place in FOLDERS), "test")
+    return next((tiers[place] for place in places if place in tiers), "test")
 
 
 def chosen(option: str) -> frozenset[str]:

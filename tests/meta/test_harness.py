@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tiers
 from capabilities import required
 
 TESTS = Path(__file__).parents[1]
@@ -121,6 +122,12 @@ def test_what_was_not_played_is_said_with_the_way_to_it(run_suite):
     assert "1 test of browser: no Chromium found" in output
     assert ": make test-all" in output
     assert ": make test-long" in output
+
+
+def test_each_place_of_a_tier_is_there():
+    places = [TESTS / place for places in tiers.PLACES.values() for place in places]
+
+    assert [str(place) for place in places if not place.exists()] == []
 
 
 def test_a_misspelt_tier_is_refused(run_suite):
