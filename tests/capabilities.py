@@ -82,6 +82,10 @@ def _why_no_compiler() -> str:
     )
 
 
+def _why_no_node() -> str:
+    return "" if shutil.which("node") else "no Node.js found (Debian: apt install nodejs)"
+
+
 def _why_no_postgresql() -> str:
     if importlib.util.find_spec("psycopg") is None:
         return "psycopg is not installed (make test installs it)"
@@ -124,6 +128,7 @@ CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "keras": partial(_why_no_module, "keras"),
     "kubernetes": why_no_kubernetes,
     "mounts": why_no_mounts,
+    "node": _why_no_node,
     "nodes": why_no_nodes,
     "own_cluster": why_no_cluster,
     "tensorflow": partial(_why_no_module, "tensorflow"),

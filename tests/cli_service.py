@@ -90,12 +90,13 @@ def running_service(
 
     def run() -> None:
         try:
-            loop.run_until_complete(_serve(service, users, data_dir, projects, gpus, stop))
+            # The runner's end cancels the tasks that are left, and waits for them.
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(_serve(service, users, data_dir, projects, gpus, stop))
         except BaseException as failure:  # noqa: BLE001 - handed to the test's thread
             service.failure = failure
         finally:
             service.ready.set()
-            loop.close()
 
     thread = threading.Thread(target=run, name="service")
     thread.start()
@@ -105,7 +106,7 @@ def running_service(
             raise service.failure
         yield service
     finally:
-        if thread.is_alive():
+        if service.failure is None:
             loop.call_soon_threadsafe(stop.set)
         thread.join()
     if service.failure is not None:

@@ -47,7 +47,7 @@ PLACES = {
 }
 """Folders and files of tests/ by tier; the longest path decides, and others are in `test`."""
 
-ANYWHERE = {"cc"}
+ANYWHERE = {"cc", "node"}
 """Capabilities that most machines have: a test that needs one stays in its folder's tier."""
 
 

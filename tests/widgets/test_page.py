@@ -13,11 +13,9 @@ from runai.widgets.panel import Panel
 from runai.widgets.script import FILES, page_script
 
 ROOT = Path(__file__).parents[2]
-NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="no node found")
 
 
-@needs_node
+@pytest.mark.node
 @pytest.mark.parametrize("specified", ["page", "call"])
 def test_the_page_draws_acts_and_asks_as_specified(specified, tmp_path):
     for folder, pattern in (
@@ -32,7 +30,7 @@ def test_the_page_draws_acts_and_asks_as_specified(specified, tmp_path):
     (tmp_path / "package.json").write_text('{"type": "module"}')
 
     ran = subprocess.run(
-        [str(NODE), "--test", str(tmp_path / f"tests/widgets/{specified}.test.mjs")],
+        ["node", "--test", str(tmp_path / f"tests/widgets/{specified}.test.mjs")],
         capture_output=True,
         text=True,
         check=False,
@@ -41,13 +39,13 @@ def test_the_page_draws_acts_and_asks_as_specified(specified, tmp_path):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@needs_node
+@pytest.mark.node
 def test_the_one_module_that_a_front_end_loads_renders_and_needs_no_other(tmp_path):
     module = tmp_path / "panel.mjs"
     module.write_text(page_script(ROOT / "widgets"))
 
     ran = subprocess.run(
-        [str(NODE), "--eval", f"import('{module}').then((m) => console.log(Object.keys(m), m))"],
+        ["node", "--eval", f"import('{module}').then((m) => console.log(Object.keys(m), m))"],
         capture_output=True,
         text=True,
         check=False,
