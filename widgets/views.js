@@ -65,9 +65,9 @@ export function view(state, clicks, act) {
         workloads.length
           ? workloadTable(workloads, clicks, act, !inPanel)
           : h("p", { class: "runai-none" }, inPanel ? "None yet: %runai_submit script.py submits one." : "Submitted…"),
-        told.length > 0 && h("ul", { class: "runai-told", role: "log", "aria-label": "What happened", key: "told" },
-          told.map((one) => h("li", { key: `${one.at} ${one.text}`, class: `runai-told-${one.kind}` },
-            h("time", {}, new Date(1000 * one.at).toLocaleTimeString([], { timeStyle: "short" })), ` ${one.text}`))),
+        told.length > 0 && h("div", { class: "runai-told", role: "log", "aria-label": "What happened", key: "told" },
+          h("ul", {}, told.map((one) => h("li", { key: `${one.at} ${one.text}`, class: `runai-told-${one.kind}` },
+            h("time", {}, new Date(1000 * one.at).toLocaleTimeString([], { timeStyle: "short" })), ` ${one.text}`)))),
         h("p", { class: "runai-hidden", role: "status", key: "said" }, clicks.said),
         notes.map((note) => h("p", { class: "runai-note", key: note }, note)),
       ),

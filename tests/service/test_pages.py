@@ -9,6 +9,7 @@ import re
 import zlib
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from runai.hub_service.api.page_parts import life, project_rows, quota_of_all
 from runai.hub_service.api.page_reply import pieces
 from runai.hub_service.api.schemas import HistoryView, ProjectPut, ProjectView, SubmitRequest
 
+PAGES = Path(__file__).parents[2] / "hub_service/api/pages"
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
@@ -180,6 +182,14 @@ async def test_projects_are_created_below_others_and_shown_as_a_tree(simulated):
 
 def project(name: str, **given) -> ProjectView:
     return ProjectView(name=name, **({"quota": 2, "build_quota": None} | given))
+
+
+def test_no_list_has_another_role():
+    """Its items would then be in no list."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.html"))
+
+    assert "<ul" in pages
+    assert re.findall(r"<[ou]l\b[^>]*\brole=", pages) == []
 
 
 def test_the_parts_of_a_bar_are_sessions_jobs_and_what_is_over_quota():

@@ -113,6 +113,7 @@ test("simulated devices are marked at the bars, in the picture and at the worklo
 test("what happened lately is told with its time, in a list that is read out", () => {
   const log = find(drawn({ told: [{ at: 1e9, kind: "paused", text: "vision/a was paused" }] }), "role", "log");
   assert.match(text(log), /\d.* vision\/a was paused/);
+  assert.deepEqual([log.tag, log.children[0].tag], ["div", "ul"], "a list with another role has no items");
   assert.equal(find(drawn(), "role", "log"), undefined);
 });
 
