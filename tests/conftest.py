@@ -62,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Keras would import TensorFlow: with it in the process, PyTorch's first optimizer, which
     # imports Triton, aborts. Tests of back ends have processes of their own.
     os.environ.setdefault("KERAS_BACKEND", "torch")
+    # gRPC would start its threads anew in whatever a test forks, where they crash.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         config.stash[REQUIRED] = required()
     except ValueError as wrong:

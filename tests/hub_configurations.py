@@ -36,7 +36,7 @@ c.KubeSpawner.namespace = os.environ["RUNAI_TEST_NAMESPACE"]
 c.KubeSpawner.image = "quay.io/jupyterhub/k8s-singleuser-sample:4.4.0"
 c.KubeSpawner.scheduler_name = "release-user-scheduler"
 c.KubeSpawner.start_timeout = 180
-c.KubeSpawner.http_timeout = 100
+c.KubeSpawner.http_timeout = 60
 c.KubeSpawner.extra_labels = {"hub.jupyter.org/network-access-hub": "true"}
 c.KubeSpawner.tolerations = [
     {"key": "hub.jupyter.org/dedicated", "operator": "Equal", "value": "user",

@@ -46,7 +46,8 @@ def workloads(platform: Platform) -> Iterator[dict[str, Client]]:
     for number in range(1, 6):
         request = SubmitRequest(name=f"bob-{number}", command=command, gpus=1, grace_seconds=1)
         clients["bob"].submit(request)
-    eventually(lambda: states(clients["bob"]).count("running") == 5)
+    # Patty comes once each of them has written: one that is stopped before has nothing to show.
+    eventually(lambda: all(written(clients["bob"], f"vision/bob-{n}") for n in range(1, 6)))
     for number in (1, 2):
         clients["patty"].submit(SubmitRequest(name=f"pat-{number}", command=command, gpus=1))
     eventually(lambda: states(clients["patty"]).count("running") == 2)
@@ -59,6 +60,10 @@ def workloads(platform: Platform) -> Iterator[dict[str, Client]]:
 
 def states(client: Client) -> list[str]:
     return [view.state for view in client.workloads()]
+
+
+def written(client: Client, job: str) -> list[str]:
+    return [line.text for line in client.logs(job)]
 
 
 def paused(client: Client) -> str:
