@@ -233,7 +233,7 @@ class World:
 
 def add(usage: Usage, held: Held, node: Node, sign: int = 1) -> None:
     """Book a worker, or with sign -1 take it off."""
-    for device in held.devices:
+    for device in {*held.devices}:  # an impossible world names one twice
         usage.milli[held.node, device] += sign * device_milli(held.worker)
         usage.mib[held.node, device] += sign * device_mib(held.worker, node)
     usage.cpu[held.node] += sign * held.worker.cpu_milli
