@@ -16,7 +16,7 @@ import pytest
 
 from runai.hub_service.agent.nvml import NvmlDevices
 
-pytestmark = pytest.mark.cc
+pytestmark = [pytest.mark.cc, pytest.mark.tier("all")]  # nvitop comes with the tools of `.[dev]`
 
 NVITOP = """
 import json
