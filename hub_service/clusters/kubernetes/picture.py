@@ -104,11 +104,9 @@ class Drawing:
         if self._machines != machines:
             self._machines = machines
             others = self._eligible.follow(machines)
-            self._drawn = {
-                name: drawn
-                for name, drawn in self._drawn.items()
-                if not others or others.isdisjoint(map(_asked, drawn.group.pods))
-            }
+            for name, known in self._drawn.items():
+                if not others.isdisjoint(map(_asked, known.group.pods)):
+                    self._drawn[name] = known._replace(places=())  # to be drawn anew
         self._eligible.free = None
         self._drawn = {
             group.name: drawn
