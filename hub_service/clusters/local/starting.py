@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import time
+import warnings  # noqa: F401  exec imports it, in a child that may not read our files any more
 from typing import Any, NamedTuple
 
 __all__ = [
