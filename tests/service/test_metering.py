@@ -75,7 +75,7 @@ async def test_a_call_that_is_broken_off_leaves_no_circle():
     try:
         had = Kept()
         gone = weakref.ref(had)
-        calling = asyncio.create_task(metered(call(had), Asks()))
+        calling = asyncio.ensure_future(metered(call(had), Asks()))
         del had
         await asyncio.sleep(0)
         calling.cancel()
@@ -123,8 +123,8 @@ async def test_a_call_goes_on_when_it_is_its_turn_and_can_be_broken_off_before()
         finally:
             steps.append("ended")
 
-    def begun() -> asyncio.Task[None]:
-        return asyncio.create_task(metered(call(), Asks(may)))
+    def begun() -> asyncio.Future[None]:
+        return asyncio.ensure_future(metered(call(), Asks(may)))
 
     task, never = begun(), begun()
     for _ in range(5):
