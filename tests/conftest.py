@@ -79,9 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     real nodes share another one, with its nodes.
     """
     if played := config.getoption("tiers"):
-        left_out = [item for item in items if tiers.tier_of(item) not in played]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if tiers.tier_of(item) in played]
+        split: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            split[tiers.tier_of(item) in played].append(item)
+        config.hook.pytest_deselected(items=split[False])
+        items[:] = split[True]
     halves = itertools.cycle(("kubernetes-1", "kubernetes-2"))
     half: defaultdict[Path, str] = defaultdict(lambda: next(halves))
     for item in items:

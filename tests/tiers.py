@@ -47,6 +47,8 @@ PLACES = {
 }
 """Folders and files of tests/ by tier; the longest path decides, and others are in `test`."""
 
+_TIER_OF = {place: tier for tier, places in PLACES.items() for place in places}
+
 ANYWHERE = {"cc", "node"}
 """Capabilities that most machines have: a test that needs one stays in its folder's tier."""
 
@@ -73,9 +75,8 @@ def _tier_of_path(path: Path) -> str:
     if not path.is_relative_to(tests):
         return "test"
     inside = path.relative_to(tests)
-    tiers = {place: tier for tier, places in PLACES.items() for place in places}
     places = (str(place) for place in (inside, *inside.parents))
-    return next((tiers[place] for place in places if place in tiers), "test")
+    return next((_TIER_OF[place] for place in places if place in _TIER_OF), "test")
 
 
 def chosen(option: str) -> frozenset[str]:
