@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,7 @@ def test_a_broken_backup_is_refused_before_anything_is_touched(runai, platform, 
 
     assert result.exit_code == 1
     assert "cluster.sqlite is broken" in result.stderr
-    with sqlite3.connect(platform.root / "cluster.sqlite") as connection:
+    with closing(sqlite3.connect(platform.root / "cluster.sqlite")) as connection, connection:
         assert connection.execute("SELECT count(*) FROM workloads").fetchone() == (0,)
     connection.close()
 

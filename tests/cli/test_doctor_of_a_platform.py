@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_broken_database_is_named_with_the_way_out(findings, platform):
     ids=["schema", "rows"],
 )
 def test_a_database_of_a_newer_version_is_named(change, named, findings, platform):
-    with sqlite3.connect(platform / "cluster.sqlite") as connection:
+    with closing(sqlite3.connect(platform / "cluster.sqlite")) as connection, connection:
         connection.execute(change)
     connection.close()
 

@@ -125,7 +125,7 @@ def test_a_file_of_a_newer_version_is_refused_with_a_sentence(name, tmp_path):
     path = tmp_path / name
     opened = SqliteStore if name == "cluster.sqlite" else Store
     opened(path).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
 
