@@ -76,7 +76,9 @@ def test_a_number_of_workers_that_was_set_later_comes_back(path):
     store.save([after])
     store.close()
 
-    [found] = SqliteStore(path).rows()
+    store = SqliteStore(path)
+    [found] = store.rows()
+    store.close()
     assert found == after
     assert (found.spec.workers, found.spec.min_workers, len(found.record.workers)) == (4, 2, 4)
 
