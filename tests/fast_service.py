@@ -33,14 +33,27 @@ def _empty() -> bytes:
         return file.read_bytes()
 
 
+TURNS_UNTIL_TAKEN_IN = 3
+"""Of the loop, from a client's connection to the server's knowing of it."""
+
+
 async def stop_server(server: Server, answering: asyncio.Task[None]) -> None:
-    """End a server with all that it is at."""
-    answering.cancel()
+    """End a server with all that it is at.
+
+    asyncio loses who is being taken in while a listener closes (github.com/python/cpython, issue
+    109564): the listeners are deaf first.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in server.servers:
+        for listening in listener.sockets:
+            loop.remove_reader(listening.fileno())
+    for _ in range(TURNS_UNTIL_TAKEN_IN):
+        await asyncio.sleep(0)
     for listener in server.servers:
         listener.close()
     for connection in [*server.server_state.connections]:
         connection.transport.abort()
     under_way = [*server.server_state.tasks]
-    for task in under_way:
+    for task in [answering, *under_way]:
         task.cancel()
     await asyncio.gather(answering, *under_way, return_exceptions=True)
