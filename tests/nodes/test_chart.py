@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -72,10 +73,11 @@ def test_an_upgrade_costs_nobody_his_container_and_the_next_service_knows_them(
     assert lab.namespace.pod("half")["status"]["containerStatuses"] == before
     (trains_on,) = lab.namespace.pods("train")
     assert trains_on["status"]["containerStatuses"] == trains["status"]["containerStatuses"]
-    lab.plane.kubectl(
-        *("exec", "-n", lab.namespace.name, trains_on["metadata"]["name"], "--"),
-        *("sh", "-c", "kill -TERM 1"),  # it ends with 0 then
-    )
+    with suppress(AssertionError):  # what says so may die with the container
+        lab.plane.kubectl(
+            *("exec", "-n", lab.namespace.name, trains_on["metadata"]["name"], "--"),
+            *("sh", "-c", "kill -TERM 1"),  # it ends with 0 then
+        )
     status = eventually(
         lambda: s if (s := lab.namespace.job("train")["status"]).get("succeeded") else None,
         what="the training is complete",
