@@ -130,6 +130,7 @@ def test_the_database_keeps_former_options_in_place_of_harmful_ones(options, sto
         db.commit()
 
         assert spawner.user_options == (options if stored is None else stored)
+    engine.dispose()
 
 
 def test_harmful_options_of_a_new_server_become_none():
