@@ -86,6 +86,9 @@ def said_why(engine: sa.Engine) -> Iterator[None]:
     """
     try:
         yield
+    except Unavailable:  # it is broken, or newer than this program
+        engine.dispose()
+        raise
     except sa.exc.OperationalError as failed:
         engine.dispose()
         is_server = engine.dialect.name == "postgresql"
