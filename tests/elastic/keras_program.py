@@ -24,7 +24,8 @@ if os.environ["KERAS_BACKEND"] != "tensorflow":
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.argv[1]).with_suffix(".cache")))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-if version("jax").startswith("0.10."):  # a flag that XLA does not know ends the process
+if os.environ["KERAS_BACKEND"] == "jax" and version("jax").startswith("0.10."):
+    # One that XLA does not know ends the process.
     os.environ.setdefault(
         "XLA_FLAGS",
         "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
