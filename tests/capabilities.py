@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -107,15 +106,6 @@ def _why_no_cgroups() -> str:
     return ""
 
 
-def _why_no_pids() -> str:
-    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
-    choose = ["sh", "-c", "echo 300 > /proc/sys/kernel/ns_last_pid"]
-    if shutil.which(alone[0]) is None:
-        return "no unshare (util-linux)"
-    tried = subprocess.run([*alone, *choose], capture_output=True, text=True, check=False)
-    return f"no process numbers of our own: {tried.stderr.strip()}" if tried.returncode else ""
-
-
 # Each says why the capability is missing, or nothing.
 CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "axe": _why_no_axe,
@@ -134,7 +124,6 @@ CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "tensorflow": partial(_why_no_module, "tensorflow"),
     "torch": partial(_why_no_module, "torch"),
     "vscode": _why_no_vscode_widgets,
-    "pids": _why_no_pids,
     "postgresql": _why_no_postgresql,
     "prometheus": _why_no_prometheus,
 }

@@ -10,6 +10,7 @@ import pytest
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.nvml import NvmlDevices
+from runai.hub_service.agent.owners import Owners, Whose
 from runai.hub_service.cli.gpu_examination import check_driver
 from waiting import eventually
 
@@ -106,6 +107,28 @@ def test_a_sample_counts_once(nvml, hold, holders):
 
     assert seen == [{MINE: 0.8}, {MINE: 0.0}]
     source.close()
+
+
+def test_samples_of_a_number_that_changed_hands_are_divided_at_the_later_start(
+    nvml, hold, holders, monkeypatch
+):
+    later, other = holders
+    nvml.write(GPU)
+    source = NvmlDevices()
+    allocations = [
+        hold("vision/a", "GPU-0", process=later),
+        hold("vision/b", "GPU-0", process=other),
+    ]
+    former = Whose(1.0, allocations[1], "ana", "python3")
+    monkeypatch.setattr(
+        Owners, "before", lambda _, pid: (former, 15e-6) if pid == later.pid else None
+    )
+    nvml.write(GPU, f"sample 0 {later.pid} 10 80", f"sample 0 {later.pid} 20 40")
+
+    report = usage.report("h", source.poll(allocations), allocations)
+    source.close()
+
+    assert utilization(report) == {MINE: 0.2, ("vision/b", "GPU-0"): 0.4}
 
 
 @pytest.mark.parametrize(

@@ -180,17 +180,22 @@ def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkey
     owners = Owners()
     allocation = hold("vision/a", "GPU")
     owners.learn([allocation])
-    assert owners.whose(process.pid).owner == allocation
+    former = owners.whose(process.pid)
+    owners.retain({process.pid})
+    assert former.owner == allocation
+    assert owners.before(process.pid) is None
 
     # The same number, started later, by somebody else.
     later = process.create_time() + 60
     monkeypatch.setattr(Lifetimes, "lasts", lambda *_: False)
-    monkeypatch.setattr(owners_module, "_start_ticks", lambda _: b"other")
+    monkeypatch.setattr(owners_module, "_start_ticks", lambda _: b"4200")
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
     monkeypatch.setattr(psutil.Process, "environ", lambda _: {})
 
     assert owners.whose(process.pid).owner is None
     assert owners.whose(process.pid).created == later
+    started = psutil.boot_time() + 4200 / os.sysconf("SC_CLK_TCK")
+    assert owners.before(process.pid) == (former, pytest.approx(started, abs=2))
 
 
 def test_a_parent_younger_than_its_child_is_another_process(hold, start, monkeypatch):
