@@ -13,11 +13,13 @@ from runai.hub_service.agent.devices import DeviceSource
 from runai.hub_service.agent.keeping import Keeper
 from runai.hub_service.agent.loop import Agent
 from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.api.problems import error_from_reply
 from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
-from runai.hub_service.errors import Forbidden, RunaiError, Unavailable
+from runai.hub_service.errors import Forbidden, RunaiError, TooMany, Unavailable
 
 NEVER = 1000.0
 SOON = 0.01
+POLLS = 100
 
 
 @dataclass
@@ -26,6 +28,8 @@ class Service:
 
     allocations: list[AgentAllocation] = field(default_factory=list)
     refusal: RunaiError | None = None
+    refusals: list[RunaiError] = field(default_factory=list)
+    """Of the next reports, one after the other."""
     reports: list[AgentReport] = field(default_factory=list)
     refused: int = 0
 
@@ -34,8 +38,30 @@ class Service:
         if self.refusal is not None:
             self.refused += 1
             raise self.refusal
+        if self.refusals:
+            raise self.refusals.pop(0)
         self.reports.append(report)
         return AgentReply(allocations=self.allocations)
+
+    @property
+    def told(self) -> list[list[str] | None]:
+        """Which pods have devices, as each report that was taken says."""
+        return [None if r.pods is None else [of.pod for of in r.pods] for r in self.reports]
+
+
+@dataclass
+class Kubelet:
+    """Says who has devices, or nothing."""
+
+    has: dict[str, list[str]] = field(default_factory=dict)
+    is_away: bool = False
+    asked: int = 0
+
+    def holders(self) -> dict[str, list[str]]:
+        self.asked += 1
+        if self.is_away:
+            raise OSError("nobody is there")
+        return dict(self.has)
 
 
 class Sources:
@@ -72,7 +98,7 @@ async def running(source: DeviceSource, service: Service, **settings):
     agent = Agent("here", source, service, **settings)
     task = asyncio.create_task(agent.run())
     try:
-        yield task
+        yield agent
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -180,3 +206,92 @@ async def test_what_was_measured_is_told_even_if_the_limits_cannot_be_looked_aft
         await eventually_async(lambda: len(service.reports) >= 2)
 
     assert "could not be looked after" in caplog.text
+
+
+# -- who has which devices: a state, which no report that waits or is refused delays --------------
+
+
+@pytest.fixture
+def at_once(monkeypatch) -> None:
+    """Have the service asked again without a pause."""
+    monkeypatch.setattr(loop, "MAX_DELAY_S", 0)
+
+
+async def test_the_first_report_after_an_outage_names_who_came_last(
+    source, service, at_once, eventually_async
+):
+    service.refusal, kubelet = Unavailable("away"), Kubelet({"lab/first": ["GPU-0"]})
+    async with running(source, service, idle_s=0, kubelet=kubelet):
+        await eventually_async(lambda: kubelet.asked > POLLS)
+        kubelet.has = {"lab/second": ["GPU-0"]}
+        before = kubelet.asked
+        await eventually_async(lambda: kubelet.asked > before + 1)
+        service.refusal = None
+        await eventually_async(lambda: len(service.reports) > POLLS)
+
+    first = service.reports[0]
+    assert service.told[: POLLS + 1] == [["lab/second"]] * (POLLS + 1)
+    assert [device.simulated for device in first.inventory] == [True]
+    assert first.age is not None
+    assert first.pods_age is not None
+    assert first.pods_age < first.age
+    # What was measured goes in order all the same.
+    assert [r.at for r in service.reports] == sorted(r.at for r in service.reports)
+
+
+async def test_a_kubelet_that_is_silent_by_now_is_not_quoted(
+    source, service, at_once, eventually_async
+):
+    service.refusal, kubelet = Unavailable("away"), Kubelet({"lab/first": ["GPU-0"]})
+    async with running(source, service, idle_s=0, kubelet=kubelet) as agent:
+        await eventually_async(lambda: agent.tally.polls > 1)
+        kubelet.is_away = True
+        before = kubelet.asked
+        await eventually_async(lambda: kubelet.asked > before + 1)
+        service.refusal = None
+        await eventually_async(lambda: service.reports)
+
+    first = service.reports[0]
+    assert (first.pods, first.inventory, first.pods_age) == (None, (), None)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param(Forbidden("This token is no agent's."), id="refused"),
+        pytest.param(
+            error_from_reply(
+                500, b'{"title": "x", "status": 500, "detail": "Oh.", "code": "internal"}'
+            ),
+            id="failed",
+        ),
+    ],
+)
+async def test_a_report_that_is_refused_does_not_hold_up_the_next(
+    refusal, source, service, eventually_async, monkeypatch
+):
+    monkeypatch.setattr(loop, "_delay", lambda _failures: NEVER)
+    service.refusals.append(refusal)
+    async with running(source, service, idle_s=0, kubelet=Kubelet({"lab/first": ["GPU-0"]})):
+        await eventually_async(lambda: service.reports)
+
+    assert service.refusals == []
+    assert service.told[0] == ["lab/first"]
+
+
+@pytest.mark.parametrize("away", [Unavailable("away"), TooMany("later")], ids=["away", "busy"])
+async def test_a_service_that_is_away_is_given_time(
+    away, source, service, eventually_async, monkeypatch
+):
+    paused: list[int] = []
+
+    def pause(failures: int) -> float:
+        paused.append(failures)
+        return 0.0
+
+    monkeypatch.setattr(loop, "_delay", pause)
+    service.refusals += [away, away]
+    async with running(source, service, idle_s=0):
+        await eventually_async(lambda: service.reports)
+
+    assert paused == [1, 2]
