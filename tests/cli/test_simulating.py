@@ -178,9 +178,11 @@ def remembered(service, eventually):
 
 def test_the_platforms_own_past_to_this_day_answers_what_if(as_user, service, remembered):
     bob, admin = as_user("bob"), as_user("admin")
-    for name, gpus in (("half", "0.5"), ("two", "2")):
-        assert bob("submit", name, "--gpus", gpus, "--wait", "--", "sleep", "1").exit_code == 0
-    remembered(2)
+    for name, *asked in (("half", "-g", "0.5", "--priority", "high"), ("two", "-g", "2")):
+        assert bob("submit", name, *asked, "--wait", "--", "sleep", "1").exit_code == 0
+    past = {one.id: one for one in remembered(2)}
+    with Client(service.url, service.tokens["admin"]) as client:
+        today = client.snapshot()
     bob("delete", "two", "--yes")
 
     result = admin("simulate", "--history", "1h", "--set", "vision.quota=2", "-o", "json")
@@ -192,20 +194,7 @@ def test_the_platforms_own_past_to_this_day_answers_what_if(as_user, service, re
     figures = json.loads(result.stdout)
     assert figures["jobs"] == 2
     assert figures["allocated_pct"] > 0  # the time after the last submission counts
-
-
-def test_the_past_knows_what_was_asked_and_by_what_was_decided(as_user, service, remembered):
-    bob = as_user("bob")
-    submitted = bob(
-        "submit", "weighed", "--gpus", "0.5", "--priority", "high", "--wait", "--", "sleep", "1"
-    )
-    assert submitted.exit_code == 0, submitted.stderr
-
-    [past] = remembered(1)
-    with Client(service.url, service.tokens["admin"]) as client:
-        today = client.snapshot()
-
-    assert (past.asked, past.starts) == (
+    assert (past["vision/half"].asked, past["vision/half"].starts) == (
         {"workers": [{"gpus": 0.5}], "preemptible": True, "priority": 75, "min_workers": 1},
         1,
     )
