@@ -11,12 +11,12 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cli.terminal import on_terminal
 from waiting import eventually
 
 RUNAI = [sys.executable, "-m", "runai.hub_service.cli"]
@@ -24,58 +24,6 @@ SLEEP = ["--", "sleep", "600"]
 COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
 """A bar hides the cursor and gives it back."""
-
-
-class Terminal:
-    """A pseudo-terminal and all that was written on it."""
-
-    def __init__(self) -> None:
-        self.ours, self.theirs = os.openpty()
-        self.screen = b""
-
-    def read(self) -> bool:
-        """Read what comes next; False: nobody holds the other end any more."""
-        try:
-            read = os.read(self.ours, 1 << 16)
-        except OSError:
-            return False
-        self.screen += read
-        return bool(read)
-
-    def until(self, text: bytes) -> None:
-        while text not in self.screen:
-            assert self.read(), f"it ended without {text!r}: {self.screen!r}"
-
-    def rest(self) -> bytes:
-        while self.read():
-            pass
-        return self.screen
-
-
-@contextmanager
-def on_terminal(
-    program: list[str], environment: Mapping[str, str], *, stdout: int | None = None
-) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
-    """Run a program on a terminal; `stdout` elsewhere, if that is given."""
-    terminal = Terminal()
-    # Not the settings of who runs the tests: NO_COLOR, a narrow window.
-    told = {"TERM": "xterm-256color", "COLUMNS": "120", "PATH": os.environ["PATH"], **environment}
-    running = subprocess.Popen(
-        program,
-        stdin=subprocess.PIPE,
-        stdout=terminal.theirs if stdout is None else stdout,
-        stderr=terminal.theirs,
-        env=told,
-    )
-    os.close(terminal.theirs)
-    try:
-        yield terminal, running
-    finally:
-        assert running.stdin is not None
-        running.stdin.close()
-        running.kill()
-        running.wait()
-        os.close(terminal.ours)
 
 
 # -- colours -------------------------------------------------------------------------------------
@@ -117,6 +65,21 @@ def test_json_of_others_does_nothing_to_a_terminal_and_means_the_same(bob):
     odd = {letter for letter in seen if not letter.isprintable()}
     assert odd == {"\n"}
     assert json.loads(seen)["command"][-1] == acts
+
+
+def test_a_screen_leaves_its_terminal_as_it_was(bob):
+    bob("submit", "exp1", "-g", "1", *SLEEP)
+    program = [*RUNAI, "top", "jobs"]
+    environment = {"HOME": os.environ["HOME"], **bob.environment}
+    with on_terminal(program, environment, typed=True) as (terminal, running):
+        terminal.until(b"exp1")
+        terminal.type("q")
+        screen = terminal.rest()
+        assert running.wait(60) == 0
+
+    on, off = b"\x1b[?1049h", b"\x1b[?1049l"
+    assert screen.index(on) < screen.rindex(off)
+    assert b"of 5 GPUs allocated" in screen
 
 
 # -- at work -------------------------------------------------------------------------------------
