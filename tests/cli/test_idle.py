@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from cli.conftest import CommandLine
 from cli_service import NODE, RunningService, running_service
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.reports import (
@@ -88,15 +87,6 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
 
 
 @pytest.fixture
-def command(service: RunningService, home: Path) -> Callable[[str], CommandLine]:
-    def of(user: str) -> CommandLine:
-        told = {"RUNAI_API_URL": service.url, "JUPYTERHUB_API_TOKEN": service.tokens[user]}
-        return CommandLine(user, told)
-
-    return of
-
-
-@pytest.fixture
 def node(service: RunningService, eventually) -> Iterator[Node]:
     """Run bob's session on half a GPU."""
     sleeping = subprocess.Popen(["/bin/sleep", "3600"])
@@ -121,8 +111,8 @@ def node(service: RunningService, eventually) -> Iterator[Node]:
         eventually(lambda: LAB not in {w.id for w in hub.workloads()})
 
 
-def test_idle_gpus_are_listed_and_kept(node, command):
-    bob = command("bob")
+def test_idle_gpus_are_listed_and_kept(node, as_user):
+    bob = as_user("bob")
     nobody = bob("top", "--idle")
     for _ in range(55):
         node.report()
@@ -138,8 +128,8 @@ def test_idle_gpus_are_listed_and_kept(node, command):
     assert json.loads(bob("top", "--idle", "-o", "json").stdout)[0]["idle"]["keeps_left"] == 1
 
 
-def test_gpus_are_given_back_and_asked_for_again(node, command):
-    bob = command("bob")
+def test_gpus_are_given_back_and_asked_for_again(node, as_user):
+    bob = as_user("bob")
     unneeded = bob("regain", "lab")
     released = bob("release", "lab")
     for _ in range(32):

@@ -71,22 +71,19 @@ def test_filters_of_the_list(bob):
     assert names("--state", "failed") == []
 
 
-def test_json_is_what_the_api_said(bob):
+def test_projects_and_nodes_are_listed_as_tables_and_as_the_api_said(bob):
     bob("submit", "a", *SLEEP)
 
     def listed(what):
         return json.loads(bob("list", what, "-o", "json").stdout)
 
-    assert [WorkloadView.model_validate(one).name for one in listed("jobs")] == ["a"]
-    assert len([ProjectView.model_validate(one) for one in listed("projects")]) == 3
-    assert len([NodeView.model_validate(one) for one in listed("nodes")]) == 1
-
-
-def test_projects_and_nodes_are_tables_too(bob):
     _, projects = table(bob("list", "projects").stdout)
     vision = bob("describe", "project", "vision").stdout.splitlines()
     header, nodes = table(bob("list", "nodes", "-o", "wide").stdout)
 
+    assert [WorkloadView.model_validate(one).name for one in listed("jobs")] == ["a"]
+    assert len([ProjectView.model_validate(one) for one in listed("projects")]) == 3
+    assert len([NodeView.model_validate(one) for one in listed("nodes")]) == 1
     assert [row[:3] for row in projects] == [
         ["vision", "0", "2.5"],
         ["nlp", "0", "2.5"],
@@ -102,15 +99,12 @@ def test_simulated_devices_are_marked_wherever_they_are_shown(bob, eventually):
     eventually(lambda: state(bob, "a") == "running")
     (node,) = json.loads(bob("list", "nodes", "-o", "json").stdout)
 
-    for arguments in (["list"], ["list", "nodes"], ["top"], ["top", "jobs"]):
+    for arguments in (
+        *(["list"], ["list", "nodes"], ["top"], ["top", "jobs"]),
+        *(["describe", "a"], ["describe", "node", node["name"]]),
+    ):
         assert "* simulated" in bob(*arguments).stdout, arguments
-    for arguments in (["describe", "a"], ["describe", "node", node["name"]]):
-        assert "* simulated" in bob(*arguments).stdout, arguments
-
-
-def test_the_headline_figure_stands_below_the_nodes(bob):
     averages = bob("top").stdout.splitlines()[-4:-1]
-
     assert [line.partition(":")[0] for line in averages] == [
         "last hour",
         "last 24 hours",
@@ -129,20 +123,21 @@ def test_a_workload_is_described_by_any_of_its_names(bob):
         assert ["History:"] in lines
 
 
-@pytest.mark.parametrize(("what", "name"), [("projects", "vision"), ("users", "bob")])
-def test_averages_over_time_are_shown_by_project_and_user(bob, eventually, what, name):
+def test_averages_over_time_are_shown_by_project_and_user(bob, eventually):
     bob("submit", "a", "-g", "1", *SLEEP)
 
-    def told() -> list[str]:
-        lines = bob("usage", what, "--since", "2h").stdout.splitlines()
-        assert len(lines) > 1, "nothing is counted yet"
-        assert lines[0].split() == ["NAME", "ALLOCATED", "UTIL", "GPU-HOURS", "USED", "IDLE"]
-        return [str(word) for word in lines[1].split()]
+    for what, name in (("projects", "vision"), ("users", "bob")):
 
-    assert eventually(told)[0] == name
-    found = {one["name"]: one for one in json.loads(bob("usage", what, "-o", "json").stdout)}
-    assert found[name]["allocated_gpu_hours"] > 0
-    assert "is no length of time" in bob("usage", what, "--since", "soon").stderr
+        def told(what: str = what) -> list[str]:
+            lines = bob("usage", what, "--since", "2h").stdout.splitlines()
+            assert len(lines) > 1, "nothing is counted yet"
+            assert lines[0].split() == ["NAME", "ALLOCATED", "UTIL", "GPU-HOURS", "USED", "IDLE"]
+            return [str(word) for word in lines[1].split()]
+
+        assert eventually(told)[0] == name
+        found = {o["name"]: o for o in json.loads(bob("usage", what, "-o", "json").stdout)}
+        assert found[name]["allocated_gpu_hours"] > 0
+    assert "is no length of time" in bob("usage", "users", "--since", "soon").stderr
 
 
 def test_of_two_workloads_of_a_name_one_must_be_chosen(as_user, tmp_path, monkeypatch):
@@ -243,25 +238,17 @@ def test_suspend_and_resume_say_what_becomes_of_a_job(bob):
     assert (resumed.stdout, state(bob, "exp1")) == ("job vision/exp1 queued\n", "queued")
 
 
-def test_several_are_deleted_at_once(bob):
-    for name in ("a", "b"):
-        bob("submit", name, "-g", "8", *SLEEP)
-
-    result = bob("delete", "a", "vision/b")
-
-    assert result.stdout == "job vision/a deleted\njob vision/b deleted\n"
-    assert json.loads(bob("list", "-o", "json").stdout) == []
-
-
-def test_one_that_is_refused_does_not_keep_the_others(bob):
+def test_of_several_one_that_is_refused_does_not_keep_the_others(bob):
     bob("submit", "lab", "--interactive", *SLEEP)
     bob("submit", "waits", "-g", "8", *SLEEP)
 
-    result = bob("suspend", "lab", "waits")
+    suspended = bob("suspend", "lab", "waits")
+    deleted = bob("delete", "lab", "vision/waits")
 
-    assert result.exit_code == 1
-    assert result.stdout == "job vision/waits suspended\n"
-    assert result.stderr.startswith("Error: ")
+    assert suspended.exit_code == 1
+    assert suspended.stdout == "job vision/waits suspended\n"
+    assert suspended.stderr.startswith("Error: ")
+    assert deleted.stdout == "session vision/lab deleted\njob vision/waits deleted\n"
 
 
 def test_an_elastic_job_gets_more_workers_within_its_projects_limit(as_user, tmp_path, monkeypatch):
