@@ -85,19 +85,11 @@ def test_a_removed_name_is_given_again_to_the_same_person_alone(user, directory)
     assert "bob" in Accounts(directory).all()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        pytest.param(["add", "bob"], "There is a user bob already.", id="name-taken"),
-        pytest.param(["add", "B O"], "'B O' cannot be a user name.", id="impossible-name"),
-        pytest.param(["remove", "eve"], "There is no user eve.", id="unknown"),
-    ],
-)
-def test_what_cannot_be_is_a_sentence_with_a_way_out(user, arguments, sentence):
-    result = user(*arguments)
+def test_what_cannot_be_is_a_sentence_with_a_way_out(user):
+    result = user("add", "bob")
 
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"Error: {sentence}\nHint: ")
+    assert result.stderr.startswith("Error: There is a user bob already.\nHint: ")
 
 
 def test_a_directory_without_a_platform_is_named(runai, tmp_path):

@@ -113,8 +113,6 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
     [
         pytest.param({"project": "nope", "gpus": 1}, "There is no project nope.", id="project"),
         pytest.param({"project": "vision", "gpus": 2}, "its build quota is 1", id="too many"),
-        pytest.param({"gpus": 1}, "1 GPU cannot be had without a project.", id="no project"),
-        pytest.param({"img": "x"}, "There is no option 'img'.", id="unknown option"),
         pytest.param({"profile": "none"}, "No such profile: none.", id="unknown profile"),
         pytest.param({"image": "huge"}, "There is no choice 'huge' of image.", id="choice"),
         pytest.param({"image": ["large"]}, "The option 'image' is not text.", id="type"),
