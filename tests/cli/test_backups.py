@@ -36,6 +36,25 @@ def backup(runai, platform):
     return make
 
 
+@pytest.fixture
+def put_back(runai, platform):
+    """Return a function that restores a backup and returns what that says."""
+
+    def run(made: Path, *options: str) -> str:
+        result = runai("restore", str(made), "--data-dir", str(platform.root), *options)
+        assert result.exit_code == 0, result.output
+        return str(result.stdout)
+
+    return run
+
+
+async def ended_and_deleted(lab, spec) -> None:
+    await lab.end(spec, 0)
+    await lab.until(spec.id, "succeeded")
+    await lab.cluster.delete(spec.id, by="ana")
+    await lab.until_gone(spec.id)
+
+
 async def test_a_backup_of_a_running_platform_is_whole_and_private(platform, backup, tmp_path):
     async with local_lab(tmp_path) as lab:
         await lab.cluster.submit([lab.job()])
@@ -53,7 +72,7 @@ async def test_a_backup_of_a_running_platform_is_whole_and_private(platform, bac
 
 
 async def test_what_was_deleted_comes_back_and_what_was_there_goes_aside(
-    runai, platform, backup, tmp_path
+    platform, backup, tmp_path, put_back
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
@@ -62,9 +81,8 @@ async def test_what_was_deleted_comes_back_and_what_was_there_goes_aside(
         await lab.cluster.delete("vision/exp", by="ana")
         await lab.cluster.submit([lab.job("later")])
 
-    result = runai("restore", str(made), "--data-dir", str(platform.root))
+    put_back(made)
 
-    assert result.exit_code == 0, result.output
     store = SqliteStore(platform.root / "cluster.sqlite")
     assert [row.id for row in store.rows()] == ["vision/exp"]
     store.close()
@@ -76,7 +94,7 @@ async def test_what_was_deleted_comes_back_and_what_was_there_goes_aside(
 
 
 async def test_workers_that_the_backup_does_not_know_are_not_left_running(
-    runai, platform, backup, tmp_path
+    runai, platform, backup, tmp_path, put_back
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
@@ -88,33 +106,26 @@ async def test_workers_that_the_backup_does_not_know_are_not_left_running(
     assert refused.exit_code == 1
     assert "Workers run that this backup does not know: vision/later-0." in refused.stderr
 
-    result = runai("restore", str(made), "--data-dir", str(platform.root), "--stop-unknown")
-
-    assert result.exit_code == 0, result.output
-    assert "stopped: vision/later-0" in result.stdout
+    assert "stopped: vision/later-0" in put_back(made, "--stop-unknown")
     # A later job of that name finds nothing of it.
     assert not list((platform.root / "jobs").glob("vision/later/attempt-*"))
 
 
 async def test_a_job_that_was_submitted_again_is_not_taken_for_the_one_of_its_name(
-    runai, platform, backup, tmp_path
+    runai, platform, backup, tmp_path, put_back
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         spec = lab.job("train", grace_seconds=1)
         await lab.started(spec, device=0)
         made = backup()
-        await lab.end(spec, 0)
-        await lab.until(spec.id, "succeeded")
-        await lab.cluster.delete(spec.id, by="ana")
-        await lab.until_gone(spec.id)
+        await ended_and_deleted(lab, spec)
         await lab.started(spec, device=2)
 
     refused = runai("restore", str(made), "--data-dir", str(platform.root))
     assert "Workers run that this backup does not know: vision/train-0." in refused.stderr
-    result = runai("restore", str(made), "--data-dir", str(platform.root), "--stop-unknown")
+    put_back(made, "--stop-unknown")
 
-    assert result.exit_code == 0, result.output
     (aside,) = platform.root.glob("before-restore-*")
     assert [*aside.glob("jobs/vision/train/attempt-1/worker-0/exit.json")]
     async with local_lab(tmp_path) as lab:
@@ -122,38 +133,33 @@ async def test_a_job_that_was_submitted_again_is_not_taken_for_the_one_of_its_na
 
 
 async def test_a_job_that_has_ended_again_since_is_not_how_the_one_of_its_name_ended(
-    runai, platform, backup, tmp_path
+    backup, tmp_path, put_back
 ):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         spec = lab.job("train", grace_seconds=1)
         await lab.started(spec)
         made = backup()
-        await lab.end(spec, 0)
-        await lab.until(spec.id, "succeeded")
-        await lab.cluster.delete(spec.id, by="ana")
-        await lab.until_gone(spec.id)
+        await ended_and_deleted(lab, spec)
         await lab.started(spec)
         await lab.end(spec, 0)
         await lab.until(spec.id, "succeeded")
 
-    result = runai("restore", str(made), "--data-dir", str(platform.root))
+    put_back(made)
 
-    assert result.exit_code == 0, result.output
     async with local_lab(tmp_path) as lab:
         await lab.until(spec.id, "retrying")
 
 
-async def test_a_job_that_has_run_since_the_backup_goes_on(runai, platform, backup, tmp_path):
+async def test_a_job_that_has_run_since_the_backup_goes_on(backup, tmp_path, put_back):
     async with local_lab(tmp_path, forget=False) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         spec = lab.job("train")
         await lab.started(spec)
         made = backup()
 
-    result = runai("restore", str(made), "--data-dir", str(platform.root))
+    put_back(made)
 
-    assert result.exit_code == 0, result.output
     async with local_lab(tmp_path) as lab:
         await lab.end(spec, 0)
         assert (await lab.until(spec.id, "succeeded")).attempts == 1
