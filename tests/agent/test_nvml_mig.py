@@ -140,16 +140,13 @@ def test_an_instance_without_a_process_is_idle(poll):
     assert {s.device: s.utilization for s in report.samples} == {"MIG-a": 0.0, "MIG-b": 0.0}
 
 
-def test_an_xid_of_one_instance_leaves_the_others(poll):
-    report = poll("xid 0 1 95 2 0")
-
-    assert {d.device for d in report.devices if d.fault} == {"MIG-b"}
-
-
-def test_an_xid_of_the_gpu_is_all_instances_fault(poll):
-    report = poll("xid 0 1 79")
-
-    assert {d.device for d in report.devices if d.fault} == {"MIG-a", "MIG-b"}
+@pytest.mark.parametrize(
+    ("xid", "broken"),
+    [("xid 0 1 95 2 0", {"MIG-b"}), ("xid 0 1 79", {"MIG-a", "MIG-b"})],
+    ids=["of an instance", "of the GPU"],
+)
+def test_an_xid_of_one_instance_leaves_the_others(poll, xid, broken):
+    assert {d.device for d in poll(xid).devices if d.fault} == broken
 
 
 def test_an_instance_that_is_gone_is_a_gap_and_costs_no_other(nvml):

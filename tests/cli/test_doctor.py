@@ -58,20 +58,15 @@ def test_a_service_that_is_away_is_a_failure(findings, remembered):
     assert "runai up" in found["service"]["mend"]
 
 
-def test_an_address_without_a_hub_is_no_failure_of_one(findings, says):
-    found = findings()["hub"]
-
-    assert found["verdict"] == "note"
-    assert found["text"] == "not looked at: this is the service's own address"
-
-
-def test_a_proxy_that_has_lost_its_hub_is_a_failure(findings, says):
+def test_a_lost_hub_is_a_failure_and_an_address_without_one_is_none(findings, says):
+    none = findings()["hub"]
     says({"hub": 503})
+    lost = findings()["hub"]
 
-    found = findings()["hub"]
-
-    assert found["verdict"] == "failure"
-    assert found["text"] == "JupyterHub answers with status 503"
+    assert none["verdict"] == "note"
+    assert none["text"] == "not looked at: this is the service's own address"
+    assert lost["verdict"] == "failure"
+    assert lost["text"] == "JupyterHub answers with status 503"
 
 
 def test_a_token_that_others_can_read_is_a_failure(findings, remembered):

@@ -27,7 +27,7 @@ from runai.hub_service.ledger import Ledger
 from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.quantity import MilliGpu
 from runai.hub_service.scheduler.wire import snapshot_to_json
-from runai.hub_service.simulation.engine import Setting, simulate
+from runai.hub_service.simulation.engine import Run, Setting, simulate
 from runai.hub_service.simulation.history import EVERY_S, Today, left_out, rows_of
 from runai.hub_service.simulation.jobs import PERMILLE
 from runai.hub_service.simulation.settings import projects_for_core
@@ -227,26 +227,27 @@ def test_a_duration_is_what_it_takes_with_all_that_it_asks_for(fields, duration)
     assert [row.duration_s for row in rows_of([a_past(**fields)])] == [duration]
 
 
+def on_one_node(past: Sequence[PastWorkload], gpus: int) -> tuple[Log, Run]:
+    log: Log = []
+    today = Today.read(
+        {"nodes": [{"name": "n", "devices": gpus}], "projects": [{"name": "a", "quota": 8}]}
+    )
+    setting = Setting(
+        nodes=today.nodes, projects=projects_for_core(today.specs), every=1, beyond=PERMILLE
+    )
+    run = simulate(
+        rows_of(past), "quota", setting, alone={}, on_plan=lambda at, p: log.append((at, lines(p)))
+    )
+    return log, run
+
+
 @pytest.mark.parametrize(
     ("asked", "gpus"), [(ELASTIC, 4), (SIZED, 8)], ids=["of several workers", "of several sizes"]
 )
 def test_an_elastic_job_takes_what_is_idle_and_is_as_fast_as_that(asked, gpus):
-    nodes = {"nodes": [{"name": "n", "devices": gpus}], "projects": [{"name": "a", "quota": 8}]}
-    today = Today.read(nodes)
-    setting = Setting(
-        nodes=today.nodes, projects=projects_for_core(today.specs), every=1, beyond=PERMILLE
-    )
-    plans: list[tuple[int, int]] = []
+    [(at, plan), *_], run = on_one_node([a_past(asked=asked)], gpus)
 
-    run = simulate(
-        rows_of([a_past(asked=asked)]),
-        "quota",
-        setting,
-        alone={},
-        on_plan=lambda at, plan: plans.append((at, sum(len(d[4]) for d in lines(plan)))),
-    )
-
-    assert plans[0] == (1000, gpus)
+    assert (at, sum(len(decision[4]) for decision in plan)) == (1000, gpus)
     assert run.results.jct_mean_h == pytest.approx(600 * 2 / gpus / 3600)
 
 
@@ -256,18 +257,8 @@ def test_a_job_of_one_worker_gives_gpus_and_gets_them_back():
         id="a/second", submitted=datetime.fromtimestamp(1100, UTC), held_s=100.0, gpus=4.0,
         asked={"workers": [{"gpus": 4}]},
     )  # fmt: skip
-    today = Today.read(
-        {"nodes": [{"name": "n", "devices": 8}], "projects": [{"name": "a", "quota": 8}]}
-    )
-    log: Log = []
 
-    setting = Setting(
-        nodes=today.nodes, projects=projects_for_core(today.specs), every=1, beyond=PERMILLE
-    )
-    run = simulate(
-        rows_of([first, second]), "quota", setting, alone={},
-        on_plan=lambda at, plan: log.append((at, lines(plan))),
-    )  # fmt: skip
+    log, run = on_one_node([first, second], 8)
 
     resized = [(at, len(line[4])) for at, plan in log for line in plan if line[0] == "resize"]
     assert [size for _, size in resized] == [4, 8]

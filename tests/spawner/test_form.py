@@ -202,19 +202,14 @@ class TestRendered:
         assert "The service &lt;b&gt;is away&lt;/b&gt;." in html
         assert "not a member" not in html
 
-    def test_only_the_chosen_projects_choice_is_marked(self):
+    def test_of_several_projects_one_is_chosen_and_its_choice_is_marked(self):
         two = [replace(VISION, name="nlp"), VISION]
-        html = render(two, last={"project": "nlp", "gpus": "0.5"})
-
-        assert re.findall(r'id="runai-(\w+)-\d"[^>]* checked', html) == ["nlp"]
-        assert re.findall(r'id="runai-(\w+)-\d"[^>]* data-first', html) == ["nlp", "vision"]
-
-    def test_of_several_projects_one_is_chosen(self):
-        two = [ProjectChoices("nlp", "sessions use 0"), ProjectChoices("vision", "")]
-        html = render(two, last={"project": "vision", "gpus": "1"})
+        html = render(two, last={"project": "vision", "gpus": "0.5"})
 
         assert '<option value="vision" selected>' in html
         assert re.findall(r'data-project="(\w+)"( hidden disabled)?', html) == [
             ("nlp", " hidden disabled"),
             ("vision", ""),
         ]
+        assert re.findall(r'id="runai-(\w+)-\d"[^>]* checked', html) == ["vision"]
+        assert re.findall(r'id="runai-(\w+)-\d"[^>]* data-first', html) == ["nlp", "vision"]
