@@ -36,7 +36,7 @@ PLACES = {
         *("widgets/test_state.py", "widgets/test_text.py", "widgets/test_timeline.py"),
     ),
     "all": (
-        *("benchmarks", "cli", "crashes", "elastic/original", "elastic/test_launcher.py"),
+        *("cli", "crashes", "elastic/original", "elastic/test_launcher.py"),
         *("limits", "upgrades", "widgets/test_examples.py", "widgets/test_train_numpy.py"),
         *("clusters/test_crash.py", "clusters/test_forgetting.py", "clusters/test_frozen.py"),
         *("clusters/test_hostile.py", "clusters/test_killed_writer.py"),
