@@ -15,7 +15,7 @@ from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews, M
 from runai.hub_service.api.overview_steps import drawn
 from runai.hub_service.api.page_parts import ShownDevice, ShownPart
 from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.queues import LastQueues, Queues
+from runai.hub_service.api.queues import Queues
 from runai.hub_service.api.schemas import DeviceView, SubmitRequest, WorkloadView
 from runai.hub_service.api.start_views import start_view
 from runai.hub_service.api.templates import templates
@@ -34,19 +34,6 @@ from runai.hub_service.scheduler.explanation import ExpectedStart
 
 ANA, MIA, OUT = Actor("ana"), Actor("mia"), Actor("out")
 ME, OTHERS = (True, True), (False, False)
-
-
-async def test_queues_are_put_in_order_once_for_the_same_list(simulated):
-    ana = await simulated.client("ana")
-    await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], array=9))
-    queues, records = LastQueues(), await simulated.platform.cluster.workloads()
-
-    first = queues.of(records)
-
-    assert queues.of(records) is first
-    await ana.submit(SubmitRequest(name="more", gpus=1, command=["train"]))
-    after = await simulated.platform.cluster.workloads()
-    assert queues.of(after) == Queues.of(after) != first
 
 
 async def at_once(_took: float) -> None:
@@ -83,24 +70,6 @@ async def test_what_was_drawn_of_workloads_that_are_no_more_is_forgotten(simulat
             drawn.view(record, (True, True), None, None, None, dict, lambda: view)
 
     assert len(drawn) <= 3 * FEW
-
-
-async def test_for_one_workload_no_other_job_s_reports_are_looked_at(simulated, monkeypatch):
-    ana, asked = await simulated.client("ana"), []
-    reply = await ana.submit(SubmitRequest(name="exp", gpus=0.5, command=["train"], array=2))
-    cluster = simulated.platform.cluster
-    progress = cluster.progress
-
-    async def counted(only=None):
-        asked.append(only)
-        return await progress(only)
-
-    monkeypatch.setattr(cluster, "progress", counted)
-    await ana.workload(reply.workloads[0].id)
-    await ana.nodes()
-    await ana.projects()
-
-    assert asked == [(reply.workloads[0].id,)]
 
 
 WAITS = WorkloadRecord(
@@ -272,9 +241,10 @@ async def test_a_stream_that_had_to_wait_for_its_turn_draws_the_world_of_then(si
     await stream.aclose()
 
 
-async def test_what_jobs_report_is_looked_at_once_for_all_who_look_at_once(simulated, monkeypatch):
+async def test_reports_of_all_jobs_are_read_once_and_of_one_job_alone(simulated, monkeypatch):
+    """They are hundreds of files; each thread that reads them waits for the others."""
     ana, platform, asked = await simulated.client("ana"), simulated.platform, []
-    reply = await ana.submit(SubmitRequest(name="exp", gpus=0.5, command=["train"]))
+    reply = await ana.submit(SubmitRequest(name="exp", gpus=0.5, command=["train"], array=2))
     cluster = platform.cluster
     progress = cluster.progress
 
@@ -285,13 +255,15 @@ async def test_what_jobs_report_is_looked_at_once_for_all_who_look_at_once(simul
     monkeypatch.setattr(cluster, "progress", counted)
     now = 0.0
     monkeypatch.setattr(platform._reported, "_clock", lambda: now)
-    await ana.overview()
+    await asyncio.gather(*(platform.world() for _ in range(9)))
     await ana.overview()
     await ana.workload(reply.workloads[0].id)
     assert asked == [None]
 
     now += MEASURED_FOR_S
     await ana.workload(reply.workloads[0].id)
+    await ana.nodes()
+    await ana.projects()
 
     assert asked == [None, (reply.workloads[0].id,)]
 
@@ -312,24 +284,3 @@ def test_a_device_that_shows_the_same_is_put_into_markup_once_for_all_pages():
         drawn(shown._replace(parts=(part._replace(busy=0.25),)), "here"),
     ):
         assert other != first
-
-
-async def test_all_who_look_at_once_have_the_jobs_reports_read_once(simulated, monkeypatch):
-    """They are hundreds of files; each thread that reads them waits for the others."""
-    cluster, times = simulated.platform.cluster, list[object]()
-    progress, may = cluster.progress, asyncio.Event()
-
-    async def slowly(only=None):
-        times.append(only)
-        await may.wait()
-        return await progress(only)
-
-    monkeypatch.setattr(cluster, "progress", slowly)
-    looking = [asyncio.create_task(simulated.platform.world()) for _ in range(9)]
-    for _ in range(9):
-        await asyncio.sleep(0)
-    may.set()
-    await asyncio.gather(*looking)
-    await simulated.platform.world(["vision/exp"])
-
-    assert times == [None]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 
 import pytest
 
@@ -61,30 +59,6 @@ async def test_who_breaks_a_call_off_breaks_off_what_is_in_it():
             await metered(call(), Asks())
 
     assert ended == ["cleaned up"]
-
-
-async def test_a_call_that_is_broken_off_leaves_no_circle():
-    class Kept:
-        """What a call had."""
-
-    async def call(kept: Kept) -> None:
-        await asyncio.Event().wait()
-        assert kept is not None
-
-    gc.disable()
-    try:
-        had = Kept()
-        gone = weakref.ref(had)
-        calling = asyncio.ensure_future(metered(call(had), Asks()))
-        del had
-        await asyncio.sleep(0)
-        calling.cancel()
-        await asyncio.wait([calling])
-        del calling
-
-        assert gone() is None
-    finally:
-        gc.enable()
 
 
 async def test_what_is_made_while_it_is_sent_is_counted_for_who_asked():

@@ -97,7 +97,8 @@ async def test_a_stream_ends_when_its_readers_token_is_revoked(simulated, opened
 @pytest.mark.parametrize("what", ["page of one", "output"])
 async def test_who_leaves_a_project_reads_on_of_none_of_its_workloads(simulated, opened, what):
     root, reader = await simulated.client("root"), await opened("vic", STREAMS[what])
-    assert (reader.status, reader.ended) == (200, False)
+    stranger = await opened("out", STREAMS[what])
+    assert (reader.status, reader.ended, stranger.status) == (200, False, 404)
 
     await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
 
@@ -144,15 +145,18 @@ async def test_whose_group_is_taken_away_reads_no_more_of_its_project(simulated,
 @pytest.mark.parametrize("what", ["events", "page of all"])
 async def test_who_leaves_a_project_is_shown_its_workloads_no_more(simulated, opened, what):
     root, ana = await simulated.client("root"), await simulated.client("ana")
-    reader = await opened("vic", STREAMS[what])
+    stranger, reader = await opened("out", STREAMS[what]), await opened("vic", STREAMS[what])
     await eventually_async(reader.names_it, what="it is shown at first")
 
     await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
     await ana.submit(SubmitRequest(name="later", gpus=1, command=["train"]))
     await root.put_project("seen-by-all", ProjectPut(quota=1))
-    await eventually_async(
-        lambda: any("seen-by-all" in piece for piece in reader.pieces), what="it is drawn anew"
-    )
+    for each in (reader, stranger):
+        await eventually_async(
+            lambda each=each: any("seen-by-all" in piece for piece in each.pieces),
+            what="it is drawn anew",
+        )
 
-    assert "vision/later" not in "".join(reader.pieces)
-    assert not reader.ended
+        assert "vision/later" not in "".join(each.pieces)
+        assert not each.ended
+    assert not stranger.names_it()

@@ -46,6 +46,7 @@ def test_queues_follow_whatever_comes_changes_and_goes(
         now = [record for place, record in enumerate(now) if place not in gone]
 
         found = queues.of(now)
+        assert queues.of(now) is found
         shown.append((found, now))
 
         if data.draw(st.booleans()):

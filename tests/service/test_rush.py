@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -157,29 +156,3 @@ def test_those_whose_turn_had_come_and_who_found_no_place_come_again_one_after_t
     assert waits[0] == SOONEST_S
     assert waits[-1] == pytest.approx(SOONEST_S + 400 / (AGAIN * 100), rel=0.1)
     assert seen.admits(0, 7, 8, due), "they go before who has just come, whenever they come"
-
-
-def test_asking_again_does_not_take_the_time_of_what_is_asked_for():
-    """Twice as many come for a minute as can be done, and each refusal costs a third as much."""
-    seen, chance = Rush(), Random(1)
-    done_each, refused_each, come, most, patience = 0.01, 0.003, 200, 256, 90.0
-    coming = [(n / come, n) for n in range(60 * come)]
-    begun = {who: at for at, who in coming}
-    busy, tries, done, ends = 0.0, 0, 0, deque[float]()
-    while coming:
-        now, who = heappop(coming)
-        while ends and ends[0] <= now:
-            seen.done(ends.popleft())
-        tries += 1
-        if seen.admits(who, len(ends), most, now):
-            busy = max(busy, now) + done_each
-            ends.append(busy)
-            done += 1
-            continue
-        busy = max(busy, now) + refused_each
-        again = now + seen.wait(who, now) * chance.uniform(1, LATER)
-        if again - begun[who] < patience:
-            heappush(coming, (again, who))
-
-    assert tries < 4 * len(begun)
-    assert done * done_each > 0.4 * busy
