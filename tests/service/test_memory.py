@@ -48,11 +48,9 @@ def pieces() -> Iterator[bytes]:
 
 
 BODIES: dict[str, tuple[int, Callable[[], bytes | Iterator[bytes]]]] = {
-    "too long": (413, lambda: padded(TEN_MB)),
     "too long, and does not say so": (413, pieces),
     "as long as may be": (201, lambda: padded(MOST_BODY_BYTES)),
-    "deep": (400, lambda: b"[" * MOST_BODY_BYTES),
-    "deep, of objects": (400, lambda: b'{"a":' * (MOST_BODY_BYTES // 5)),
+    "deep": (400, lambda: b'{"a":' * (MOST_BODY_BYTES // 5)),
 }  # fmt: skip
 
 
@@ -113,13 +111,12 @@ def test_bodies_of_unknown_callers_are_not_held(service):
             connection.close()
 
 
-@pytest.mark.parametrize("lines", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_long_output_is_read_without_being_held(service, lines):
-    name = f"writes-{lines}"
-    service.submit(name, f"for n in range({lines}): print('line', n)")
-    service.until(f"vision/{name}", "succeeded")
+def test_long_output_is_read_without_being_held(service):
+    lines = 100_000
+    service.submit("writes", f"for n in range({lines}): print('line', n)")
+    service.until("vision/writes", "succeeded")
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    url = f"{service.client.url}api/v1/workloads/vision/{name}/logs"
+    url = f"{service.client.url}api/v1/workloads/vision/writes/logs"
 
     def read(query: str) -> int:
         found = 0
