@@ -149,7 +149,6 @@ async def test_whoever_is_in_several_projects_is_told_to_name_one(simulated):
 
 
 CHANGES = [
-    pytest.param("ana", "PUT", "projects/vision", {"quota": 5}, 403, "Only hub admins", id="quota"),
     pytest.param("vic", "PUT", "projects/vision", {"quota": 5}, 403, "Only hub admins",
                  id="quota by the project's admin"),
     pytest.param("ana", "PUT", "projects/vision", {"members": ["ana", "eve"]}, 403, "admins",

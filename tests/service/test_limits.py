@@ -125,8 +125,6 @@ async def test_what_was_done_is_shown_and_stands_in_the_history(simulated):
     ("rung", "to_others"),
     [
         ("notice", "uses more than its share of device memory"),
-        ("interrupt", "uses more than its share of device memory: a process of it is interrupted"),
-        ("terminate", "uses more than its share of device memory: a process of it is told to end"),
         ("kill", "uses more than its share of device memory: a process of it is killed"),
         ("back", "is within its share of device memory again"),
     ],

@@ -91,24 +91,24 @@ def mailbox() -> Iterator[tuple[Postbox, str]]:
         yield found
 
 
-async def test_a_mail_goes_to_the_owner(mailbox):
+@pytest.mark.parametrize(
+    ("user", "to", "address"),
+    [
+        ("ana", "{user}@lab.example", "ana@lab.example"),
+        ("ana@uni.example", "{user}", "ana@uni.example"),
+    ],
+)
+async def test_a_mail_goes_to_the_owner(mailbox, user, to, address):
     box, server = mailbox
-    await mail(server).send(PAUSED)
+    await mail(server, to=to).send(replace(PAUSED, user=user))
 
     [(recipients, content)] = box.messages
-    assert recipients == ["ana@lab.example"]
+    assert recipients == [address]
     assert b"Subject: vision/exp: paused" in content
     assert b"vision/exp was paused: why" in content
 
 
-async def test_a_name_that_is_an_address_is_written_to(mailbox):
-    box, server = mailbox
-    await mail(server, to="{user}").send(replace(PAUSED, user="ana@uni.example"))
-
-    assert box.messages[0][0] == ["ana@uni.example"]
-
-
-@pytest.mark.parametrize("user", ["a b", "ana\r\nBcc: all@lab.example", "<ana>", "ana,mia", ""])
+@pytest.mark.parametrize("user", ["ana\r\nBcc: all@lab.example", "ana,mia", ""])
 async def test_a_name_that_makes_no_address_gets_no_mail(mailbox, user):
     box, server = mailbox
     with pytest.raises(Undelivered, match="makes no address"):

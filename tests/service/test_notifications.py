@@ -214,13 +214,3 @@ def test_no_secret_is_printed_with_the_settings():
     assert given.mail is not None
     assert (given.mail.password, given.mail.port, given.mail.security) == ("hidden", 465, "tls")
     assert "hidden" not in repr(given)
-
-
-def test_mail_to_another_machine_is_never_sent_in_the_clear():
-    away, here = settings(**MAIL | {"SMTP": "smtp://mail.example"}).mail, settings(
-        **MAIL | {"SMTP": "smtp://localhost:25"}
-    ).mail  # fmt: skip
-
-    assert away is not None
-    assert here is not None
-    assert (away.security, here.security) == ("starttls", "none")
