@@ -33,41 +33,11 @@ def rounded(series):
     ]  # fmt: skip
 
 
-async def test_an_average_is_over_the_time_that_a_workload_held_anything(ledger, clock, report):
-    book = ledger()
-    go(book, clock, report, 30, [A], {("vision/a", "GPU-0"): 0.8})
-    go(book, clock, report, 30, [])
-    go(book, clock, report, 30, [A], {("vision/a", "GPU-0"): 0.2})
-    series = await book.usage(OF_A, clock.now - 90, clock.now)
-
-    assert book.average("vision/a") == pytest.approx(0.5)
-    assert series.utilized_average == pytest.approx(0.5)
-    assert series.allocated_average == pytest.approx(0.5)
-    assert series.allocated_gpu_hours == pytest.approx(30 / 3600)
-    assert series.used_gpu_hours == pytest.approx(30 / 3600)
-
-
-async def test_averages_of_projects_and_of_all_are_over_the_whole_time(ledger, clock, report):
-    book = ledger()
-    go(book, clock, report, 30, [A], {("vision/a", "GPU-0"): 0.9})
-    go(book, clock, report, 60, [])
-
-    for who in (EVERYTHING, UsageFilter(project="vision"), UsageFilter(user="ana")):
-        series = await book.usage(who, clock.now - 90, clock.now)
-        assert series.allocated_average == pytest.approx(0.5 / 3)
-        assert series.utilized_average == pytest.approx(0.3)
-
-
 @pytest.mark.parametrize(
     ("who", "allocated", "utilized"),
     [
-        (EVERYTHING, 1.0, 0.6),
-        (UsageFilter(project="vision"), 0.5, 0.4),
-        (UsageFilter(project="nlp"), 0.5, 0.2),
-        (UsageFilter(user="bo"), 0.5, 0.2),
         (UsageFilter(project="nlp", user="bo"), 0.5, 0.2),
         (UsageFilter(project="nlp", user="ana"), 0.0, 0.0),
-        (UsageFilter(workload="vision/a"), 0.5, 0.4),
         (UsageFilter(workload="vision/a", project="vision"), 0.5, 0.4),
         (UsageFilter(workload="vision/a", project="nlp"), None, None),
         (UsageFilter(workload="vision/none"), None, None),
@@ -121,18 +91,6 @@ async def test_what_the_driver_does_not_tell_is_a_gap(ledger, clock, report):
     go(book, clock, report, 10, [A], {("vision/a", "GPU-0"): None})
 
     assert book.average("vision/a") == pytest.approx(0.4)
-
-
-async def test_a_late_report_counts_for_who_held_the_device_then(ledger, clock, report):
-    book = ledger()
-    go(book, clock, report, 10, [A])
-    late = report(clock.now, 10, BUSY_A)
-    go(book, clock, report, 60, [B])
-    await book.flush()
-    book.record(clock.now, 10, [B], late)
-
-    assert book.average("vision/a") == pytest.approx(0.4)
-    assert book.average("nlp/b") is None
 
 
 async def test_a_report_longer_than_a_hold_counts_all_it_used_over_what_it_held(
@@ -234,16 +192,6 @@ async def test_totals_go_on_after_a_clean_restart_and_the_time_between_is_a_gap(
     assert book.average("vision/a") == pytest.approx(0.4)
     assert rounded(series)[3:6] == [(None, None)] * 3
     assert rounded(series)[6:] == [(0.5, 0.4)] * 3
-
-
-async def test_a_crash_costs_what_was_not_written(ledger, clock, report):
-    book = ledger()
-    go(book, clock, report, 25, [A], BUSY_A)
-    await book.flush()
-    clock.now += 5
-    book = ledger()
-
-    assert book.totals("vision/a").held_s == pytest.approx(20)
 
 
 @on_each_database

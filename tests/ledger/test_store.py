@@ -12,7 +12,6 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 
 from ledger.databases import on_each_database
-from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger import Held, UsageFilter, migrations, schema
 from runai.hub_service.ledger.store import Store, ledger_url
 
@@ -54,14 +53,6 @@ def migrate(database, revision):
         config.attributes["connection"] = connection
         command.downgrade(config, revision)
     engine.dispose()
-
-
-def test_a_damaged_file_is_not_taken_for_an_empty_one(tmp_path):
-    path = tmp_path / "ledger.sqlite"
-    path.write_text("not a database, but long enough to be read as the header of one" * 10)
-
-    with pytest.raises(Unavailable, match="is broken"):
-        Store(path)
 
 
 async def hours_of(book, clock, report, hours, busy_minutes):

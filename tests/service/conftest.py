@@ -32,6 +32,7 @@ from runai.hub_service.__main__ import is_directory
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens, bearer_token
+from runai.hub_service.api.hub_auth import HubAuthenticator
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.bookkeeping import Bookkeeping
@@ -41,6 +42,7 @@ from runai.hub_service.clusters.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.config import Config
 from runai.hub_service.controller import Controller
 from runai.hub_service.errors import NotFound, Unauthenticated
 from runai.hub_service.idle.watch import IdleWatch
@@ -225,6 +227,28 @@ async def simulated(platform_on: PlatformOn) -> AsyncIterator[Served]:
     devices = SimulatedDevices(5, node="lab").devices()
     async with platform_on(SimulatedCluster({"lab": devices}, clock=time.time)) as running:
         yield running
+
+
+@pytest.fixture
+async def asking_hub() -> AsyncIterator[Callable[..., HubAuthenticator]]:
+    made: list[HubAuthenticator] = []
+
+    def make(api_url: str, token: str = "unused") -> HubAuthenticator:
+        settings = Config.from_environment(
+            {
+                "RUNAI_DATA_DIR": "/unused",
+                "RUNAI_HUB_TOKEN": "unused",
+                "JUPYTERHUB_API_URL": api_url,
+                "JUPYTERHUB_API_TOKEN": token,
+            }
+        ).hub
+        assert settings is not None
+        made.append(HubAuthenticator(settings, prefix=PREFIX, secret="of the tests"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
 
 
 @pytest.fixture

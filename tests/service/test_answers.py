@@ -38,27 +38,6 @@ async def test_a_waiting_workload_is_explained(simulated):
     assert told.expected_start.earliest < told.expected_start.at < told.expected_start.latest
 
 
-async def test_the_expected_start_is_exact_where_users_say_how_long_their_jobs_run(simulated):
-    ana = await simulated.client("ana")
-    await ana.submit(job("a", "4", expected_runtime="2h"))
-    await ana.submit(job("a2", "1"))
-
-    start = (await ana.explanation("vision/a2")).expected_start
-    runs_since = (await ana.workload("vision/a")).started
-
-    assert not start.is_estimated
-    assert 7199 <= (start.at - runs_since).total_seconds() <= 7201
-
-
-async def test_what_runs_waits_for_nothing(simulated):
-    ana = await simulated.client("ana")
-    await ana.submit(job("a", "1"))
-
-    told = await ana.explanation("vision/a")
-
-    assert (told.reason, told.expected_start, told.counterfactuals) == (None, None, ())
-
-
 async def test_an_explanation_names_nobody_whom_the_caller_may_not_see(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("secret", "4"))

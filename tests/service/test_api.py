@@ -22,16 +22,11 @@ def job(name: str | None = None, gpus: str | None = None, **more: object) -> Sub
 
 async def test_the_only_project_and_a_free_name_are_chosen(simulated):
     ana = await simulated.client("ana")
-    names = [(await ana.submit(job())).workloads[0].id for _ in range(3)]
+    first = await ana.submit(job())
+    at_once = await asyncio.gather(*(ana.submit(job()) for _ in range(2)))
 
-    assert names == ["vision/job-1", "vision/job-2", "vision/job-3"]
-
-
-async def test_whoever_submits_at_once_gets_names_of_their_own(simulated):
-    ana = await simulated.client("ana")
-    replies = await asyncio.gather(*(ana.submit(job()) for _ in range(4)))
-
-    assert len({reply.workloads[0].id for reply in replies}) == 4
+    assert first.workloads[0].id == "vision/job-1"
+    assert {reply.workloads[0].id for reply in at_once} == {"vision/job-2", "vision/job-3"}
 
 
 async def test_an_array_is_as_many_workloads_each_with_its_index(simulated):
@@ -183,19 +178,6 @@ async def test_admins_are_told_when_the_quotas_are_more_than_there_is(simulated)
     assert (await ana.overview()).notes == []
 
 
-async def test_whoever_has_a_project_next_sees_nothing_of_who_had_it_before(simulated):
-    root, ana, out = [await simulated.client(name) for name in ("root", "ana", "out")]
-    await ana.submit(job("exp1", source="print('secret')"))
-    simulated.platform.cluster.complete("vision/exp1")
-
-    await root.delete_project("vision")
-    await root.put_project("vision", ProjectPut(admins=["out"]))
-
-    assert (await out.overview()).workloads == await out.workloads() == []
-    with pytest.raises(NotFound):
-        await out.workload("vision/exp1")
-
-
 async def test_a_project_is_created_changed_by_field_and_deleted(simulated):
     root = await simulated.client("root")
     await root.put_project("new", ProjectPut(quota=Decimal("1.5"), members=["zoe"]))
@@ -303,13 +285,6 @@ async def test_metrics_count_workloads_gpus_and_decisions(simulated):
     assert 'runai_gpus{node="lab"} 5.0' in text
     assert 'runai_decisions_total{kind="start"} 1.0' in text
     assert "runai_cycle_seconds_count" in text
-
-
-async def test_health_is_for_everybody(simulated):
-    async with simulated.http() as http:
-        reply = await http.get("health")
-
-    assert (reply.status_code, reply.json()["status"]) == (200, "ok")
 
 
 async def test_every_route_and_its_schemas_are_in_the_openapi_document(simulated):

@@ -6,7 +6,6 @@ nel (in the group nlp-people) and root (an admin).
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -128,18 +127,10 @@ def clock(monkeypatch) -> Clock:
     return clock
 
 
-def asker(hub: Hub) -> HubAuthenticator:
+@pytest.fixture
+def users(hub: Hub, asking_hub) -> HubAuthenticator:
     """Make the service's own authenticator, so that its clock is ours."""
-    settings = Config.from_environment(
-        {
-            "RUNAI_DATA_DIR": "/unused",
-            "RUNAI_HUB_TOKEN": "unused",
-            "JUPYTERHUB_API_URL": f"{hub.url}/hub/api",
-            "JUPYTERHUB_API_TOKEN": READER,
-        }
-    )
-    assert settings.hub is not None
-    return HubAuthenticator(settings.hub, prefix=ROOT, secret="unused")
+    return asking_hub(f"{hub.url}/hub/api", READER)
 
 
 async def who_asks(users: HubAuthenticator, token: str) -> Actor | str:
@@ -151,8 +142,8 @@ async def who_asks(users: HubAuthenticator, token: str) -> Actor | str:
         return refused.code
 
 
-async def test_a_revoked_token_that_was_just_used_opens_nothing_after_a_minute(hub, clock):
-    token, users = hub.token("ana", OPEN, SUBMIT), asker(hub)
+async def test_a_revoked_token_that_was_just_used_opens_nothing_after_a_minute(hub, clock, users):
+    token = hub.token("ana", OPEN, SUBMIT)
     assert isinstance(await who_asks(users, token), Actor)
     with hub.admin as http:
         tokens = http.get("/hub/api/users/ana/tokens").json()["api_tokens"]
@@ -160,16 +151,14 @@ async def test_a_revoked_token_that_was_just_used_opens_nothing_after_a_minute(h
         http.delete(f"/hub/api/users/ana/tokens/{newest['id']}")
 
     clock.ahead = KEEP_S + 1
-    after = await who_asks(users, token)
-    await users.close()
 
-    assert after == "unauthenticated"
+    assert await who_asks(users, token) == "unauthenticated"
     assert hub.ask(token, "api/v1/whoami").status_code == httpx.codes.UNAUTHORIZED
     assert KEEP_S + CHECK_EVERY_S < 60  # a stream asks again in between
 
 
-async def test_a_changed_group_takes_effect_within_a_minute(hub, clock):
-    token, users = hub.token("gus", OPEN, SUBMIT), asker(hub)
+async def test_a_changed_group_takes_effect_within_a_minute(hub, clock, users):
+    token = hub.token("gus", OPEN, SUBMIT)
     with hub.admin as http:
         http.post("/hub/api/groups/nlp-people/users", json={"users": ["gus"]})
     before = await who_asks(users, token)
@@ -178,7 +167,6 @@ async def test_a_changed_group_takes_effect_within_a_minute(hub, clock):
 
     clock.ahead = KEEP_S + 1
     after = await who_asks(users, token)
-    await users.close()
 
     assert isinstance(before, Actor)
     assert isinstance(after, Actor)
@@ -199,20 +187,14 @@ def test_the_hub_process_submits_for_a_user_in_that_users_groups(hub):
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
 
 
-def test_the_hub_tells_which_servers_there_are_those_under_way_included(hub):
+async def test_the_hub_tells_which_servers_there_are_those_under_way_included(hub, users):
     with hub.admin as http:
         for name, server in (("ana", ""), ("zoe", "big")):
             http.post(f"/hub/api/users/{name}")
             http.post(f"/hub/api/users/{name}/servers/{server}")
 
-    async def ask() -> dict[str, set[str]]:
-        users = asker(hub)
-        try:
-            return {name: set(servers) for name, servers in (await users.servers()).items()}
-        finally:
-            await users.close()
-
-    assert asyncio.run(ask()) == {"ana": {""}, "zoe": {"big"}}
+    found = {name: set(servers) for name, servers in (await users.servers()).items()}
+    assert found == {"ana": {""}, "zoe": {"big"}}
     with hub.admin as http:
         http.delete("/hub/api/users/ana/server")
         http.delete("/hub/api/users/zoe/servers/big")

@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from jupyterhub_idle_culler import IdleCuller
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.releasing import Releaser
@@ -250,12 +249,6 @@ async def test_nothing_is_culled_while_nobody_can_say_what_is_used(monkeypatch, 
     server = {"name": "", "url": "/user/ana/"}
 
     assert not await cull_arbiter(inactive=timedelta(9), inactive_limit=1, server=server)
-
-
-def test_the_culler_takes_the_hook():
-    culler = IdleCuller(cull_arbiter_hook=cull_arbiter)
-
-    assert culler.cull_arbiter_hook is cull_arbiter
 
 
 async def test_only_admins_set_what_is_taken_and_only_what_can_be(ana, vic, root):

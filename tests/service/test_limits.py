@@ -59,26 +59,20 @@ async def test_a_workload_shows_its_limit_and_the_agent_is_told_it(simulated, as
     assert [a.is_server for a in told] == [False]
 
 
-async def test_the_strictest_tier_that_the_agent_could_set_is_shown(simulated):
-    ana, agent = await simulated.client("ana"), await simulated.client("agent")
-    await ana.submit(job("exp1", gpus="0.5"))
-    await agent.report(report(tiers={"vision/exp1": "driver"}))
-    (shown,) = await ana.workloads()
-
-    assert shown.limit is not None
-    assert (shown.limit.tier, shown.limit.badge) == ("driver", "hard limit")
-
-
-async def test_it_is_said_why_no_hard_limit_can_be_had(simulated):
+async def test_the_strictest_tier_is_shown_or_why_no_hard_limit_can_be_had(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
     await agent.report(report(no_hard_limit="the driver lets only root set limits"))
-    (shown,) = await ana.workloads()
+    (soft,) = await ana.workloads()
+    await agent.report(report(tiers={"vision/exp1": "driver"}))
+    (hard,) = await ana.workloads()
 
-    assert shown.limit is not None
-    assert shown.limit.why.endswith(
+    assert soft.limit is not None
+    assert soft.limit.why.endswith(
         " A hard limit cannot be had here: the driver lets only root set limits."
     )
+    assert hard.limit is not None
+    assert (hard.limit.tier, hard.limit.badge) == ("driver", "hard limit")
 
 
 class Broken(TimeSliced):

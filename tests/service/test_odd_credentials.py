@@ -15,8 +15,6 @@ from tornado.web import create_signed_value
 
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import xsrf_token
-from runai.hub_service.api.hub_auth import HubAuthenticator
-from runai.hub_service.config import Config
 from users_hub import OPEN, READER, ROOT, SUBMIT, Hub
 
 pytestmark = [pytest.mark.hub]
@@ -49,17 +47,8 @@ class Asked:
 
 
 @pytest.fixture
-async def asked(hub: Hub, simulated) -> AsyncIterator[Asked]:
-    settings = Config.from_environment(
-        {
-            "RUNAI_DATA_DIR": "/unused",
-            "RUNAI_HUB_TOKEN": "unused",
-            "JUPYTERHUB_API_URL": f"{hub.url}/hub/api",
-            "JUPYTERHUB_API_TOKEN": READER,
-        }
-    ).hub
-    assert settings is not None
-    users = HubAuthenticator(settings, prefix=ROOT, secret="of the tests")
+async def asked(hub: Hub, simulated, asking_hub) -> AsyncIterator[Asked]:
+    users = asking_hub(f"{hub.url}/hub/api", READER)
     simulated.platform.authenticator = users
     token = hub.token("ana", OPEN, SUBMIT)
     signed = create_signed_value(users._secret, LOGIN, token).decode()
@@ -67,7 +56,6 @@ async def asked(hub: Hub, simulated) -> AsyncIterator[Asked]:
     app = httpx.ASGITransport(create_app(simulated.platform, login=users))
     async with httpx.AsyncClient(transport=app, base_url=f"http://hub.example{ROOT}") as http:
         yield Asked(http, f"{LOGIN}={signed}", xsrf_token(users._secret, token))
-    await users.close()
 
 
 @pytest.mark.parametrize("what", ["state", "code"])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from runai.hub_service.api.hub_auth import HubAuthenticator
-from runai.hub_service.config import Config
 from runai.hub_service.errors import Unavailable
 
 ODD = {
@@ -22,24 +18,12 @@ ODD = {
 
 
 @pytest.mark.parametrize(("text", "kind"), ODD.values(), ids=ODD)
-async def test_an_answer_that_is_no_list_of_users_is_a_hub_that_is_away(text: str, kind: str):
+async def test_an_answer_that_is_no_list_of_users_is_a_hub_that_is_away(asking_hub, text, kind):
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(text=text, content_type=kind)
 
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", answer)
     async with TestServer(app) as server:
-        settings: Any = Config.from_environment(
-            {
-                "RUNAI_DATA_DIR": "/unused",
-                "RUNAI_HUB_TOKEN": "unused",
-                "JUPYTERHUB_API_URL": str(server.make_url("/hub/api")),
-                "JUPYTERHUB_API_TOKEN": "of-ours",
-            }
-        ).hub
-        hub = HubAuthenticator(settings, prefix="/services/runai/", secret="unused")
-        try:
-            with pytest.raises(Unavailable):
-                await hub.servers()
-        finally:
-            await hub.close()
+        with pytest.raises(Unavailable):
+            await asking_hub(str(server.make_url("/hub/api"))).servers()

@@ -15,8 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from restarted_under_load import changes, deletes, going_on, submits, suspends
-from runai.hub_service.api.hub_auth import HubAuthenticator
-from runai.hub_service.config import Config
 from service_process import TOKEN
 from waiting import eventually, eventually_async
 
@@ -96,23 +94,11 @@ def asked_hub() -> Iterator[ThreadingHTTPServer]:
 
 
 async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(
-    simulated, http, asked_hub
+    simulated, http, asked_hub, asking_hub
 ):
-    settings = Config.from_environment(
-        {
-            "RUNAI_DATA_DIR": "/unused",
-            "RUNAI_HUB_TOKEN": "unused",
-            "JUPYTERHUB_API_URL": f"http://127.0.0.1:{asked_hub.server_port}/hub/api",
-            "JUPYTERHUB_API_TOKEN": "unused",
-        }
-    )
-    assert settings.hub is not None
-    users = HubAuthenticator(settings.hub, prefix="/services/runai/", secret="unused")
+    users = asking_hub(f"http://127.0.0.1:{asked_hub.server_port}/hub/api")
     simulated.platform.authenticator = users
-    try:
-        reply = await http.get("api/v1/whoami", headers={"X-Request-ID": "mine"})
-    finally:
-        await users.close()
+    reply = await http.get("api/v1/whoami", headers={"X-Request-ID": "mine"})
 
     assert (reply.status_code, reply.json()["name"]) == (200, "ana")
     # Whose the token is, JupyterHub's own library asks, which sends no headers of ours.

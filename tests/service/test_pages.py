@@ -16,7 +16,7 @@ import pytest
 
 from runai.hub_service.api.page_parts import life, project_rows, quota_of_all
 from runai.hub_service.api.page_reply import pieces
-from runai.hub_service.api.schemas import HistoryView, ProjectView, SubmitRequest
+from runai.hub_service.api.schemas import HistoryView, ProjectPut, ProjectView, SubmitRequest
 
 PAGES = Path(__file__).parents[2] / "hub_service/api/pages"
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -166,6 +166,15 @@ async def test_its_style_comes_with_the_page_by_leave_of_its_policy(simulated):
     assert len(styles) == 2
     assert hashes == set(policy["style-src"].split())
     assert 'rel="stylesheet"' not in reply.text
+
+
+async def test_projects_are_created_below_others_and_shown_as_a_tree(simulated):
+    root = await simulated.client("root")
+    await root.put_project("video", ProjectPut(parent="vision", quota="0.5"))
+    text = (await page(simulated, "root")).text
+
+    assert text.index(">vision</a>") < text.index(">video</a>") < text.index(">nlp</a>")
+    assert "depth-1" in text
 
 
 # -- arranged ------------------------------------------------------------------------------------

@@ -9,8 +9,6 @@ import pytest
 
 from authz import ROWS, asked
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.hub_auth import HubAuthenticator
-from runai.hub_service.config import Config
 
 PATHS = sorted({asked(row)["url"] for row in ROWS if row["route"].startswith("GET ")})
 HOSTS = {
@@ -21,22 +19,11 @@ HOSTS = {
 
 
 @pytest.fixture
-async def http(simulated) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Config.from_environment(
-        {
-            "RUNAI_DATA_DIR": "/unused",
-            "RUNAI_HUB_TOKEN": "unused",
-            "JUPYTERHUB_API_URL": "http://127.0.0.1:9/hub/api",
-            "JUPYTERHUB_API_TOKEN": "unused",
-        }
-    ).hub
-    assert settings is not None
-    prefix = simulated.platform.prefix
-    login = HubAuthenticator(settings, prefix=prefix, secret="unused")
+async def http(simulated, asking_hub) -> AsyncIterator[httpx.AsyncClient]:
+    login = asking_hub("http://127.0.0.1:9/hub/api")
     app = httpx.ASGITransport(create_app(simulated.platform, login=login))
     async with httpx.AsyncClient(transport=app, base_url="http://hub.example") as http:
         yield http
-    await login.close()
 
 
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
