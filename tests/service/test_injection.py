@@ -73,7 +73,7 @@ async def reported(served, notice: str) -> None:
         "processes": [process("vision/exp1", "eve"), process("", image("account"))],
         "tiers": {}, "no_hard_limit": script("hard limit"),
     }  # fmt: skip
-    async with browser_of(served, "agent") as http:
+    async with served.http("agent") as http:
         taken = await http.post("api/v1/nodes/lab/samples", json=report)
         assert taken.status_code == 200, taken.text
 
@@ -99,12 +99,6 @@ async def told(platform_on) -> AsyncIterator[Any]:
             Notification(time.time(), "failed", "vision/exp1", "vision", EVE, script("news"))
         )
         yield served
-
-
-def browser_of(served, name: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        base_url=served.url, headers={"Authorization": f"Bearer {name}-token"}, timeout=60
-    )
 
 
 class Seen(HTMLParser):
@@ -147,7 +141,7 @@ PAGES = {
 async def test_what_is_stored_is_text_on_every_page(told):
     acting = {}
     for (who, path), shown in PAGES.items():
-        async with browser_of(told, who) as http:
+        async with told.http(who) as http:
             # The ledger sums up what was held for a moment at least.
             seen = await eventually_async(partial(shows, http, path, shown))
             if seen.acting:
@@ -168,7 +162,7 @@ async def shows(http: httpx.AsyncClient, path: str, names: tuple[str, ...]) -> S
 async def test_what_is_stored_is_text_in_every_update(told):
     for path in ("live/gpus", "live/workloads/vision/exp1"):
         news: dict[str, Any] = {}
-        async with browser_of(told, EVE) as http, http.stream("GET", path) as reply:
+        async with told.http(EVE) as http, http.stream("GET", path) as reply:
             async for line in reply.aiter_lines():
                 if line.startswith("data: "):
                     news = json.loads(line.removeprefix("data: "))

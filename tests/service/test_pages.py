@@ -86,14 +86,6 @@ async def test_consumption_is_a_table_for_spreadsheets_and_names_are_no_formulas
     assert reply.headers["content-disposition"] == 'attachment; filename="user-30d.csv"'
 
 
-async def test_a_page_asks_no_other_host_and_allows_no_inline_code(simulated):
-    reply = await page(simulated, "ana")
-
-    assert "default-src 'none'" in reply.headers["content-security-policy"]
-    assert "style=" not in reply.text
-    assert "https://" not in reply.text
-
-
 async def test_its_files_are_there_and_no_others(simulated):
     async with simulated.http() as http:
         files = [await http.get(f"static/{name}") for name in ("live.js", "uplot.js", "gpus.svg")]
@@ -152,7 +144,7 @@ async def test_a_page_begins_to_leave_before_its_last_row_is_rendered():
     assert (first + b"".join(rest)).decode() == "".join(rendered)
 
 
-async def test_its_style_comes_with_the_page_by_leave_of_its_policy(simulated):
+async def test_a_page_asks_no_other_host_and_its_style_comes_by_leave_of_its_policy(simulated):
     reply = await page(simulated, "ana")
     styles = re.findall(r"<style>(.*?)</style>", reply.text, flags=re.DOTALL)
     hashes = {
@@ -165,7 +157,7 @@ async def test_its_style_comes_with_the_page_by_leave_of_its_policy(simulated):
 
     assert len(styles) == 2
     assert hashes == set(policy["style-src"].split())
-    assert 'rel="stylesheet"' not in reply.text
+    assert [out for out in ('rel="stylesheet"', "style=", "https://") if out in reply.text] == []
 
 
 async def test_projects_are_created_below_others_and_shown_as_a_tree(simulated):

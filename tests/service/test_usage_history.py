@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
+from labs import Clock
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
@@ -20,17 +19,9 @@ DAY = 86400
 START = 1_700_000_000.0 // DAY * DAY
 
 
-@dataclass
-class Clock:
-    now: float = START
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(START)
 
 
 @pytest.fixture
@@ -52,10 +43,10 @@ async def hold(ledger, clock, project, gpus, hours):
     """Let a project hold whole GPUs for some hours, written down each minute."""
     held = [Held(project, "ana", f"{project}/old", f"GPU-{n}", 1000) for n in range(gpus)]
     for _ in range(60 * hours):
-        ledger.record(clock.now, 0, held)
-        clock.now += 60
+        ledger.record(clock.at, 0, held)
+        clock.at += 60
         await ledger.flush()
-    ledger.record(clock.now, 0, [])
+    ledger.record(clock.at, 0, [])
     await ledger.flush()
 
 
@@ -70,7 +61,7 @@ async def test_last_weeks_heavy_user_yields_the_surplus(
     cluster, ledger, clock, history_weight, expected
 ):
     await hold(ledger, clock, "vision", 4, hours=2)
-    clock.now = START + 7 * DAY
+    clock.at = START + 7 * DAY
     history = UsageHistory(cluster, ledger, clock)
     await history.read()
     for project in ("vision", "nlp"):
@@ -94,7 +85,7 @@ async def test_last_weeks_heavy_user_yields_the_surplus(
 async def test_what_is_a_week_older_counts_half(cluster, ledger, clock):
     history = UsageHistory(cluster, ledger, clock)
     await hold(ledger, clock, "vision", 4, hours=2)
-    clock.now = START + HALF_LIFE_S
+    clock.at = START + HALF_LIFE_S
     await hold(ledger, clock, "nlp", 4, hours=2)
     await history.read()
     told = history.told(await cluster.observe())
