@@ -4,6 +4,7 @@
     simulated     the API over a SimulatedCluster: real HTTP, workloads that only run on paper
     served        the API over a LocalCluster with five simulated GPUs, real processes, real HTTP
     ana … agent   clients of the cast (below), each with its own token
+    asking_hub    (url, token) -> an authenticator that asks the hub there
 
 The cast: ana and mia are members of vision, vic its admin, nel a member of nlp by the group
 nlp-people, root a hub admin, out in no project, ro a member of vision whose token may only read

@@ -7,7 +7,7 @@ nel (in the group nlp-people) and root (an admin).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
@@ -128,7 +128,7 @@ def clock(monkeypatch) -> Clock:
 
 
 @pytest.fixture
-def users(hub: Hub, asking_hub) -> HubAuthenticator:
+def users(hub: Hub, asking_hub: Callable[..., HubAuthenticator]) -> HubAuthenticator:
     """Make the service's own authenticator, so that its clock is ours."""
     return asking_hub(f"{hub.url}/hub/api", READER)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -56,8 +57,8 @@ class Reader:
             self.pieces.append(piece)
         self.ended = True
 
-    def names_it(self) -> bool:
-        return any("exp-of-ana" in piece for piece in self.pieces)
+    def names(self, what: str = "exp-of-ana") -> bool:
+        return any(what in piece for piece in self.pieces)
 
 
 @pytest.fixture
@@ -146,17 +147,13 @@ async def test_whose_group_is_taken_away_reads_no_more_of_its_project(simulated,
 async def test_who_leaves_a_project_is_shown_its_workloads_no_more(simulated, opened, what):
     root, ana = await simulated.client("root"), await simulated.client("ana")
     stranger, reader = await opened("out", STREAMS[what]), await opened("vic", STREAMS[what])
-    await eventually_async(reader.names_it, what="it is shown at first")
+    await eventually_async(reader.names, what="it is shown at first")
 
     await root.put_project("vision", ProjectPut(members=["ana"], admins=[]))
     await ana.submit(SubmitRequest(name="later", gpus=1, command=["train"]))
     await root.put_project("seen-by-all", ProjectPut(quota=1))
     for each in (reader, stranger):
-        await eventually_async(
-            lambda each=each: any("seen-by-all" in piece for piece in each.pieces),
-            what="it is drawn anew",
-        )
-
+        await eventually_async(partial(each.names, "seen-by-all"), what="it is drawn anew")
         assert "vision/later" not in "".join(each.pieces)
         assert not each.ended
-    assert not stranger.names_it()
+    assert not stranger.names()
