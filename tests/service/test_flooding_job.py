@@ -1,0 +1,143 @@
+"""A job that writes a gigabyte of output as fast as it is taken.
+
+Its output on the disk stays bounded however much it writes; who is beside it gets on, and the
+service answers, reads the job's own output and ends it meanwhile. Real processes throughout.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.api.schemas import LogLine, SubmitRequest
+from runai.hub_service.clusters.local.attempt import Instructions
+from service_process import Service
+from waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+WRITTEN = 1_000_000_000
+"""Bytes at least: ten times what is kept."""
+ANSWERS = 5
+"""To who reads on meanwhile, at least."""
+
+FLOOD = """
+import json, os, sys, time
+piece = (b"x" * 99 + b"\\n") * 10_000
+began, written = time.monotonic(), 0
+while written < int(sys.argv[1]) or not os.path.exists("enough"):
+    written += os.write(1, piece)
+    took = time.monotonic() - began
+    with open("flood.new", "w") as told:
+        json.dump({"written": written, "seconds": took}, told)
+    os.replace("flood.new", "flood.json")
+print("the end", flush=True)
+time.sleep(600)
+"""
+NEIGHBOUR = """
+import itertools, os, time
+for n in itertools.count():
+    with open("neighbour.new", "w") as told:
+        told.write(str(n))
+    os.replace("neighbour.new", "neighbour")
+    print(n, flush=True)
+    time.sleep(0.05)
+"""
+
+
+def kept(logs: Path) -> int:
+    """Return the bytes of a job's output on the disk; a file may just have gone."""
+    total = 0
+    for path in logs.rglob("log-*.txt"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+class LookingOn(threading.Thread):
+    """Read without pause how much of the output is on the disk."""
+
+    def __init__(self, logs: Path) -> None:
+        super().__init__()
+        self._logs = logs
+        self.enough = threading.Event()
+        self.most = 0
+
+    def run(self) -> None:
+        while not self.enough.wait(0.02):
+            self.most = max(self.most, kept(self._logs))
+
+
+def test_a_flood_of_output_is_bounded_and_holds_nobody_up(service: Service, tmp_path: Path):
+    service.start()
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def submit(name: str, *command: str) -> None:
+        told = ["python3", "-I", "-S", "-c", *command]
+        service.client.submit(
+            SubmitRequest(
+                name=name, owner="ana", gpus=1, command=told, workdir=str(work), grace_seconds=1
+            )
+        )
+
+    def counted() -> int:
+        place = work / "neighbour"
+        return int(place.read_text()) if place.exists() else 0
+
+    def gets_on(since: int) -> bool:
+        return counted() > since
+
+    def flood() -> dict[str, float]:
+        place = work / "flood.json"
+        found: dict[str, float] = json.loads(place.read_text()) if place.exists() else {}
+        return found
+
+    submit("neighbour", NEIGHBOUR)
+    eventually(lambda: counted() > 5, within=60)
+    looking = LookingOn(tmp_path / "data/jobs/vision/flood")
+    looking.start()
+    try:
+        submit("flood", FLOOD, str(WRITTEN))
+        answered = 0
+        while flood().get("written", 0) < WRITTEN or answered < ANSWERS:
+            before = counted()
+            # Its last lines while it goes on writing; of a line whose file has gone, a part.
+            lines = [line.text for line in service.client.logs("vision/flood", tail=5)]
+            odd = [line for line in lines if line.strip("x") not in {"", "the end"}]
+            assert (odd, max(map(len, lines), default=0) <= 99) == ([], True)
+            assert service.client.workload("vision/flood").state in {
+                "queued",
+                "starting",
+                "running",
+            }
+            eventually(partial(gets_on, before), what="the neighbour gets on")
+            answered += 1
+        (work / "enough").touch()
+        eventually(lambda: [line.text for line in last(service)] == ["the end"], within=60)
+    finally:
+        looking.enough.set()
+        looking.join()
+
+    # Ten files of 10 MB, and the one that is begun before the oldest goes.
+    bounds = Instructions((), "/", grace_seconds=1)
+    most = (bounds.log_files + 1) * bounds.log_bytes
+    assert 0 < looking.most <= most
+    service.client.suspend("vision/flood")
+    service.until("vision/flood", "suspended")
+    neighbour = service.client.workload("vision/neighbour")
+    assert (neighbour.state, neighbour.attempts) == ("running", 1)
+    told = flood()
+    print(
+        f"{told['written'] / told['seconds'] / 1e6:.0f} MB/s, at most {looking.most / 1e6:.0f} MB"
+    )
+
+
+def last(service: Service) -> list[LogLine]:
+    return list(service.client.logs("vision/flood", tail=1))

@@ -1,0 +1,163 @@
+"""Streams on a real JupyterHub: strangers learn nothing by them, and who may not read on does not.
+
+A revoked token and a group that was taken away must tell within a minute, in what is open too.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from users_hub import OPEN, ROOT, SUBMIT, Hub
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
+
+MINUTE_S = 60
+SECRETS = ("secret-exp", "of-ana", "secret source", "sleep", '"ana"', ">ana<")
+
+
+@dataclass
+class Stream:
+    """One that is open, read by a thread of its own."""
+
+    reply: httpx.Response
+    ended: threading.Event = field(default_factory=threading.Event)
+    text: str = ""
+
+    def read(self) -> None:
+        try:
+            for piece in self.reply.iter_text():
+                self.text += piece
+        except httpx.HTTPError:  # closed by the test
+            return
+        self.ended.set()
+
+    def events(self) -> list[str]:
+        return self.text.split("\n\n")[:-1]
+
+
+@dataclass
+class Streams:
+    """A hub, and what is open on it."""
+
+    hub: Hub
+    stack: ExitStack
+    threads: ThreadPoolExecutor
+
+    def open(self, token: str, path: str) -> Stream:
+        http = httpx.Client(base_url=f"{self.hub.url}{ROOT}", timeout=90)
+        self.stack.enter_context(http)
+        headers = {"Authorization": f"Bearer {token}"}
+        reply = self.stack.enter_context(http.stream("GET", path, headers=headers))
+        stream = Stream(reply)
+        self.threads.submit(stream.read)
+        return stream
+
+
+@pytest.fixture
+def streams(real_hub: Hub) -> Iterator[Streams]:
+    with ThreadPoolExecutor(8) as threads, ExitStack() as stack:
+        yield Streams(real_hub, stack, threads)
+
+
+def submitted(hub: Hub, user: str, project: str, name: str) -> str:
+    """Have a user's job there; return its token."""
+    token = hub.token(user, OPEN, SUBMIT)
+    job = {"project": project, "name": name, "command": ["sleep", "600"], "gpus": "0.25",
+           "env": {"A": "of-ana"}, "source": "# secret source", "grace_seconds": 1}  # fmt: skip
+    reply = hub.ask(token, "api/v1/workloads", "POST", json=job)
+    assert reply.is_success, reply.text
+    return token
+
+
+def held(event: str, project: str) -> float:
+    """Return what a project holds, by an event."""
+    (line,) = (line for line in event.splitlines() if line.startswith("data: "))
+    shown = json.loads(line.removeprefix("data: "))["projects"]
+    return float(next(each["allocated"] for each in shown if each["name"] == project))
+
+
+def test_nobody_learns_of_another_project_by_what_streams(streams):
+    """What is there when a stream is opened, and what begins while it is read."""
+    hub = streams.hub
+    ana = submitted(hub, "ana", "vision", "secret-exp-1")
+    stranger = hub.token("otto", OPEN, SUBMIT)
+    events = streams.open(stranger, "api/v1/events")
+    page = streams.open(stranger, "live/gpus")
+    refused = {
+        path: streams.open(stranger, path).reply.status_code
+        for path in (
+            "live/workloads/vision/secret-exp-1",
+            "api/v1/workloads/vision/secret-exp-1/logs?follow=true",
+        )
+    }
+    eventually(lambda: events.events() and page.events(), what="both have told the present")
+    drawn = len(page.events())
+    submitted(hub, "ana", "vision", "secret-exp-2")
+
+    eventually(lambda: held(events.events()[-1], "vision") == 0.5, what="the bar has moved")
+    eventually(lambda: len(page.events()) > drawn, what="on the page, too")
+    told = events.text + page.text
+    for name in ("secret-exp-1", "secret-exp-2"):
+        hub.ask(ana, f"api/v1/workloads/vision/{name}", "DELETE")
+    assert set(refused.values()) == {404}
+    assert [secret for secret in SECRETS if secret in told] == []
+
+
+@pytest.mark.slow
+def test_streams_of_a_revoked_token_end_within_a_minute(streams):
+    hub = streams.hub
+    first = submitted(hub, "ana", "vision", "watched-exp")
+    with hub.admin as http:
+        made = http.post("/hub/api/users/ana/tokens", json={"scopes": [OPEN]}).json()
+    paths = ("api/v1/events", "live/gpus", "live/workloads/vision/watched-exp",
+             "api/v1/workloads/vision/watched-exp/logs?follow=true")  # fmt: skip
+    opened = {path: streams.open(made["token"], path) for path in paths}
+    assert {stream.reply.status_code for stream in opened.values()} == {200}
+
+    with hub.admin as http:
+        http.delete(f"/hub/api/users/ana/tokens/{made['id']}").raise_for_status()
+
+    def all_have_ended() -> bool:
+        return all(stream.ended.is_set() for stream in opened.values())
+
+    eventually(all_have_ended, within=MINUTE_S)
+    hub.ask(first, "api/v1/workloads/vision/watched-exp", "DELETE")
+
+
+@pytest.mark.slow
+def test_whose_group_is_taken_away_reads_no_more_after_a_minute(streams):
+    hub = streams.hub
+    owner = submitted(hub, "nia", "watched", "groups-exp")
+    token = hub.token("wim", OPEN, SUBMIT)
+    watchers = "/hub/api/groups/watchers"
+    with hub.admin as http:
+        http.post(watchers).raise_for_status()
+        http.post(f"{watchers}/users", json={"users": ["wim"]}).raise_for_status()
+    output = streams.open(token, "api/v1/workloads/watched/groups-exp/logs?follow=true")
+    page = streams.open(token, "live/workloads/watched/groups-exp")
+    events = streams.open(token, "api/v1/events")
+    eventually(lambda: "groups-exp" in events.text, what="it is shown")
+    assert (output.reply.status_code, page.reply.status_code) == (200, 200)
+
+    with hub.admin as http:
+        body = {"users": ["wim"]}
+        http.request("DELETE", f"{watchers}/users", json=body).raise_for_status()
+
+    def is_shown_no_more() -> bool:
+        return "groups-exp" not in events.events()[-1]
+
+    def reads_no_more() -> bool:
+        return output.ended.is_set() and page.ended.is_set() and is_shown_no_more()
+
+    eventually(reads_no_more, within=MINUTE_S)
+    assert not events.ended.is_set()
+    hub.ask(owner, "api/v1/workloads/watched/groups-exp", "DELETE")
