@@ -166,18 +166,6 @@ async def test_who_waits_for_one_that_is_forgotten_is_told_that_it_is_gone():
         await waiting
 
 
-async def test_what_a_deleted_project_left_behind_once_goes_when_the_next_of_its_name_comes():
-    """Earlier versions forgot a project alone."""
-    lab = Lab(RULES)
-    await lab.ends("exp")
-    lab.store.save(gone_projects=["vision"])
-    lab.cluster = lab.opened()
-
-    assert await lab.names() == ["exp"]
-    await lab.cluster.put_project(ProjectSpec("vision"))
-    assert await lab.names() == []
-
-
 async def test_of_many_that_go_with_their_project_each_goes():
     lab = Lab(RULES)
     names = [await lab.ends(f"exp-{number}") for number in range(12)]

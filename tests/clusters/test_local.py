@@ -64,19 +64,6 @@ async def test_a_running_job_is_adopted_after_a_restart(tmp_path):
     assert (record.exit_code, record.attempts) == (5, 1)
 
 
-async def test_an_adopted_job_can_be_stopped(tmp_path):
-    clock = Clock()
-    async with local_lab(tmp_path, clock, forget=False) as lab:
-        spec = lab.job(on_term=143)
-        await lab.started(spec)
-
-    async with local_lab(tmp_path, clock) as lab:
-        await lab.cluster.apply(plan(stop(spec.id)))
-        record = await lab.until(spec.id, "paused")
-
-    assert len(record.pauses) == 1
-
-
 async def test_an_exit_while_nobody_looked_is_found(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
@@ -291,18 +278,6 @@ async def test_a_job_is_at_home_with_python_and_without_secrets_of_the_service(
     assert not [line for line in variables if "secret" in line]
 
 
-async def test_the_source_of_a_cell_becomes_a_file(lab):
-    spec = lab.job(
-        command=(sys.executable, "-I", "-S", "{source}", "7"),
-        source="import sys\nprint(sys.argv[1])",
-    )
-    await lab.cluster.submit([spec])
-    await lab.cluster.apply(plan(start(spec.id, 0)))
-    await lab.until(spec.id, "succeeded")
-
-    assert await _text(lab, spec.id) == "7\n"
-
-
 async def test_checkpoints_outlive_a_pause_and_go_with_the_workload(lab, tmp_path):
     script = (
         'cat "$RUNAI_CHECKPOINT_DIR/state" 2>/dev/null;'
@@ -385,10 +360,3 @@ async def test_following_ends_when_the_workload_is_deleted(lab):
 
     async with asyncio.timeout(90):
         assert (await followed) in {"ready\n", ""}
-
-
-async def test_a_tail_is_the_last_lines(lab):
-    workload = await _run(lab, "exp", "seq 1 10")
-    await lab.until(workload, "succeeded")
-
-    assert await _text(lab, workload, tail=3) == "8\n9\n10\n"
