@@ -149,19 +149,6 @@ async def test_after_a_restart_a_session_has_no_more_than_its_grace_whatever_the
     assert not psutil.pid_exists(deaf.pid)
 
 
-async def test_a_process_number_that_is_somebody_elses_by_now_is_not_the_session(lab):
-    spec = lab.session()
-    await lab.cluster.submit([spec])
-    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
-    process = await lab.session_process()
-    long_ago = type(process)(process.pid, process.created - 1000)
-
-    await lab.cluster.attach(spec.id, long_ago)
-
-    await lab.until(spec.id, "ended")
-    assert psutil.pid_exists(process.pid)
-
-
 async def test_a_second_service_waits_for_the_first(tmp_path):
     second_is_in = asyncio.Event()
 

@@ -17,7 +17,7 @@ async def test_a_job_that_fits_elsewhere_makes_room_and_goes_on_there():
         worker=f"{small.id}-0",
         node=NODE,
         devices=(DeviceShare(1, WHOLE_GPU),),
-        reason=Reason(code="moved", rule="R9", text="makes room", for_=owner.id),
+        reason=Reason(code="consolidated", rule="P6", text="makes room", for_=owner.id),
     )
 
     assert await lab.cluster.apply(plan(move)) == []
