@@ -1,8 +1,6 @@
-"""What others' controllers make for our scheduler: bound, evicted for an owner, made again.
+"""What others' controllers make for our scheduler: each pod is a workload of its own.
 
-Deployment, StatefulSet,   each of their pods is a workload of its own
-DaemonSet
-runai/gang: "true"         the pods of others than Jobs are told to be one
+It is bound, evicted for an owner, and made again.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clusters.kubernetes.sharing_world import sentence
 from control_plane.objects import pod
 from control_plane.plane import ApiRefused, ControlPlane
 from control_plane.scheduling import Scheduler
@@ -18,24 +17,21 @@ from control_plane.scheduling import Scheduler
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 KINDS = {
-    "DaemonSet": "daemonsets",
     "Deployment": "deployments",
     "StatefulSet": "statefulsets",
 }
 
 
-def served(kind: str, replicas: int, **labels: str) -> dict[str, Any]:
+def served(kind: str, replicas: int) -> dict[str, Any]:
     """Return what makes `replicas` pods of one GPU each, that may be stopped for an owner."""
-    own = {"app": "served", "runai/kind": "train", **labels}
+    own = {"app": "served", "runai/kind": "train"}
     template = pod("served", project="patty", labels=own)
     del template["metadata"]["name"]
     named = {"serviceName": "served"} if kind == "StatefulSet" else {}
-    # One on each node, and nobody says how many.
-    counted = {} if kind == "DaemonSet" else {"replicas": replicas}
     return {
         "metadata": {"name": "served"},
         "spec": {
-            **counted,
+            "replicas": replicas,
             "selector": {"matchLabels": {"app": "served"}},
             "template": template,
             **named,
@@ -60,7 +56,7 @@ def adopt(lab, eventually):
         eventually(lambda path=path: _is_gone(lab.plane, path), what=f"{path} is gone")
 
 
-@pytest.mark.parametrize("kind", ["DaemonSet", "Deployment", "StatefulSet"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_it_gives_way_to_an_owner_and_comes_again(lab, rights, eventually, adopt, kind):
     lab.node("gpu-0", gpus=1)
     lab.node("gpu-1", gpus=1)
@@ -100,19 +96,6 @@ def test_what_says_nothing_of_its_kind_is_a_session_that_stays(lab, rights, even
     assert _bound(work) == before
 
 
-def test_a_gang_that_is_no_job_is_told_to_become_one(lab, rights, eventually, adopt):
-    lab.node("gpu-0", gpus=2)
-    lab.project("patty", quota=2)
-    work = lab.namespace
-    adopt("StatefulSet", served("StatefulSet", 2, **{"runai/gang": "true"}))
-
-    with Scheduler(rights):
-        (first, *_) = eventually(lambda: _sentences(work), what="its pods say why they wait")
-
-    assert "use a Job" in first
-    assert _bound(work) == set()
-
-
 def _is_gone(plane: ControlPlane, path: str) -> bool:
     try:
         plane.request("GET", path)
@@ -140,15 +123,5 @@ def _bound(namespace: Any) -> set[str]:
 
 def _waiting(namespace: Any) -> set[str]:
     """Return the UIDs of pods that were told why they wait."""
-    return {p["metadata"]["uid"] for p in namespace.pods() if _sentence(p)}
-
-
-def _sentences(namespace: Any) -> list[str]:
-    return [said for p in namespace.pods() if (said := _sentence(p))]
-
-
-def _sentence(found: dict[str, Any]) -> str:
-    """Return why a pod waits; "" if it does not, or was not told."""
-    conditions = found["status"].get("conditions", [])
-    said = (c.get("message", "") for c in conditions if c["type"] == "PodScheduled")
-    return "" if "nodeName" in found["spec"] else next(said, "")
+    waits = (p for p in namespace.pods() if "nodeName" not in p["spec"])
+    return {p["metadata"]["uid"] for p in waits if sentence(p)}

@@ -96,28 +96,6 @@ def test_other_nodes_are_another_picture() -> None:
     assert kept.snapshot(2, nowhere).workloads[0].workers[0].nodes == ()
 
 
-def test_who_takes_the_last_of_a_stock_changes_the_picture_of_those_who_ask_for_it() -> None:
-    kept, one, two = Drawing(), Demands(stock=((CARDS, 1),)), Demands(stock=((CARDS, 2),))
-    waiting = [a_pod("a"), a_pod("b", demands=one), a_pod("c", demands=two)]
-    before = kept.snapshot(1, world(waiting, Slots())).workloads
-    taker = a_pod("d", demands=one, node="gpu-0", bound=1.0)
-    after = kept.snapshot(2, world([*waiting, taker], Slots())).workloads
-
-    assert [w.workers[0].nodes for w in before] == [None, None, None]
-    assert [w.workers[0].nodes for w in after] == [None, None, ("gpu-1",), None]
-    assert [a is b for a, b in zip(before, after, strict=False)] == [True, True, False]
-
-
-def test_who_may_go_where_it_could_before_is_the_same_though_the_stock_is_another() -> None:
-    kept, one, two = Drawing(), Demands(stock=((CARDS, 1),)), Demands(stock=((CARDS, 2),))
-    takers = [a_pod(name, demands=one, node="gpu-0", bound=1.0) for name in ("a", "b")]
-    before = kept.snapshot(1, world([*takers, a_pod("c", demands=one)], Slots())).workloads
-    after = kept.snapshot(2, world([takers[0], a_pod("c", demands=two)], Slots())).workloads
-
-    assert before[-1].workers[0].nodes == ("gpu-1",)
-    assert before[-1] is after[-1]
-
-
 @given(st.lists(st.tuples(crowds, names, st.integers(0, GPUS - 1)), max_size=5))
 def test_no_device_is_counted_twice_whatever_plans_gave(
     course: list[tuple[list[Pod], str, int]],

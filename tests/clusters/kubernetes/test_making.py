@@ -173,22 +173,13 @@ def test_what_cannot_be_had_is_refused(spec, around, text):
 @pytest.mark.parametrize(
     ("completions", "notes", "most_and_least"),
     [
-        (4, {}, (4, 2)),
-        (6, {}, (6, 2)),
-        (6, {MIN_WORKERS: "3"}, (6, 3)),
-        (2, {MIN_WORKERS: "3"}, (2, 2)),
-        (1, {}, (2, 2)),
-        (6, {MIN_WORKERS: "many"}, (6, 2)),
-        (6, {MIN_WORKERS: "0"}, (6, 2)),
-    ],
-    ids=[
-        "as submitted",
-        "more",
-        "more, and more at least",
-        "fewer than it needed",
-        "one is no elastic job of several",
-        "no number",
-        "none at all",
+        pytest.param(4, {}, (4, 2), id="as submitted"),
+        pytest.param(6, {}, (6, 2), id="more"),
+        pytest.param(6, {MIN_WORKERS: "3"}, (6, 3), id="more, and more at least"),
+        pytest.param(2, {MIN_WORKERS: "3"}, (2, 2), id="fewer than it needed"),
+        pytest.param(1, {}, (2, 2), id="one is no elastic job of several"),
+        pytest.param(6, {MIN_WORKERS: "many"}, (6, 2), id="no number"),
+        pytest.param(6, {MIN_WORKERS: "0"}, (6, 2), id="none at all"),
     ],
 )
 def test_an_elastic_job_has_as_many_workers_as_its_job_says_now(completions, notes, most_and_least):
@@ -234,44 +225,26 @@ def resources_of(job) -> dict[str, dict[str, str]]:
     return found
 
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "one GPU": {"gpus": MilliGpu(1000)},
-    "no GPU": {"gpus": MilliGpu(0)},
-    "part": {"gpus": MilliGpu(500)},
-    "memory": {"gpus": MilliGpu(0), "gpu_memory_mib": 8000},
-    "array": {"gpus": MilliGpu(1000), "array_index": 3},
-    "gang": {"gpus": MilliGpu(1000), "workers": 3, "min_workers": 3},
-    "elastic": {"gpus": MilliGpu(1000), "workers": 3, "elastic": True},
-    "one elastic process": {"gpus": MilliGpu(1000), "elastic": True, "gpus_max": MilliGpu(4000)},
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_job_pod_gets_no_token_of_the_api(shape):
+@pytest.mark.parametrize("has_token", [False, True])
+def test_job_pod_gets_a_token_of_the_api_from_an_admin_alone(has_token):
     notebook = {"spec": {**NOTEBOOK["spec"], "automountServiceAccountToken": True}}
-    made = manifest(replace(SPEC, **SHAPES[shape]), surroundings(notebook), api_url="http://hub")
+    made = manifest(SPEC, surroundings(notebook), bounds=Confinement(has_token=has_token))
 
-    assert pod_of(made)["automountServiceAccountToken"] is False
-
-
-def test_admin_may_give_job_pods_the_token_of_their_account():
-    made = manifest(SPEC, PLAIN, bounds=Confinement(has_token=True))
-
-    assert pod_of(made)["automountServiceAccountToken"] is True
+    assert pod_of(made)["automountServiceAccountToken"] is has_token
 
 
 @pytest.mark.parametrize(
     ("shape", "times"),
     [
-        *((shape, 1) for shape in SHAPES if shape != "one elastic process"),
-        ("one elastic process", 4),
-        ("two GPUs", 2),
+        pytest.param({"gpus": MilliGpu(0)}, 1, id="no GPU"),
+        pytest.param({"gpus": MilliGpu(500)}, 1, id="part"),
+        pytest.param({"gpus": MilliGpu(1000), "workers": 3, "min_workers": 3}, 1, id="gang"),
+        pytest.param({"gpus": MilliGpu(2000)}, 2, id="two GPUs"),
+        pytest.param({"elastic": True, "gpus_max": MilliGpu(4000)}, 4, id="one elastic process"),
     ],
 )
 def test_job_may_use_the_notebooks_cpu_and_memory_for_each_of_its_gpus(shape, times):
-    spec = replace(SPEC, **{**SHAPES, "two GPUs": {"gpus": MilliGpu(2000)}}[shape])
-
-    found = resources_of(manifest(spec, beside(BOUNDS), api_url="http://hub"))
+    found = resources_of(manifest(replace(SPEC, **shape), beside(BOUNDS)))
 
     assert cpu_milli(found["limits"]["cpu"]) == 1500 * times
     assert memory_mib(found["limits"]["memory"]) == 2048 * times

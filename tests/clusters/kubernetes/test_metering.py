@@ -6,13 +6,11 @@ import pytest
 
 from control_plane.objects import pod
 from kubernetes_lab import kubernetes_lab
-from labs import NODE, plan
+from labs import NODE, SimulatedLab, plan, start
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.errors import Conflict
 from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
-from runai.hub_service.scheduler.model import DeviceShare, Start
-from runai.hub_service.scheduler.quantity import MilliGpu
 from waiting import eventually_async
 
 pytestmark = pytest.mark.kubernetes
@@ -55,27 +53,16 @@ async def test_who_has_no_devices_and_who_has_ended_is_not_told_of(lab):
     await eventually_async(nobody)
 
 
-async def test_a_pod_is_not_asked_to_go_on_without_its_gpus(lab, tmp_path):
-    notes = {"hub.jupyter.org/username": "ana"}
-    lab.around.namespace.create(pod("jupyter", project="vision", annotations=notes))
-    session = f"vision/{lab.around.namespace.name}.jupyter"
-
-    async def queued() -> bool:
-        return session in {record.id for record in await lab.cluster.workloads()}
-
-    await eventually_async(queued)
-    await lab.cluster.apply(plan(start_of(session, lab.around.namespace.name)))
-    record = await lab.until(session, "running")
+async def test_where_sessions_are_pods_none_is_asked_to_go_on_without_its_gpus(tmp_path):
+    lab = SimulatedLab()
+    spec = lab.session()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+    record = await lab.cluster.attach(spec.id, await lab.session_process())
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    idle = IdleWatch(lab.cluster, ledger, releases=False)
+    idle = IdleWatch(lab.simulated, ledger, releases=False)
     await idle.observe(AgentReport(node=NODE, at=0, interval=1, devices=[], samples=[]))
 
     with pytest.raises(Conflict, match="no running session with GPUs"):
         await idle.release(record, by="ana")
     ledger.close()
-
-
-def start_of(session: str, namespace: str) -> Start:
-    worker = f"{namespace}/jupyter"
-    devices = (DeviceShare(0, MilliGpu(1000)),)
-    return Start(workload=session, worker=worker, node=NODE, devices=devices)

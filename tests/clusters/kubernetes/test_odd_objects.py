@@ -6,15 +6,17 @@ They are left out, or told that they will not be started; everybody else's are s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes_asyncio.client.api_client import ApiClient
+from kubernetes_asyncio.client.configuration import Configuration
 
-import waiting
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
+from runai.hub_service.clusters.kubernetes.api import Api
 from runai.hub_service.clusters.kubernetes.decoding import decoded
 from runai.hub_service.clusters.kubernetes.grouping import Grouping
 from runai.hub_service.clusters.kubernetes.jobs import read_job
@@ -23,30 +25,6 @@ from runai.hub_service.errors import InvalidRequest
 
 DEEP = 3_000
 TOO_DEEP = 100_000  # for the JSON of any Python
-
-
-@contextmanager
-def a_deep_pod(lab: Any) -> Iterator[None]:
-    """Have a pod with fields of its own so many levels deep; the API server takes up to 10,000."""
-    made = pod("deep", project="odd")
-    entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
-    made["metadata"]["managedFields"] = [{**entry, "fieldsV1": "HERE"}]
-    body = json.dumps(made).replace('"HERE"', '{"f:a":' * DEEP + "{}" + "}" * DEEP)
-    path = f"/api/v1/namespaces/{lab.namespace.name}/pods"
-
-    def send(method: str, path: str, body: str = "") -> int:
-        # Nobody here could read what is answered.
-        headers = {"Content-Type": "application/json"}
-        answer = lab.plane._http.request(method, path, content=body, headers=headers)
-        assert (len(answer.content) > 2 * DEEP) == answer.is_success
-        return int(answer.status_code)
-
-    assert send("POST", path, body) == 201
-    try:
-        yield
-    finally:
-        send("DELETE", f"{path}/deep?gracePeriodSeconds=0")
-        waiting.eventually(lambda: send("GET", f"{path}/deep") == 404, what="it is gone")
 
 
 def a_huge_gang() -> dict[str, Any]:
@@ -77,24 +55,22 @@ def test_beside_two_billion_pods_and_ten_thousand_digits_everybody_else_is_sched
         eventually(lambda: lab.namespace.node_of("bobs"), what="bob's runs")
 
 
-@pytest.mark.kubernetes
-@pytest.mark.parametrize("is_there_before", [True, False], ids=["in a list", "in a watch"])
-def test_a_pod_with_fields_thousands_deep_hides_nothing(lab, rights, eventually, is_there_before):
-    """What it asks for is not deep: it is scheduled, too."""
-    lab.node("gpu-0", gpus=2)
-    lab.project("odd", quota=1)
-    lab.project("bob", quota=1)
-    with ExitStack() as there:
-        if is_there_before:
-            there.enter_context(a_deep_pod(lab))
-        with Scheduler(rights):
-            lab.namespace.create(pod("first", project="bob"))
-            eventually(lambda: lab.namespace.node_of("first"), what="the first runs")
-            if not is_there_before:
-                there.enter_context(a_deep_pod(lab))
-            lab.namespace.delete("first")
-            lab.namespace.create(pod("second", project="bob"))
-            eventually(lambda: lab.namespace.node_of("second"), what="the second runs")
+async def test_fields_thousands_deep_hide_nothing_in_a_list_or_a_watch():
+    deep = '{"metadata": %s, "kind": "Pod"}\n' % ('{"f:a":' * TOO_DEEP + "{}" + "}" * TOO_DEEP)
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(text=deep)
+
+    app = web.Application()
+    app.router.add_get("/pods", answer)
+    async with TestServer(app) as server:
+        settings = Configuration()
+        settings.host = str(server.make_url("")).rstrip("/")
+        async with Api(ApiClient(settings)) as api:
+            listed = await api.get("/pods")
+            (watched,) = [change async for change in api.watch("/pods", seconds=60)]
+
+    assert listed["kind"] == watched["kind"] == "Pod"
 
 
 def test_a_job_of_too_many_pods_at_once_is_told_that_it_will_not_start():

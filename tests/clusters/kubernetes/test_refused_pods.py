@@ -77,6 +77,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"labels": {"runai/kind": "train"}},
         "a training that is stopped must be made again: use a Job instead of a bare pod",
     ),
+    "gang-of-nobody-knows-how-many": (
+        {"labels": {"runai/gang": "true"}},
+        ("runai/gang is for the pods of a Job, which says how many start together: use a Job"),
+    ),
     "names-its-own-devices": (
         {"annotations": {"gpu-fraction": "0.5"}, "containers": [NAMES_ITS_OWN]},
         (

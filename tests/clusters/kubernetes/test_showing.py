@@ -108,16 +108,6 @@ def test_records_that_are_kept_say_what_new_ones_would(course: list[Any]) -> Non
     assert all(a is b for a, b in zip(showing.records(now).values(), before.values(), strict=True))
 
 
-def test_what_a_job_was_told_is_shown_though_it_is_the_same_job_for_all_else() -> None:
-    showing, told = Showing(), []
-    for job in SAID:
-        (record,) = showing.records(known([], job, Slots(), [])).values()
-        told.append(record.reason.text if record.reason else "")
-
-    assert SAID[0] == SAID[1]
-    assert told != [told[0], told[0]], told
-
-
 @pytest.mark.parametrize(
     ("pod", "is_shown"),
     [
