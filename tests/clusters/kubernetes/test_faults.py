@@ -12,13 +12,6 @@ from control_plane.scheduling import Scheduler
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
 
-@pytest.fixture
-def ready(lab):
-    lab.node("gpu-0", gpus=2)
-    lab.project("vision", quota=2)
-    return lab
-
-
 def bound(lab) -> set[str]:
     return {p["metadata"]["name"] for p in lab.namespace.pods() if "nodeName" in p["spec"]}
 
@@ -55,14 +48,6 @@ def test_a_binding_whose_answer_was_lost_is_not_made_twice(ready, rights, eventu
     assert len(bound(ready)) == 2
     bindings = [path for method, path in server.requests if path.endswith("/binding")]
     assert len(bindings) == 2
-
-
-def test_connections_that_break_are_made_again(ready, rights, eventually):
-    with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
-        eventually(lambda: scheduler.cycles, what="it watches")
-        server.cut()
-        ready.namespace.create(pod("notebook", project="vision"))
-        eventually(lambda: bound(ready) == {"notebook"}, what="it is bound")
 
 
 def test_a_watch_that_is_too_old_is_listed_again(ready, rights, eventually):

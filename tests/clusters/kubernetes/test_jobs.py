@@ -26,26 +26,6 @@ def bound(namespace, of: str = "") -> dict[str, str]:
     }
 
 
-def test_a_gang_starts_whole_or_not_at_all(lab, rights, eventually):
-    lab.node("gpu-0", gpus=2)
-    lab.project("vision", quota=4)
-    work = lab.namespace
-    work.create(job("gang", workers=3, gang=True, project="vision"))
-    work.create(job("small", project="vision"))
-
-    with Scheduler(rights):
-        eventually(lambda: bound(work, "small"), what="the small job runs")
-        sentence = eventually(
-            lambda: _sentences(work, "gang") if len(_sentences(work, "gang")) == 3 else None,
-            what="all of the gang know why they wait",
-        )
-        assert bound(work, "gang") == {}
-        lab.node("gpu-1", gpus=2)
-        eventually(lambda: len(bound(work, "gang")) == 3, what="the gang runs")
-
-    assert all(sentence)
-
-
 def test_an_ordinary_job_that_was_paused_again_and_again_still_completes(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)
@@ -158,28 +138,6 @@ def test_a_job_that_another_controller_suspends_is_evicted(lab, rights, eventual
     assert before.keys().isdisjoint(bound(work, "long"))
 
 
-def test_a_job_suspended_by_its_user_while_it_waits_stays_away(lab, rights, eventually):
-    lab.node("gpu-0", gpus=1)
-    lab.project("bob", quota=1)
-    lab.project("patty")
-    work = lab.namespace
-    work.create(job("long", project="patty"))
-    name = f"patty/{work.name}.long"
-
-    with Scheduler(rights) as scheduler:
-        eventually(lambda: bound(work, "long"), what="the job runs")
-        work.create(pod("bobs-notebook", project="bob"))
-        eventually(lambda: not work.pods("long"), what="it is paused")
-        scheduler.call(scheduler.cluster.suspend(name, by="ana"))
-        work.delete("bobs-notebook")
-        work.create(job("next", project="patty"))
-        eventually(lambda: bound(work, "next"), what="what came later runs")
-        assert not work.pods("long")
-        scheduler.call(scheduler.cluster.resume(name, by="ana"))
-        work.delete("next", is_job=True)
-        eventually(lambda: bound(work, "long"), what="it runs again")
-
-
 def test_a_job_goes_on_elsewhere_when_its_node_is_lost(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("vision", quota=1)
@@ -210,15 +168,6 @@ def test_a_job_goes_on_elsewhere_when_its_node_is_lost(lab, rights, eventually):
             lambda: [p["spec"].get("nodeName") for p in work.pods("train")] == ["gpu-1"],
             what="it runs elsewhere",
         )
-
-
-def _sentences(namespace, of: str) -> list[str]:
-    return [
-        condition["message"]
-        for p in namespace.pods(of)
-        for condition in p["status"].get("conditions", [])
-        if condition["type"] == "PodScheduled" and condition["status"] == "False"
-    ]
 
 
 def _described(lab, kind: str, name: str) -> str:

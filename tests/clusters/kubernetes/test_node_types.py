@@ -45,24 +45,6 @@ def test_sessions_and_trainings_go_where_their_project_may(two, rights, eventual
         assert made["spec"]["nodeName"] == "node-a100"
 
 
-def test_what_its_project_may_not_use_stays_free(two, rights, eventually):
-    two.project("vision", quota=4, nodeTypes={"train": ["t4"]})
-    work = two.namespace
-    for name in "012":
-        work.create(job(f"train-{name}", project="vision"))
-
-    with Scheduler(rights):
-        eventually(lambda: len(_nodes(work)) == 2, what="two are bound")
-        eventually(lambda: _sentences(work), what="the third says why it waits")
-        # Of a type that its project is not limited to, there is room.
-        work.create(pod("notebook", project="vision"))
-        eventually(lambda: work.node_of("notebook"), what="the notebook is bound")
-
-    assert work.node_of("notebook") == "node-a100"
-    trainings = [p["spec"].get("nodeName") for n in "012" for p in work.pods(f"train-{n}")]
-    assert sorted(filter(None, trainings)) == ["node-t4", "node-t4"]
-
-
 @pytest.mark.parametrize(
     "asked",
     [
@@ -85,8 +67,3 @@ def test_a_submitted_job_goes_where_it_asks_to(two, rights, eventually, asked):
 
 def _nodes(namespace: Any) -> list[str]:
     return sorted(p["spec"]["nodeName"] for p in namespace.pods() if "nodeName" in p["spec"])
-
-
-def _sentences(namespace: Any) -> list[str]:
-    conditions = (c for p in namespace.pods() for c in p["status"].get("conditions", []))
-    return [c["message"] for c in conditions if c["type"] == "PodScheduled" and "message" in c]

@@ -36,61 +36,6 @@ def test_two_halves_share_a_device_and_a_third_goes_to_the_next(ready, rights, p
     )
 
 
-def test_reservations_go_when_nobody_shares_any_more(ready, rights, plugin, until):
-    work = ready.namespace
-    for name in ("one", "two"):
-        work.create(half(name))
-
-    with Scheduler(rights):
-        until(lambda: len(visible(work)) == 2, what="both are bound")
-        work.delete("one")
-        until(lambda: len(work.pods()) == 1, what="one is gone")
-        work.create(half("three"))
-        until(lambda: len(visible(work)) == 2, what="the next one is bound")
-        assert len(plugin.reservations()) == 1
-        for name in ("two", "three"):
-            work.delete(name)
-        until(lambda: not plugin.reservations(), what="the reservation is gone")
-        work.create(pod("whole", 2, project="vision"))
-        until(lambda: work.node_of("whole"), what="whole devices are given again")
-
-
-def test_whoever_gets_a_whole_device_waits_until_its_reservation_is_gone(
-    ready, rights, plugin, until
-):
-    ready.project("other", quota=0)
-    work = ready.namespace
-    shares = job("shares", 0, project="other", annotations={"gpu-fraction": "0.5"})
-    work.create(shares)
-
-    with Scheduler(rights) as scheduler:
-        until(lambda: len(visible(work)) == 1, what="the job has its half")
-        work.create(pod("whole", 2, project="vision"))
-        until(lambda: work.node_of("whole"), what="its owner has got both devices")
-
-    assert plugin.reservations() == []
-    assert work.job("shares")["spec"]["suspend"]
-    assert all(p["status"]["phase"] != "Failed" for p in work.pods())
-    assert scheduler.refused == []
-
-
-def test_memory_is_booked_by_the_mebibyte(ready, rights, plugin, until, eventually):
-    work = ready.namespace
-    ready.project("memory", quota=2)
-    for index in range(7):
-        asks = {"gpu-memory": "5333"}
-        work.create(pod(f"third-{index}", 0, project="memory", annotations=asks))
-
-    with Scheduler(rights):
-        until(lambda: len(visible(work)) == 5, what="as many as the quota of 2 GPUs allows")
-        eventually(
-            lambda: sum(bool(sentence(p)) for p in work.pods() if "nodeName" not in p["spec"]) == 2,
-            what="the others say why they wait",
-        )
-
-    assert sorted(Counter(visible(work).values()).values()) == [2, 3]
-
-
 def test_where_no_label_says_how_much_memory_devices_have_the_agent_does(lab, rights, eventually):
     work = lab.namespace
     lab.node("bare", gpus=2)

@@ -24,16 +24,15 @@ async def lab(plane):
         yield made
 
 
-async def notebook(lab, *modes: str, **resources: dict[str, str]) -> None:
+async def notebook(lab, *modes: str) -> None:
     """Start the notebook of the user whom the lab's jobs are of, with a home of its own."""
     namespace = lab.around.namespace
     namespace.claim("home", *modes)
     user = {"hub.jupyter.org/username": lab.job().user}
     server = pod("jupyter", 0, annotations=user)
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}
-    server["spec"] |= {"nodeName": NODE, "volumes": [home], "automountServiceAccountToken": False}
+    server["spec"] |= {"nodeName": NODE, "volumes": [home]}
     server["spec"]["containers"][0]["volumeMounts"] = [{"name": "home", "mountPath": "/home"}]
-    server["spec"]["containers"][0]["resources"] = resources
     namespace.create(server)
 
     async def up() -> bool:
@@ -57,26 +56,6 @@ async def test_a_job_runs_in_the_image_that_is_asked_for_with_the_notebooks_home
     assert container["image"] == "example/other:2"
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/home"]
     assert "affinity" not in pod_of(lab)  # others may mount it too
-
-
-async def test_job_pod_is_confined_as_its_notebook(lab):
-    limits = {"cpu": "500m", "memory": "1Gi"}
-    await notebook(lab, "ReadWriteMany", limits=limits, requests={"memory": "512Mi"})
-
-    await lab.started(replace(lab.job(), gpus=MilliGpu(2000)))
-
-    (made,) = lab.around.namespace.pods("vision-exp")
-    (container,) = made["spec"]["containers"]
-    found = {
-        kind: {name: amount for name, amount in amounts.items() if name != "nvidia.com/gpu"}
-        for kind, amounts in container["resources"].items()
-    }
-    for_two_gpus = {"cpu": "1", "memory": "2Gi"}
-    # The API server has taken the notebook's CPU limit for its request.
-    requests = {"cpu": "500m", "memory": "512Mi"}
-    assert found == {"limits": for_two_gpus, "requests": requests}
-    # By default a pod mounts the token of its account.
-    assert [volume["name"] for volume in made["spec"]["volumes"]] == ["home"]
 
 
 async def test_a_home_that_one_node_mounts_keeps_the_job_there(lab):
