@@ -10,7 +10,7 @@ import pytest
 from clusters.kubernetes.sharing_world import sentence
 from control_plane.device_plugin import DevicePlugin
 from control_plane.lab import PROJECTS, ClusterLab, allow_jobs
-from control_plane.objects import Namespace, job, pod
+from control_plane.objects import Namespace, pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER
 from runai.hub_service.clusters.kubernetes.pools import Pool
@@ -69,27 +69,6 @@ def test_each_binds_pods_of_its_pool_to_nodes_of_its_pool(pools, rights, eventua
         work.delete("a-1")
         eventually(lambda: work.node_of("a-3") == "gpu-a", what="it has a place in its own pool")
         assert not [*first.refused, *second.refused]
-
-
-@pytest.mark.kubernetes
-@pytest.mark.timeout(300)
-def test_gpus_are_given_back_within_a_pool_alone(pools, rights, eventually):
-    work = pools.namespace
-    pools.project("lender-a", quota=0, labels={KEY: "a"})
-    with Scheduler(rights, pool=A), Scheduler(rights, pool=B):
-        work.create(of_pool(job("lent", workers=2, gang=True, project="lender-a"), "a"))
-        work.create(of_pool(job("other", workers=2, gang=True, project="vision-b"), "b"))
-
-        def bound(name: str) -> int:
-            return sum("nodeName" in p["spec"] for p in work.pods(name))
-
-        eventually(lambda: (bound("lent"), bound("other")) == (2, 2), what="both run")
-        work.create(of_pool(pod("owner", project="vision-a"), "a"))
-        eventually(lambda: work.node_of("owner") == "gpu-a", what="the owner has his GPU")
-        eventually(lambda: work.job("lent")["spec"]["suspend"], what="who borrowed is held")
-
-        assert bound("other") == 2
-        assert "runai/held" not in work.job("other")["metadata"].get("annotations", {})
 
 
 @pytest.mark.kubernetes

@@ -67,23 +67,6 @@ def test_an_owner_gets_the_gpu_of_a_training_and_of_no_other_class(lab, rights, 
     assert not work.job(kept)["spec"].get("suspend")
 
 
-def test_a_session_takes_the_place_of_a_training_of_its_own_project(lab, rights, eventually):
-    lab.node("gpu-0", gpus=1)
-    lab.project("vision", quota=1)
-    work = lab.namespace
-    work.create(of_class("train", job("train", project="vision")))
-
-    with Scheduler(rights):
-        eventually(lambda: _bound(work, "train"), what="the training runs")
-        work.create(pod("notebook", project="vision", priorityClassName="build"))
-        eventually(lambda: work.node_of("notebook"), what="the notebook has the GPU")
-        work.create(pod("server", project="vision", priorityClassName="inference"))
-        eventually(lambda: sentence(work.pod("server")), what="a higher class waits for it")
-
-    assert _bound(work) == {"notebook"}
-    assert work.job("train")["spec"]["suspend"]
-
-
 def _bound(namespace: Any, job: str = "") -> set[str]:
     """Return who is bound and not leaving: a Job's pod stays until its controller counted it."""
     return {

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
@@ -19,7 +18,6 @@ from clusters.kubernetes.sharing_world import (
     sentence,
     visible,
 )
-from control_plane.device_plugin import DevicePlugin
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
@@ -132,50 +130,6 @@ def test_a_reservation_without_a_device_is_given_up_in_time(ready, rights, plugi
     assert "nobody said which device it has within 60 s" in events(work, "NoDevice")[0]
 
 
-def test_a_burst_fills_devices_and_never_beyond(ready, rights, plugin, until):
-    work = ready.namespace
-    ready.node("gpu-1", gpus=2)
-    plugin.nodes["gpu-1"] = ["GPU-c", "GPU-d"]
-    ready.project("burst", quota=4)
-    chance = random.Random(7)
-    for number in range(60):
-        fraction = chance.choice(["0.1", "0.25", "0.3", "0.5", "0.7"])
-        asks = {"gpu-fraction": fraction}
-        work.create(pod(f"part-{number}", 0, project="burst", annotations=asks))
-
-    with Scheduler(rights) as scheduler:
-
-        def full() -> bool:
-            return sum(plugin.most.values()) >= 3800 and all(
-                visible(work).get(p["metadata"]["name"]) or sentence(p) for p in work.pods()
-            )
-
-        until(full, what="the devices are full and everybody else is told why he waits")
-        before = visible(work).keys()
-        for name in list(before)[::2]:
-            work.delete(name)
-        until(lambda: visible(work).keys() - before, what="others take their places")
-        # A device that all of its users have left is given back, and reserved anew.
-        until(lambda: len(plugin.reservations()) == 4, what="all devices are shared")
-
-    assert max(plugin.most.values()) <= 1000
-    assert scheduler.refused == []
-
-
-def test_a_lost_reservation_is_made_again(ready, rights, plugin, until):
-    work = ready.namespace
-    with Scheduler(rights):
-        work.create(half("one"))
-        until(lambda: visible(work), what="it is bound")
-        (before,) = plugin.reservations()
-        lose(plugin)
-        until(lambda: _is_another(plugin, before), what="it is reserved again")
-        work.create(half("two"))
-        until(lambda: both_share_one_device(ready, plugin), what="another one shares it")
-
-    assert events(work, "DeviceUnreserved") == []
-
-
 def test_a_device_whose_reservation_has_moved_gets_nobody_new(ready, rights, plugin, until):
     work = ready.namespace
     with Scheduler(rights):
@@ -271,9 +225,3 @@ def test_a_device_that_breaks_gets_nobody_new_and_its_users_are_told(ready, righ
     assert visible(work)["two"] != broken
     assert {device.uuid: device.fault for device in shown}[broken] == "XID 79"
     assert told == [f"its GPU {broken} is broken: XID 79"]
-
-
-def _is_another(plugin: DevicePlugin, before) -> bool:
-    return any(
-        found["metadata"]["uid"] != before["metadata"]["uid"] for found in plugin.reservations()
-    )

@@ -22,18 +22,6 @@ def names(work) -> list[str]:
     return [found["metadata"]["name"] for found in work.pods()]
 
 
-def test_whoever_shares_a_device_that_was_given_away_is_evicted_untold(
-    ready, rights, plugin, until
-):
-    work = ready.namespace
-    with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
-        work.create(half("one"))
-        until(lambda: visible(work), what="it is bound")
-        server.refuse("POST", "/events", status=403, times=ALWAYS)
-        give_away(work, plugin, scheduler)
-        until(lambda: names(work) == ["theirs"], what="it is gone")
-
-
 def test_whoever_cannot_be_evicted_yet_is_told_once(ready, rights, plugin, until):
     work = ready.namespace
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:

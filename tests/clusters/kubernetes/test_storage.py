@@ -74,20 +74,3 @@ def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(two, rights, even
         owner |= {"namespace": of["namespace"], "uid": of["uid"]}
         two.volume("made", "gpu-1", of_class="cloud", claimRef=owner)
         eventually(lambda: two.namespace.node_of("notebook") == "gpu-1", what="it is bound")
-
-
-def test_a_restart_goes_on_with_the_node_that_was_chosen(two, rights, eventually):
-    two.storage_class("cloud", "example.com/disks")
-    two.namespace.claim("home", of_class="cloud")
-    two.namespace.create(with_home("notebook"))
-    with Scheduler(rights):
-        node = eventually(lambda: selected(two), what="a node is chosen")
-    of = claim(two)["metadata"]
-    owner = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "name": "home"}
-    owner |= {"namespace": of["namespace"], "uid": of["uid"]}
-
-    with Scheduler(rights):
-        two.volume("made", node, of_class="cloud", claimRef=owner)
-        eventually(lambda: two.namespace.node_of("notebook"), what="it is bound")
-
-    assert two.namespace.node_of("notebook") == node
