@@ -210,30 +210,3 @@ def test_with_an_elastic_policy_it_shrinks_and_grows_worker_by_worker(
         eventually(lambda: said(work, "Succeeded"), what="one that is done is the end of all")
 
     assert not said(work, "Failed")
-
-
-def test_an_elastic_one_is_paused_whole_and_resumed_with_what_there_is(
-    lab, work, rights, eventually
-):
-    lab.node("gpu-0", gpus=2)
-    lab.project("lender", quota=2)
-    lab.project("borrower", quota=0)
-    labels = {"project": "borrower"}
-    job = pytorch_job("train", workers=2, master_gpus=None, labels=labels)
-    job["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 2, "rdzvBackend": "c10d"}
-    apply(work, job)
-
-    with Scheduler(rights) as scheduler:
-        eventually(lambda: len(bound(work)) == 2, what="it runs")
-        for name in ("one", "two"):
-            work.create(pod(name, project="lender", labels={"runai/kind": "build"}))
-        eventually(lambda: work.node_of("one") and work.node_of("two"), what="the owner has both")
-        eventually(lambda: not bound(work), what="nothing of it is left")
-        work.delete("one")
-        eventually(lambda: bound(work) == ["train-worker-0"], what="it goes on with one")
-        work.delete("two")
-        eventually(lambda: len(bound(work)) == 2, what="it is whole again")
-        (record,) = scheduler.call(_jobs(scheduler))
-
-    assert record.state == "running"
-    assert not said(work, "Failed")
