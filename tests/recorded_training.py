@@ -82,7 +82,7 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
                 job.step(clip_norm=1.0)
     if job.rank == 0:
         part = directory / f".weights.{worker}.npz"
-        np.savez(part, allow_pickle=False, **arrays(model))
+        np.savez(part, **arrays(model))  # type: ignore[arg-type]  # NumPy 2's stub: a keyword
         part.replace(directory / "weights.npz")
 
 

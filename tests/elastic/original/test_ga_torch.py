@@ -63,6 +63,8 @@ def whole_and_gathered(make, **calls):
 
 @pytest.mark.parametrize("name", ADAPTIVE + NEWER)
 def test_each_optimizers_constructor_makes_the_update_of_the_whole_batch(name):
+    if not hasattr(torch.optim, name):
+        pytest.skip(f"this PyTorch has no {name}")
     x, y = batches()
     model, other = linear(), linear()
     expected = whole(model, getattr(torch.optim, name)(model.parameters(), lr=0.05), x, y)
