@@ -6,12 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Container
 
-import pytest
-
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.clusters.telling import AT_A_TIME, FIRST_OF_ONE
+from runai.hub_service.clusters.telling import AT_A_TIME, FIRST_OF_ONE, WRITTEN_DOWN
 from runai.hub_service.scheduler import Index, decide
 from runai.hub_service.scheduler.quantity import MilliGpu
 
@@ -107,7 +105,11 @@ async def test_who_is_suspended_or_deleted_meanwhile_stays_so():
     assert not places.keys() & set(ids[1::2])
 
 
-async def somebody_comes_back(moving: Moving) -> None:
+async def test_who_comes_back_meanwhile_is_told_by_the_next_plan():
+    moving, undisturbed = Moving(), Moving()
+    await moving.begin()
+    await undisturbed.begin()
+
     async def come_back() -> None:
         if moving.turns == 1:
             for project in PROJECTS:
@@ -115,23 +117,23 @@ async def somebody_comes_back(moving: Moving) -> None:
                 await moving.cluster.resume(f"{project}/exp-{EACH - 1}", by="ana")
 
     await moving.cycle_beside(come_back)
+    await moving.cycle()
+    for _ in range(2):
+        await undisturbed.cycle()
+
+    assert await moving.places() == await undisturbed.places()
 
 
-async def it_is_broken_off(moving: Moving) -> None:
+async def test_a_telling_that_was_broken_off_is_made_up_for_by_the_next_plan():
+    moving, undisturbed = Moving(), Moving()
+    await moving.begin()
+    await undisturbed.begin()
+
     telling = asyncio.ensure_future(moving.cycle())
     await asyncio.sleep(0)
     assert not telling.done()
     telling.cancel()
     await asyncio.wait({telling})
-
-
-@pytest.mark.parametrize("disturb", [somebody_comes_back, it_is_broken_off])
-async def test_what_a_disturbed_telling_has_left_out_is_told_by_the_next_plan(disturb):
-    moving, undisturbed = Moving(), Moving()
-    await moving.begin()
-    await undisturbed.begin()
-
-    await disturb(moving)
     await moving.cycle()
     for _ in range(2):
         await undisturbed.cycle()
@@ -169,6 +171,24 @@ async def test_what_presses_overtakes_a_telling_for_which_nobody_waits():
     for project in PROJECTS:
         waiting = sorted(p for w, p in places.items() if p and w.startswith(project))
         assert waiting == list(range(1, len(waiting) + 1))
+
+
+async def test_who_is_new_is_never_seen_where_somebody_else_still_stands():
+    moving = Moving()
+    await moving.begin()
+    await moving.cluster.submit(
+        [
+            WorkloadSpec("nlp", f"new-{n}", "mia", "job", ("train",), gpus=MilliGpu(1000))
+            for n in range(3 * WRITTEN_DOWN)
+        ]
+    )
+
+    async def look() -> None:
+        assert is_in_order(list(await moving.cluster.workloads()))
+
+    for _ in range(3):
+        await moving.cycle_beside(look)
+    assert all(p is not None for w, p in (await moving.places()).items() if "new-" in w)
 
 
 async def test_who_is_new_in_a_short_queue_knows_before_long_ones_have_moved_up():

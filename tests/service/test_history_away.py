@@ -1,4 +1,4 @@
-"""The service's PostgreSQL is killed and started again; people submit and ask meanwhile.
+"""The service's PostgreSQL is killed and started again while people submit and ask.
 
 The database is of the history alone, so nobody's submission is refused; who asks about the past is
 told when to come again, `health/ready` says what is missing, and nothing that happened is lost. So
@@ -8,13 +8,16 @@ it is where it is away when the service starts.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import httpx
 import psycopg
 import pytest
 
 from postgres_restarts import RestartedServer, restarted_server
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.cli.examination import check_ready
 from runai.hub_service.connection import Connection
 from service_process import TOKEN, Service
@@ -22,11 +25,56 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(600)]
 
+PEOPLE = 3
+
 
 @pytest.fixture
 def server() -> Iterator[RestartedServer]:
     with restarted_server() as found:
         yield found
+
+
+@dataclass
+class Told:
+    """What people were answered."""
+
+    acknowledged: list[str] = field(default_factory=list)
+    submissions: set[int] = field(default_factory=set)
+    questions: list[httpx.Response] = field(default_factory=list)
+
+
+class People:
+    """Some who submit and ask without pause, each answer looked at as it is: no client waits."""
+
+    def __init__(self, url: str) -> None:
+        self.told = Told()
+        self._enough = threading.Event()
+        self._url = url
+        self._all = [threading.Thread(target=self._go_on) for _ in range(PEOPLE)]
+
+    def __enter__(self) -> Told:
+        for person in self._all:
+            person.start()
+        return self.told
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        for person in self._all:
+            person.join()
+
+    def _go_on(self) -> None:
+        job = {"owner": "ana", "gpus": 1, "command": ["sleep", "600"], "grace_seconds": 1}
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        with httpx.Client(base_url=self._url, headers=headers, timeout=60) as http:
+            while not self._enough.is_set():
+                reply = http.post("api/v1/workloads", json=job)
+                self.told.submissions.add(reply.status_code)
+                if reply.status_code == 201:
+                    self.told.acknowledged += [w["id"] for w in reply.json()["workloads"]]
+                # So long ago that memory cannot answer.
+                past = {"project": "vision", "since": "2020-01-01T00:00:00Z"}
+                self.told.questions.append(http.get("api/v1/usage", params=past))
+                self._enough.wait(0.5)  # each of them is a job, to be ended afterwards
 
 
 def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole_again(
@@ -36,8 +84,9 @@ def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole
     server.kill()
     service.environment["RUNAI_LEDGER"] = server.address
     service.start()
-    first = submitted(service)
-    eventually(lambda: service.client.workload(first).state == "running", within=60)
+    job = SubmitRequest(owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1)
+    (made,) = service.client.submit(job).workloads
+    eventually(lambda: service.client.workload(made.id).state == "running", within=60)
     without = {"status": "ready", "without": "history"}
     assert readiness(service) == (200, without)
     refused = usage_of_vision(service)
@@ -48,45 +97,38 @@ def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole
     eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
     assert usage_of_vision(service).status_code == 200
     # What happened before it was there is written down, and usage is from then on.
-    eventually(lambda: queued_ever(server) == [first], within=60)
+    eventually(lambda: queued_ever(server) == [made.id], within=60)
     eventually(lambda: allocated_ever(server, "vision") > 0, within=60)
 
-    ids = [first, submitted(service)]
-    server.kill()
-    told = set[int]()
+    with People(service.client.url) as told:
+        eventually(lambda: len(told.acknowledged) >= 5, within=60)
+        asked = len(told.questions)
+        server.kill()
+        kept = len(told.acknowledged)
+        eventually(lambda: any(reply.status_code == 503 for reply in told.questions), within=60)
+        eventually(lambda: len(told.acknowledged) >= kept + 5, within=60)
+        eventually(lambda: readiness(service) == (200, without), within=60)
+        verdicts = {f.subject: f.verdict for f in check_ready(Connection(service.client.url, ""))}
+        assert verdicts == {"service": "ok", "history": "failure"}
 
-    def is_refused() -> bool:
-        told.add(usage_of_vision(service).status_code)
-        return 503 in told
+        server.start()
+        eventually(lambda: told.questions[-1].status_code == 200, within=60)
+        eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
+        eventually(lambda: len(told.acknowledged) >= kept + 10, within=60)
 
-    eventually(is_refused, within=60)
-    assert told <= {200, 503}, "at no moment anything else"
-    ids += [submitted(service) for _ in range(3)]
-    eventually(lambda: readiness(service) == (200, without), within=60)
-    refused = usage_of_vision(service)
-    problem = refused.json()
-    assert (refused.headers["Retry-After"], problem["code"]) == ("2", "history_away")
-    assert problem["detail"].startswith("The history cannot be read now (OperationalError)")
-    verdicts = {f.subject: f.verdict for f in check_ready(Connection(service.client.url, ""))}
-    assert verdicts == {"service": "ok", "history": "failure"}
-
-    server.start()
-    eventually(lambda: usage_of_vision(service).status_code == 200, within=60)
-    eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
-    ids.append(submitted(service))
-    assert {w.id for w in service.client.workloads()} == set(ids)
+    assert told.submissions == {201}
+    assert len(set(told.acknowledged)) == len(told.acknowledged)
+    everything = {made.id, *told.acknowledged}
+    assert {w.id for w in service.client.workloads()} == everything
+    assert {reply.status_code for reply in told.questions} == {200, 503}
+    assert all(reply.status_code == 200 for reply in told.questions[:asked])
+    for refused in (reply for reply in told.questions if reply.status_code == 503):
+        assert refused.headers["Retry-After"] == "2"
+        problem = refused.json()
+        assert problem["code"] == "history_away"
+        assert problem["detail"].startswith("The history cannot be read now (OperationalError)")
     # What happened while it was away was written when it was back, and only once.
-    eventually(lambda: queued_ever(server) == sorted(ids), within=60)
-
-
-def submitted(service: Service) -> str:
-    """Submit a job once, without a client that waits and tries again; return its id."""
-    job = {"owner": "ana", "gpus": 1, "command": ["sleep", "600"], "grace_seconds": 1}
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    url = f"{service.client.url}api/v1/workloads"
-    reply = httpx.post(url, json=job, headers=headers, timeout=60)
-    assert reply.status_code == 201, reply.text
-    return str(reply.json()["workloads"][0]["id"])
+    eventually(lambda: queued_ever(server) == sorted(everything), within=60)
 
 
 def usage_of_vision(service: Service) -> httpx.Response:
