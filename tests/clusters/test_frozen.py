@@ -81,3 +81,26 @@ async def test_who_ends_behind_a_stopped_supervisor_is_reclaimed_too(lab):
     record = await lab.until("vision/hostile", "succeeded", "suspended")
     assert (record.allocated, record.exit_code) == (0, 0)
     assert not any(process.is_running() for process in all_of_it)
+
+
+async def test_who_stops_its_supervisor_with_its_first_instruction_is_reclaimed_too(lab):
+    command = ("/bin/sh", "-c", "kill -STOP $PPID; exec sleep 1000")
+    spec = lab.job("hostile", command=command, grace_seconds=1)
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0)))
+
+    def stopped() -> list[psutil.Process]:
+        place = str(lab.place.parent)
+        return [
+            process
+            for process in psutil.process_iter(["cmdline", "status"])
+            if process.info["status"] == psutil.STATUS_STOPPED
+            and any(place in word for word in process.info["cmdline"] or ())
+        ]
+
+    # Whether it has said before that its worker runs is a matter of luck.
+    await eventually_async(lambda: stopped() != [])
+    await lab.cluster.apply(plan(stop("vision/hostile")))
+
+    assert (await lab.until("vision/hostile", "paused")).allocated == 0
+    assert stopped() == []

@@ -11,10 +11,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from clusters.hostile import MOST, MOST_TASKS, begin, beside_a_neighbour, log, of_it, play
-from labs import SimulatedLab, plan, start
+from labs import Lab, SimulatedLab, plan, start
+from runai.hub_service.clusters.records import WorkloadSpec
 from waiting import eventually_async
 
 MOST_FORKS = 3_000
@@ -107,17 +109,61 @@ async def test_a_flood_of_output_keeps_its_end_and_a_bounded_size(lab, tmp_path)
     assert (await log(lab)).endswith("the end\n")
 
 
-async def test_one_that_ends_at_once_again_and_again_waits_longer_each_time_but_no_day():
-    lab, waits = SimulatedLab(), []
-    spec = lab.job("hostile", backoff_limit=20)
+@pytest.mark.timeout(1200)  # each start is a process of its own
+@pytest.mark.parametrize("starts", [8, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_one_that_ends_at_once_again_and_again_leaves_nothing(lab, tmp_path, starts):
+    spec = lab.job(
+        "hostile", command=(sys.executable, "-I", "-S", "-c", "raise SystemExit(1)"),
+        grace_seconds=1, backoff_limit=starts - 1,
+    )  # fmt: skip
     await lab.cluster.submit([spec])
-    for _ in range(spec.backoff_limit):
-        assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
-        await lab.end(spec, 1)
-        record = await lab.until(spec.id, "retrying")
-        assert record.allocated == 0
-        assert record.not_before is not None
-        waits.append(record.not_before - lab.clock())
-        await lab.pass_time(waits[-1])
+    before = psutil.Process().memory_info().rss
+    await ends_at_once(lab, spec, starts)
 
-    assert waits == [10, 20, 40, 80, 160, *[300] * 15]
+    record = await lab.cluster.workload(spec.id)
+    assert (record.state, record.failures) == ("failed", starts)
+    assert record.allocated == 0
+    assert of_it(lab) == []
+    assert await lab_neighbour(lab) == "running"
+    # Of each start its output and its end are kept until the job is deleted.
+    assert len([*(tmp_path / "data/jobs/vision/hostile").rglob("*")]) <= 10 * starts + 1
+    assert psutil.Process().memory_info().rss - before < 50 * 2**20
+    await lab.cluster.delete(spec.id, by="ana")
+    trash = tmp_path / "data/jobs/.trash"
+    await eventually_async(lambda: not any(trash.iterdir()))
+    assert not (tmp_path / "data/jobs/vision/hostile").exists()
+
+
+async def lab_neighbour(lab: Lab) -> str:
+    return str((await lab.cluster.workload("vision/neighbour")).state)
+
+
+async def ends_at_once(lab: Lab, spec: WorkloadSpec, ends: int) -> list[float]:
+    """Start it as soon as it may be, so often; return how long it waited after each end."""
+    waits: list[float] = []
+    for number in range(1, ends + 1):
+        assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
+        if isinstance(lab, SimulatedLab):
+            await lab.end(spec, 1)
+        record = await lab.until(spec.id, "failed" if number == ends else "retrying")
+        assert record.allocated == 0
+        if record.not_before is not None and number < ends:
+            waits.append(record.not_before - lab.clock())
+            await lab.pass_time(waits[-1])
+            await lab.until(spec.id, "queued")
+    return waits
+
+
+async def test_one_that_ends_a_thousand_times_waits_longer_each_time_and_holds_nothing_up():
+    """The same rows and rules without processes."""
+    lab = SimulatedLab()
+    neighbour, spec = lab.job("neighbour"), lab.job("hostile", backoff_limit=999)
+    await lab.started(neighbour, device=1)
+    await lab.cluster.submit([spec])
+    waits = await ends_at_once(lab, spec, 1000)
+
+    assert waits == [10, 20, 40, 80, 160, *[300] * 994]
+    record = await lab.cluster.workload(spec.id)
+    assert (record.state, record.failures) == ("failed", 1000)
+    assert await lab_neighbour(lab) == "running"
+    assert len(await lab.cluster.workloads()) == 2

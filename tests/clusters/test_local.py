@@ -64,6 +64,19 @@ async def test_a_running_job_is_adopted_after_a_restart(tmp_path):
     assert (record.exit_code, record.attempts) == (5, 1)
 
 
+async def test_an_adopted_job_can_be_stopped(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job(on_term=143)
+        await lab.started(spec)
+
+    async with local_lab(tmp_path, clock) as lab:
+        await lab.cluster.apply(plan(stop(spec.id)))
+        record = await lab.until(spec.id, "paused")
+
+    assert len(record.pauses) == 1
+
+
 async def test_an_exit_while_nobody_looked_is_found(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
@@ -147,6 +160,19 @@ async def test_after_a_restart_a_session_has_no_more_than_its_grace_whatever_the
     # 255 is asyncio's word for an exit code that somebody else, here psutil, has fetched first.
     assert await asyncio.wait_for(deaf.wait(), 10) in {-signal.SIGKILL, 255}
     assert not psutil.pid_exists(deaf.pid)
+
+
+async def test_a_process_number_that_is_somebody_elses_by_now_is_not_the_session(lab):
+    spec = lab.session()
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
+    process = await lab.session_process()
+    long_ago = type(process)(process.pid, process.created - 1000)
+
+    await lab.cluster.attach(spec.id, long_ago)
+
+    await lab.until(spec.id, "ended")
+    assert psutil.pid_exists(process.pid)
 
 
 async def test_a_second_service_waits_for_the_first(tmp_path):
@@ -265,6 +291,18 @@ async def test_a_job_is_at_home_with_python_and_without_secrets_of_the_service(
     assert not [line for line in variables if "secret" in line]
 
 
+async def test_the_source_of_a_cell_becomes_a_file(lab):
+    spec = lab.job(
+        command=(sys.executable, "-I", "-S", "{source}", "7"),
+        source="import sys\nprint(sys.argv[1])",
+    )
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0)))
+    await lab.until(spec.id, "succeeded")
+
+    assert await _text(lab, spec.id) == "7\n"
+
+
 async def test_checkpoints_outlive_a_pause_and_go_with_the_workload(lab, tmp_path):
     script = (
         'cat "$RUNAI_CHECKPOINT_DIR/state" 2>/dev/null;'
@@ -347,3 +385,10 @@ async def test_following_ends_when_the_workload_is_deleted(lab):
 
     async with asyncio.timeout(90):
         assert (await followed) in {"ready\n", ""}
+
+
+async def test_a_tail_is_the_last_lines(lab):
+    workload = await _run(lab, "exp", "seq 1 10")
+    await lab.until(workload, "succeeded")
+
+    assert await _text(lab, workload, tail=3) == "8\n9\n10\n"

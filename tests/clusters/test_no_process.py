@@ -29,6 +29,16 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root alone is given n
 
 EVE = 54_325
 MOST = 5
+FORKS = """
+import os, pathlib, resource, sys
+sys.path.append(str(pathlib.Path(sys.argv[2]).parent))
+import starting
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+os.setuid(int(sys.argv[1]))
+print(starting.start({"command": ["train"]}, {}, 1))
+"""
+
+
 BOMB = """
 import os, sys, threading
 os.setgid(int(sys.argv[1]))
@@ -69,6 +79,23 @@ def test_a_worker_for_whom_there_is_no_process_starts_when_there_is(tmp_path, ev
             assert (start.attempt.process(), start.attempt.ending()) == (None, None)
 
         assert Ending(0) == start.ending()
+
+
+def test_a_machine_that_has_no_process_for_a_minute_is_said(tmp_path):
+    text = "cannot start true: Resource temporarily unavailable"
+    with one_start(tmp_path / "attempt") as start, bomb():
+        start("true", uid=EVE, gid=EVE, user="eve", room_seconds=1)
+
+        assert Ending(127, text=text) == start.ending()
+
+
+def test_a_fork_that_fails_is_no_end_of_the_supervisor():
+    # Who is to fork has the limit; a process of its own, whose account it changes.
+    command = [sys.executable, "-I", "-S", "-c", FORKS, str(EVE), starting.__file__]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    why = "cannot start train: Resource temporarily unavailable"
+    assert told == f"{starting.Started(0, why, lacks_room=True)!r}\n"
 
 
 SUPERVISES = """

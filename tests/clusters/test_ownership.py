@@ -11,6 +11,7 @@ import pytest
 from runai.hub_service.clusters.local import ownership
 from runai.hub_service.clusters.local.ownership import LOCK, Holder, claim, holder, sole_owner
 from runai.hub_service.errors import Conflict
+from waiting import eventually_async
 
 
 @pytest.fixture
@@ -70,3 +71,18 @@ def test_a_holder_of_an_earlier_version_does_not_say_who_it_is(told, lock):
 
     assert "kill -TERM PID" in refused.value.hint
     os.close(fd)
+
+
+async def test_two_take_turns(lock):
+    order = []
+
+    async def one(name: str) -> None:
+        async with sole_owner(lock):
+            order.append(name)
+            await asyncio.sleep(0)
+            order.append(name)
+
+    await asyncio.gather(one("a"), one("b"))
+    await eventually_async(lambda: len(order) == 4)
+
+    assert order in (["a", "a", "b", "b"], ["b", "b", "a", "a"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runai.hub_service.garbage import GROWN, LATEST, LITTLE, MUCH, Aside, collect_seldom
+from runai.hub_service.garbage import GROWN, LATEST, LITTLE, MUCH, UNSEEN, Aside, collect_seldom
 from waiting import eventually_async
 
 
@@ -62,6 +62,14 @@ async def test_what_is_read_before_the_start_is_no_growth():
     assert aside.look() is False
 
 
+def test_what_has_lived_for_a_while_is_put_aside_and_looked_at_no_more():
+    aside, lives = Aside(blocks=lambda: 1), [Circle() for _ in range(1000)]
+    aside.look()
+
+    assert gc.get_freeze_count() >= len(lives)
+    assert aside.look() is False
+
+
 def test_what_is_new_is_looked_at_once():
     aside = Aside(blocks=lambda: 1)
     aside.look()
@@ -72,6 +80,20 @@ def test_what_is_new_is_looked_at_once():
     aside.look_at_what_is_new()
 
     assert circle() is not None
+
+
+def test_what_python_itself_has_looked_at_is_not_looked_at_again():
+    collect_seldom()
+    aside = Aside(blocks=lambda: 1)
+    aside.look()
+    lived = Circle()
+    circle = weakref.ref(lived)
+    kept = [[None] for _ in range(2 * UNSEEN)]
+    del lived
+    aside.look_at_what_is_new()
+
+    assert circle() is not None
+    assert kept
 
 
 def test_a_circle_that_dies_young_is_found_at_the_next_look():
@@ -120,3 +142,13 @@ def test_circles_that_die_aside_are_found_when(there, enough, busy):
 
     assert aside.look() is True
     assert circle() is None
+
+
+def test_nobody_waits_for_a_look_while_there_is_much_to_do():
+    there, now = 10 * LITTLE, 0.0
+    aside = Aside(blocks=lambda: there, times=lambda: (now, 0.9 * now))
+    aside.look()
+    there = int(LATEST * there)
+    now += 10
+
+    assert aside.look() is False
