@@ -56,7 +56,21 @@ async def test_what_cannot_be_stored_is_refused_with_a_sentence(state, why, disk
         assert len(await lab.cluster.submit(many)) == 20
 
 
-async def test_a_start_and_an_end_that_cannot_be_stored_are_stored_later(disk, tmp_path):
+async def test_an_end_that_cannot_be_stored_is_stored_later(disk, tmp_path):
+    async with local_lab(tmp_path) as lab:
+        spec = lab.job()
+        await lab.started(spec)
+        disk("read-only")
+
+        await lab.end(spec, 0)
+        with pytest.raises(Unavailable):
+            await lab.cluster.put_project(ProjectSpec("nlp"))
+        disk("")
+
+        assert (await lab.until(spec.id, "succeeded")).exit_code == 0
+
+
+async def test_a_start_that_could_not_be_told_is_told_later(disk, tmp_path):
     async with local_lab(tmp_path) as lab:
         spec = lab.job()
         await lab.cluster.submit([spec])
@@ -67,13 +81,6 @@ async def test_a_start_and_an_end_that_cannot_be_stored_are_stored_later(disk, t
         disk("")
 
         assert (await lab.until(spec.id, "running")).workers[0].process is not None
-        disk("read-only")
-        await lab.end(spec, 0)
-        with pytest.raises(Unavailable):
-            await lab.cluster.put_project(ProjectSpec("nlp"))
-        disk("")
-
-        assert (await lab.until(spec.id, "succeeded")).exit_code == 0
 
 
 @pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
@@ -105,6 +112,18 @@ async def test_a_deletion_that_cannot_be_stored_has_removed_nothing(aged, disk, 
         await eventually_async(lambda: not any((jobs / ".trash").iterdir()))
         left = [path.name for path in jobs.rglob("*") if path.is_file()]
         assert left == (["model"] if aged else [])
+
+
+def test_a_transaction_that_failed_leaves_the_store_usable(disk, tmp_path):
+    store = SqliteStore(tmp_path / "cluster.sqlite")
+    disk("read-only")
+    with pytest.raises(Unavailable):
+        store.save(gone_projects=["x"])
+    disk("")
+
+    store.save(gone_projects=["x"])
+
+    store.close()
 
 
 @pytest.mark.mounts

@@ -34,6 +34,12 @@ def read(log: WorkerLog) -> list[tuple[int, str]]:
     return found
 
 
+def test_nothing_was_written_yet(job):
+    log = WorkerLog(job, 0)
+
+    assert (read(log), log.rest()) == ([], None)
+
+
 def test_files_and_attempts_come_in_their_order(job):
     for attempt, number in [(2, 1), (10, 1), (1, 2), (1, 1)]:
         write(job, attempt, number, f"{attempt}.{number}\n")
@@ -132,6 +138,16 @@ def test_halves_of_two_lines_are_not_told_as_one_where_a_file_has_gone(job, next
     write(job, 1, next_file, "c\n")
 
     assert read(log) == [(1, "half of b\n"), (1, "c\n")]
+
+
+def test_a_file_that_has_gone_is_passed_over(job):
+    log = WorkerLog(job, 0)
+    first = write(job, 1, 1, "a\n")
+    assert read(log) == [(1, "a\n")]
+    first.unlink()
+    write(job, 1, 3, "c\n")
+
+    assert read(log) == [(1, "c\n")]
 
 
 @pytest.mark.parametrize(

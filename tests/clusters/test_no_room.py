@@ -90,6 +90,18 @@ def test_an_end_without_room_for_it_outlives_its_supervisor(start, orders, event
     assert Ending(0) == start.attempt.left_behind()
 
 
+def test_what_a_worker_leaves_ends_without_room_for_a_note(start, orders, eventually):
+    start("sh", "-c", f"setsid sleep 1000 & echo $!; echo ready; read -r code < {orders}")
+    eventually(lambda: start.printed("ready"))
+    left = psutil.Process(int(start.output().split()[0]))
+
+    with no_room(start.supervisor):
+        orders.write_text("0\n")
+        eventually(lambda: not left.is_running() or has_ended(left))
+
+    assert Ending(0) == start.ending()
+
+
 def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):
     start("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
     eventually(lambda: start.printed("ready"))

@@ -6,6 +6,7 @@ Who is chosen is in `test_cpu_bound`; here real processes follow it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from deciding import decided
-from labs import LocalLab, local_lab
+from labs import Clock, LocalLab, local_lab
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from waiting import eventually_async
 
@@ -22,13 +23,21 @@ FULL = "ana runs 2 of at most 2 workers without a GPU (2 for the only core)"
 NEXT = f"{FULL}; the next starts when one ends"
 
 
+@contextlib.asynccontextmanager
+async def one_core(
+    tmp_path: Path, clock: Clock | None = None, *, forget: bool = True
+) -> AsyncGenerator[LocalLab]:
+    """Open a cluster that decides, on a machine of one core: two workers a user, eight in all."""
+    async with local_lab(tmp_path, clock, forget=forget, cores=1) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        async with decided(lab.cluster):
+            yield lab
+
+
 @pytest.fixture
 async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
-    """Open a cluster that decides, on a machine of one core: two workers a user, eight in all."""
-    async with local_lab(tmp_path, cores=1) as opened:
-        await opened.cluster.put_project(ProjectSpec("vision"))
-        async with decided(opened.cluster):
-            yield opened
+    async with one_core(tmp_path) as opened:
+        yield opened
 
 
 def without(lab: LocalLab, name: str, **fields: Any) -> WorkloadSpec:
@@ -112,3 +121,17 @@ async def test_suspended_job_gives_its_place_and_waits_for_one_when_resumed(lab)
 
     await lab.end(jobs[1], 0)
     await settled(lab, exp_0="running", exp_1="succeeded", exp_2="running")
+
+
+async def test_bound_holds_after_a_restart(tmp_path):
+    clock = Clock()
+    async with one_core(tmp_path, clock, forget=False) as lab:
+        jobs = array(lab, 4)
+        await lab.cluster.submit(jobs)
+        await settled(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
+
+    async with one_core(tmp_path, clock) as lab:
+        await settled(lab, exp_0="running", exp_1="running", exp_2="queued", exp_3="queued")
+        await lab.end(jobs[0], 0)
+        await settled(lab, exp_0="succeeded", exp_1="running", exp_2="running", exp_3="queued")
+        assert programs(lab) == 2

@@ -6,6 +6,7 @@ asks for anything, as a load balancer that waits for `health/ready` lets nobody 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -123,6 +124,34 @@ def test_a_disk_that_takes_no_more_files_holds_up_starts_and_nothing_else(
     assert service.client.workload("vision/gets-on").attempts == 1
     assert found[:3] == ("failure", "files", f"0 more files fit beside {disk.folder}")
     assert "du --inodes" in found.mend
+
+
+def test_a_job_that_ends_on_a_full_disk_has_ended_once(
+    disk: SmallDisk, on_small_disk: Service, tmp_path: Path
+):
+    service, exit_codes = on_small_disk, {"succeeds": 0, "fails": 3}
+    orders = {name: tmp_path / name for name in exit_codes}
+    for name, order in orders.items():
+        os.mkfifo(order)
+        service.submit(name, f"import sys; sys.exit(int(open({str(order)!r}).readline()))")
+        service.until(f"vision/{name}", "running")
+
+    with full(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
+        eventually(lambda: refusal(ana), within=60)
+        disk.fill()
+        for name, exit_code in exit_codes.items():
+            orders[name].write_text(f"{exit_code}\n")
+            place = disk.folder / f"jobs/vision/{name}/attempt-1/worker-0"
+            eventually(partial(is_to_be_noted, place), within=60)
+
+    for name, exit_code in exit_codes.items():
+        ended = service.until(f"vision/{name}", "succeeded", "failed", "retrying")
+        assert (ended.state, ended.exit_code) == ("failed" if exit_code else "succeeded", exit_code)
+        assert ended.attempts == 1
+
+
+def is_to_be_noted(place: Path) -> bool:
+    return any(place.glob("ended.json*"))
 
 
 def refusal(client: Client) -> Unavailable | None:

@@ -61,6 +61,18 @@ async def test_others_and_sessions_are_not_refused_for_it(limited):
     assert await stored(limited) == 2 * MOST + 1
 
 
+async def test_a_session_is_not_refused_to_who_has_too_many_since_the_limit_was_lowered(
+    limited, monkeypatch
+):
+    ana = await limited.client("ana")
+    await ana.submit(wish(MOST))
+    monkeypatch.setattr(limited.platform, "jobs", JobLimit(MOST - 1))
+
+    await ana.submit(wish(kind="session", gpus=0.5, name="lab"))
+
+    assert await stored(limited) == MOST + 1
+
+
 async def test_who_asks_for_the_same_submission_again_is_answered(limited):
     told = {"gpus": 1, "command": ["train"], "array": MOST}
     async with limited.http("ana", **{"Idempotency-Key": "the-only-one"}) as http:

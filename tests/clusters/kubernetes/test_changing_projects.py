@@ -107,6 +107,15 @@ async def test_of_two_who_make_a_project_the_second_is_asked_about_the_firsts(la
     assert (record.spec.quota, record.spec.members) == (2000, ("ana",))
 
 
+async def test_a_status_that_the_scheduler_writes_costs_nobody_a_change(lab):
+    status = {"status": {"pending": "3"}}
+    change = Member(lambda: by_hub_admin(lab, path=f"{PROJECTS}/vision/status", body=status))
+
+    record = await lab.cluster.change_project("vision", change)
+
+    assert record.spec == replace(VISION, members=("ana", "ben"))
+
+
 async def test_who_always_comes_too_late_is_told_to_come_again(lab):
     asked = []
 

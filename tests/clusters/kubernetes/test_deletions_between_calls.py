@@ -62,6 +62,20 @@ class WhoAsked:
         return set(story.seen) == {"two"}
 
 
+class Everybody(WhoAsked):
+    """All who would share the device: nobody is left to whom it matters."""
+
+    def delete(self, story: Story) -> None:
+        for name in ("one", "two"):
+            story.lab.namespace.delete(name)
+
+    def is_gone(self, story: Story) -> bool:
+        return not story.lab.namespace.pods()
+
+    def is_over(self, story: Story) -> bool:
+        return not story.plugin.reservations()
+
+
 class Reservation(WhoAsked):
     """The pod that keeps the device: somebody's `kubectl delete`."""
 
@@ -104,11 +118,14 @@ class Node(WhoAsked):
 
 WHO = {
     "who asked": WhoAsked,
+    "everybody": Everybody,
     "the reservation": Reservation,
     "the node": Node,
 }
 ROWS = [
     *((call, "who asked") for call in CALLS),
+    ("binding the reservation", "everybody"),
+    ("binding who shares", "everybody"),
     ("binding the reservation", "the reservation"),
     ("binding who shares", "the reservation"),
     ("evicting who shares", "the reservation"),

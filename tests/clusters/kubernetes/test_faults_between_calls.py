@@ -1,8 +1,9 @@
 """Each call that parts of GPUs need fails once, in each way there is; the end is the same.
 
     call   the six by which a device is reserved, known, shared, taken back and given up; one of two
-           for a pod of two devices
-    fate   refused (403, 409, 500), carried out without an answer, late, or the scheduler's last one
+           for a pod of two devices; those by which one sees and says how far that is
+    fate   refused (403, 409, 500), carried out without an answer, late, overtaken by the API
+           server's end, or the scheduler's last one
 
 Each call has the fates that end in another way: to be killed before one is to be killed after the
 one before it, and how an eviction is refused is in `test_evictions`. `plugin.look()` checks at each
@@ -32,7 +33,7 @@ RESERVATIONS = "/namespaces/runai-reservation/pods"
 
 @dataclass
 class Story:
-    """Two halves share a device; `ready` has two of them and a project for both."""
+    """What leads to the call, and how it ends; `ready` has two devices and a project for both."""
 
     lab: ClusterLab
     plugin: DevicePlugin
@@ -47,6 +48,9 @@ class Story:
         """Make what must be there before; tell whether it is."""
         return True
 
+    def arm(self, server: FaultyServer) -> None:
+        """Let something else go wrong that leads to the call."""
+
     def go_on(self) -> None:
         """Make what the call follows from."""
         for name in ("one", "two"):
@@ -60,6 +64,10 @@ class Story:
         )
 
 
+class Shared(Story):
+    """Two halves share a device."""
+
+
 class ToldByAgent(Story):
     """The same, where the node's agent says which device it is."""
 
@@ -68,6 +76,26 @@ class ToldByAgent(Story):
     def begin(self) -> bool:
         self.plugin.annotates = False
         return True
+
+
+class MadeAlready(Shared):
+    """The reservation is there, and who made it does not know: he makes it again, and looks."""
+
+    def arm(self, server: FaultyServer) -> None:
+        server.lose_answer("POST", RESERVATIONS)
+
+
+class ToldToWait(Shared):
+    """Nobody says which device it is before both are told that they wait for it."""
+
+    def begin(self) -> bool:
+        self.plugin.annotates = False
+        return True
+
+    def is_over(self) -> bool:
+        if all(map(sentence, self.lab.namespace.pods())):
+            self.plugin.annotates = True
+        return super().is_over()
 
 
 class OnTwo(Story):
@@ -128,26 +156,30 @@ class TakenBack(Story):
 
 
 CALLS: dict[str, tuple[str, str, type[Story]]] = {
-    "making the reservation": ("POST", RESERVATIONS, Story),
-    "binding the reservation": ("POST", f"{RESERVATIONS}/gpu-res", Story),
+    "making the reservation": ("POST", RESERVATIONS, Shared),
+    "binding the reservation": ("POST", f"{RESERVATIONS}/gpu-res", Shared),
     "writing down its device": ("PATCH", f"{RESERVATIONS}/gpu-res", ToldByAgent),
-    "binding who shares": ("POST", "/pods/one/binding", Story),
+    "binding who shares": ("POST", "/pods/one/binding", Shared),
     "evicting who shares": ("POST", "/eviction", TakenBack),
     "deleting the reservation": ("DELETE", f"{RESERVATIONS}/gpu-res", GivenBack),
 }
 OTHERS: dict[str, tuple[str, str, type[Story]]] = {
     "making one of two reservations": ("POST", RESERVATIONS, OnTwo),
     "binding one of two reservations": ("POST", f"{RESERVATIONS}/gpu-res", OnTwo),
+    "seeing that it is made already": ("GET", f"{RESERVATIONS}/gpu-res", MadeAlready),
+    "saying that its place is kept": ("PATCH", "/pods/one/status", ToldToWait),
 }
 FATES = {
     "making the reservation": ["409", "500", "lost", "late", "killed after"],
     "binding the reservation": ["500", "lost", "late", "killed after"],
     "writing down its device": ["409", "500", "lost", "late", "killed after"],
-    "binding who shares": ["409", "500", "lost", "late", "killed after"],
+    "binding who shares": ["409", "500", "lost", "late", "killed after", "restarted"],
     "evicting who shares": ["lost", "late", "killed after"],
     "deleting the reservation": ["409", "500", "lost", "late", "killed after"],
     "making one of two reservations": ["403", "500", "killed after"],
     "binding one of two reservations": ["500", "killed after"],
+    "seeing that it is made already": ["500"],
+    "saying that its place is kept": ["500"],
 }
 ROWS = [(call, fate) for call, fates in FATES.items() for fate in fates]
 
@@ -175,10 +207,15 @@ class Play:
             scheduler = first.enter_context(Scheduler(self.server.kubeconfig))
             self.wait(scheduler, self.story.begin, "it begins")
             self.server.requests.clear()
+            self.story.arm(self.server)
             go_on = self.arm(method, part, fate)
             self.story.go_on()
-            if fate == "late":
+            if fate in ("late", "restarted"):
                 self.wait(scheduler, lambda: self.asked(method, part), "the call is on its way")
+            if fate == "restarted":
+                self.story.lab.plane.restart("kube-apiserver")
+                go_on()
+            if fate == "late":
                 # Made in the same second as the others, perhaps: then names decide who is first.
                 self.story.lab.namespace.create(half("who-came-later"))
                 go_on()
@@ -197,7 +234,7 @@ class Play:
         return "who-came-later" in self.story.seen or bool(sentence(found))
 
     def arm(self, method: str, part: str, fate: str) -> Any:
-        if fate == "late":
+        if fate in ("late", "restarted"):
             return self.server.hold(method, part)
         if fate == "lost":
             return self.server.lose_answer(method, part)

@@ -68,6 +68,29 @@ async def test_the_same_workload_twice_is_refused_whichever_name_its_job_has(lab
     assert len(jobs(lab)) == 2
 
 
+async def test_a_job_that_is_no_workload_of_ours_keeps_nobody_from_its_name(lab):
+    lab.around.namespace.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "lab-secret-job-1"},
+            "spec": {
+                "suspend": True,
+                "template": {
+                    "spec": {
+                        "restartPolicy": "Never",
+                        "containers": [{"name": "main", "image": "example"}],
+                    }
+                },
+            },
+        }
+    )
+
+    (record,) = await lab.cluster.submit([asked(lab, LAB)])
+
+    assert record.id == LAB
+
+
 async def test_a_gang_whose_name_was_taken_finds_its_first_worker(lab):
     await lab.cluster.submit([asked(lab, SECRET)])
 
