@@ -1,7 +1,6 @@
 """The typed client of the API: `Client` waits, `AsyncClient` is awaited; the same names on both.
 
-Thin faces over `calls`; only `Client` asks for the past. Errors arrive as the RunaiError tree. What
-can be repeated is tried again while the service is away. Used by spawner, widgets, agent and CLI.
+Only `Client` asks for the past. Errors are RunaiErrors; what can be repeated is, for PATIENCE_S.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -50,12 +49,13 @@ class _Face:
         *,
         default_project: str | None = None,
         patience_s: float = PATIENCE_S,
+        ca: str | None = None,
     ) -> None:
-        """Speak to the service whose root is `url`, as whoever `token` belongs to."""
+        """Call the service at `url` as the token's owner; `ca` is a file as of `login --ca`."""
         self.default_project = default_project
-        self._connect(url, token, patience_s)
+        self._connect(url, token, patience_s, ca)
 
-    def _connect(self, url: str, token: str, patience_s: float) -> None:
+    def _connect(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
         raise NotImplementedError
 
     @classmethod
@@ -66,7 +66,7 @@ class _Face:
             Unavailable: neither is known.
         """
         found = find_connection() if environ is None else find_connection(environ)
-        return cls(found.url, found.token, default_project=found.project)
+        return cls(found.url, found.token, default_project=found.project, ca=found.ca)
 
     def _with_project(self, request: SubmitRequest) -> SubmitRequest:
         if request.project is None and self.default_project is not None:
@@ -77,8 +77,8 @@ class _Face:
 class Client(_Face):
     """Call the service and wait for its answer. Safe to use from several threads."""
 
-    def _connect(self, url: str, token: str, patience_s: float) -> None:
-        self._transport = Transport(url, token, patience_s)
+    def _connect(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
+        self._transport = Transport(url, token, patience_s, ca)
         self.url = self._transport.url
 
     def __enter__(self) -> Self:
@@ -242,8 +242,8 @@ class Client(_Face):
 class AsyncClient(_Face):
     """The same calls, awaited. Cancelling one closes its connection."""
 
-    def _connect(self, url: str, token: str, patience_s: float) -> None:
-        self._transport = AsyncTransport(url, token, patience_s)
+    def _connect(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
+        self._transport = AsyncTransport(url, token, patience_s, ca)
         self.url = self._transport.url
 
     async def __aenter__(self) -> Self:

@@ -31,6 +31,8 @@ class Connection:
     url: str
     token: str = field(repr=False)
     project: str | None = None
+    ca: str | None = None
+    """The PEM file of the only authority to trust; None: those that the system trusts."""
 
 
 def address_parts(url: str) -> SplitResult:
@@ -62,8 +64,8 @@ def read_config(path: Path) -> Connection | None:
     """
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        project = value.get("project")
-        return Connection(str(value["url"]), str(value["token"]), str(project) if project else None)
+        optional = {name: str(value[name]) for name in ("project", "ca") if value.get(name)}
+        return Connection(str(value["url"]), str(value["token"]), **optional)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -78,8 +80,9 @@ def write_config(connection: Connection, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     unfinished = path.with_suffix(f".{os.getpid()}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    known = {name: value for name, value in asdict(connection).items() if value is not None}
     with os.fdopen(descriptor, "w") as file:
-        json.dump(asdict(connection), file, indent=2)
+        json.dump(known, file, indent=2)
     unfinished.replace(path)
 
 

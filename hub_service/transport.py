@@ -16,6 +16,7 @@ from runai.hub_service.api.problems import error_from_reply
 from runai.hub_service.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
 from runai.hub_service.connection import address_parts
 from runai.hub_service.errors import Unavailable
+from runai.hub_service.tls_trust import untrusted, verification
 
 __all__ = ["AsyncTransport", "Transport"]
 
@@ -28,7 +29,7 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 class _Endpoint:
     """What both transports share: the address, the patience and the reading of failures."""
 
-    def __init__(self, url: str, token: str, patience_s: float) -> None:
+    def __init__(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
         parts = address_parts(url)
         self.url = url.rstrip("/") + "/"
         self.patience_s = patience_s
@@ -39,8 +40,7 @@ class _Endpoint:
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
             # A proxy of the environment cannot reach this machine's own addresses.
             "trust_env": parts.hostname not in {"127.0.0.1", "localhost", "::1"},
-            # Without TLS there is nothing to verify, and reading the certificates takes a while.
-            "verify": parts.scheme == "https",
+            "verify": verification(url, ca),
         }
 
     def request(self, call: Call[T], request_id: str) -> dict[str, Any]:
@@ -66,6 +66,13 @@ class _Endpoint:
         return {"method": "POST", "content": content, "headers": _JSON, **asked}
 
     def unreachable(self, failure: httpx.TransportError) -> Unavailable:
+        """Return the error to try again after.
+
+        Raises:
+            Unavailable: the certificate is not trusted, nor will be in a few seconds.
+        """
+        if refused := untrusted(self.url, failure):
+            raise refused from failure
         what = (
             "did not answer in time" if isinstance(failure, httpx.TimeoutException) else "is away"
         )
@@ -87,8 +94,8 @@ def _check(response: httpx.Response) -> None:
 class Transport:
     """Send and wait; usable from several threads."""
 
-    def __init__(self, url: str, token: str, patience_s: float) -> None:
-        self._endpoint = _Endpoint(url, token, patience_s)
+    def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
+        self._endpoint = _Endpoint(url, token, patience_s, ca)
         self.url = self._endpoint.url
         self._http = httpx.Client(**self._endpoint.settings)
 
@@ -146,8 +153,8 @@ class Transport:
 class AsyncTransport:
     """Send and await; cancelling a call closes its connection."""
 
-    def __init__(self, url: str, token: str, patience_s: float) -> None:
-        self._endpoint = _Endpoint(url, token, patience_s)
+    def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
+        self._endpoint = _Endpoint(url, token, patience_s, ca)
         self.url = self._endpoint.url
         self._http = httpx.AsyncClient(**self._endpoint.settings)
 

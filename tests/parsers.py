@@ -381,7 +381,7 @@ PARSERS = {
         b"vision.quota=6", b"vision.limit=none\nvision.weight=2",
     )),
     "file of a login": Parser(_as_file(read_config), (RunaiError,), (
-        b'{"url": "https://h/services/runai/", "token": "t", "project": "a"}',
+        b'{"url": "https://h/services/runai/", "token": "t", "project": "a", "ca": "/c"}',
     )),
     "environment": Parser(_environment, (RunaiError,), (
         b"RUNAI_GPUS=4\nRUNAI_NOTIFY_WEBHOOK=https://a/b", b"RUNAI_CLUSTER=kubernetes",

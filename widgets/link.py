@@ -25,13 +25,18 @@ class Link:
     def __init__(self, connection: Connection, environ: Mapping[str, str] = os.environ) -> None:
         """Keep the connection; nothing is sent before it is needed."""
         self.connection = connection
-        self.client = Client(connection.url, connection.token, default_project=connection.project)
+        self.client = Client(
+            connection.url,
+            connection.token,
+            default_project=connection.project,
+            ca=connection.ca,
+        )
         self.live = Live(self._events)
         self._in_hub = "JUPYTERHUB_SERVICE_PREFIX" in environ
 
     def awaitable_client(self) -> AsyncClient:
         """Return a client for one `async with`, of the same user."""
-        return AsyncClient(self.connection.url, self.connection.token)
+        return AsyncClient(self.connection.url, self.connection.token, ca=self.connection.ca)
 
     def whoami(self) -> WhoAmI:
         """Return the caller as the service sees them now: memberships change."""
@@ -75,7 +80,7 @@ class Link:
 
     def _events(self) -> Generator[Overview]:
         """Listen by a client of its own, which belongs to the thread that reads."""
-        with Client(self.connection.url, self.connection.token) as client:
+        with Client(self.connection.url, self.connection.token, ca=self.connection.ca) as client:
             yield from client.events()
 
     def close(self) -> None:

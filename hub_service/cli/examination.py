@@ -32,6 +32,7 @@ from runai.hub_service.cli.ownership_examination import check_ownership
 from runai.hub_service.client import Client
 from runai.hub_service.connection import Connection, config_path, find_connection
 from runai.hub_service.errors import Forbidden, InvalidRequest, RunaiError, Unauthenticated
+from runai.hub_service.tls_trust import untrusted, verification
 
 __all__ = ["examine"]
 
@@ -126,6 +127,7 @@ def check_way_to_service() -> Iterator[Finding]:
     """Is there a login, does the service answer, does it know us, does it have devices?"""
     try:
         found = _connection()
+        verification(found.url, found.ca)  # is the authority's file still there?
     except RunaiError as error:
         yield Finding("failure", "login", error.message, error.hint)
         return
@@ -150,9 +152,12 @@ def check_hub_answers(found: Connection) -> Finding:
     """Does JupyterHub answer, whose address the service has?"""
     subject = "hub"
     try:
-        url = f"{hub_root(found.url)}hub/api"
-        reply = httpx.get(url, timeout=_TIMEOUT_S, trust_env=not is_this_machine(url))
+        # A session's programs reach the service at its own address, and the hub at another one.
+        inside = os.environ.get("JUPYTERHUB_API_URL", "") if os.environ.get("RUNAI_API_URL") else ""
+        reply = _get(inside or f"{hub_root(found.url)}hub/api", found)
     except (httpx.HTTPError, httpx.InvalidURL, InvalidRequest) as failed:
+        if refused := untrusted(found.url, failed):
+            return Finding("failure", subject, refused.message, refused.hint)
         text = f"JupyterHub does not answer ({type(failed).__name__})"
         mend = "Does it run (`runai up`)? The end of hub.log in its data directory says how it was."
         return Finding("failure", subject, text, mend)
@@ -171,29 +176,24 @@ def check_health(found: Connection) -> list[Finding]:
     subject = "service"
     away = "Is the hub running (`runai up`), and the address right (`runai login URL`)?"
     try:
-        reply = httpx.get(
-            f"{found.url.rstrip('/')}/health",
-            timeout=_TIMEOUT_S,
-            trust_env=not is_this_machine(found.url),
-        )
+        reply = _get(f"{found.url.rstrip('/')}/health", found)
     except (httpx.HTTPError, httpx.InvalidURL) as failed:
+        if refused := untrusted(found.url, failed):
+            return [Finding("failure", subject, refused.message, refused.hint)]
         text = f"{found.url} cannot be reached ({type(failed).__name__})"
         return [Finding("failure", subject, text, away)]
     if reply.status_code != httpx.codes.OK:
         text = f"it answers with status {reply.status_code}"
         return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
-    return check_ready(found)
+    proxy = _told(reply).get("proxy")
+    return [*check_ready(found), *([Finding("ok", "proxy", str(proxy))] if proxy else [])]
 
 
 def check_ready(found: Connection) -> list[Finding]:
     """Can it store what is asked for, does it decide, and has it all of its databases?"""
     subject = "service"
     try:
-        reply = httpx.get(
-            f"{found.url.rstrip('/')}/health/ready",
-            timeout=_TIMEOUT_S,
-            trust_env=not is_this_machine(found.url),
-        )
+        reply = _get(f"{found.url.rstrip('/')}/health/ready", found)
     except httpx.HTTPError as failed:
         text = f"it does not say whether it is ready ({type(failed).__name__})"
         return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
@@ -210,6 +210,15 @@ def check_ready(found: Connection) -> list[Finding]:
     return [ready]
 
 
+def _get(url: str, found: Connection) -> httpx.Response:
+    return httpx.get(
+        url,
+        timeout=_TIMEOUT_S,
+        trust_env=not is_this_machine(url),
+        verify=verification(url, found.ca),
+    )
+
+
 def _told(reply: httpx.Response) -> dict[str, str]:
     """Return what it says; nothing where a proxy before it says something else."""
     try:
@@ -222,7 +231,7 @@ def _told(reply: httpx.Response) -> dict[str, str]:
 def check_token(found: Connection) -> Iterator[Finding]:
     """Does the service know us, speak our version, and have GPUs?"""
     try:
-        with Client(found.url, found.token) as client:
+        with Client(found.url, found.token, ca=found.ca) as client:
             me = client.whoami()
             nodes = client.nodes()
     except (Unauthenticated, Forbidden) as error:

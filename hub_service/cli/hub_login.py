@@ -11,9 +11,11 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from runai.hub_service.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
+from runai.hub_service.tls_trust import untrusted, verification
 
 __all__ = ["HubLogin", "hub_root", "is_this_machine"]
 
+SERVICE: Final = "services/runai/"
 SCOPES: Final = ("access:services!service=runai", "custom:runai:submit")
 ADMIN_SCOPES: Final = ("custom:runai:admin", "admin-ui")
 """One of them makes the token of a hub admin an admin's; of the hub the second opens one page."""
@@ -58,11 +60,14 @@ def is_this_machine(url: str) -> bool:
 class HubLogin:
     """One visit to a hub, with a browser's cookies."""
 
-    def __init__(self, root: str) -> None:
-        """Visit the hub at `root`, an address that ends with a slash."""
+    def __init__(self, root: str, ca: str | None = None) -> None:
+        """Visit the hub at `root`, which ends with a slash; `ca` is the file of `login --ca`."""
         self.root = root
         self._http = httpx.Client(
-            base_url=root, timeout=_TIMEOUT_S, trust_env=not is_this_machine(root)
+            base_url=root,
+            timeout=_TIMEOUT_S,
+            trust_env=not is_this_machine(root),
+            verify=verification(root, ca),
         )
 
     def __enter__(self) -> Self:
@@ -100,6 +105,17 @@ class HubLogin:
                 hint="Give the address that you open in the browser.",
                 code="no_hub",
             ) from None
+
+    def service_root(self) -> str:
+        """Return the GPU service's address: on the hub's host, or on one below that.
+
+        A hub with subdomains redirects to the latter.
+        """
+        reply = self._send("GET", f"{SERVICE}health")
+        to, own = urlsplit(reply.headers.get("Location", "")), urlsplit(self.root)
+        below = str(to.hostname).endswith(f".{own.hostname}") and to.scheme == own.scheme
+        root = f"{to.scheme}://{to.netloc}{own.path}" if reply.is_redirect and below else self.root
+        return root + SERVICE
 
     def log_in(self, user: str, password: str) -> None:
         """Send the login form.
@@ -155,7 +171,7 @@ class HubLogin:
         try:
             return self._http.request(method, path, **content)
         except httpx.TransportError as failed:
-            raise Unavailable(
+            raise untrusted(self.root, failed) or Unavailable(
                 f"Nothing answers at {self.root}.",
                 hint="Is the address right, and the hub running?",
                 code="no_hub",

@@ -5,6 +5,7 @@ the computer can see; a token is shown to nobody.
 """
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -21,7 +22,6 @@ from runai.hub_service.errors import InvalidRequest
 
 __all__ = ["config", "login", "logout", "whoami"]
 
-_SERVICE = "services/runai/"
 _READ = "-"
 
 
@@ -50,14 +50,30 @@ def _not_in_sight(_context: click.Context, _option: click.Parameter, given: str 
     help="Instead of a password: a token from the hub's page /hub/token (hubs with single "
     "sign-on). It is asked for, or read from standard input where that is no terminal.",
 )
-def login(url: str, user: str | None, password_stdin: bool, with_token: bool) -> None:
+@click.option(
+    "--ca",
+    metavar="FILE",
+    help="PEM certificate of the authority that signed the hub's: the only one that this login "
+    "and later commands trust. The file has to stay there.",
+)
+def login(
+    url: str, user: str | None, password_stdin: bool, with_token: bool, ca: str | None
+) -> None:
     """Log in to a JupyterHub that runs the platform.
 
     Inside a session this is not needed. The password is used once; what is kept, in
     ~/.config/runai/config.json, is a token that can use the GPU service and nothing else,
     for 90 days.
     """
-    with HubLogin(hub_root(url)) as hub:
+    root = hub_root(url)
+    if ca is not None:
+        if not root.startswith("https:"):
+            raise InvalidRequest(
+                f"--ca is for an address with https, and {root} has none.",
+                hint="Write `runai login https://HOST --ca FILE`.",
+            )
+        ca = str(Path(ca).absolute())
+    with HubLogin(root, ca) as hub:
         with at_work(f"Asking {hub.root}"):
             hub.check()
         if hub.is_overheard:
@@ -70,10 +86,10 @@ def login(url: str, user: str | None, password_stdin: bool, with_token: bool) ->
             with at_work(f"Logging in to {hub.root}"):
                 hub.log_in(name, password)
                 token = hub.mint_token()
-        service = hub.root + _SERVICE
-    with at_work(f"Asking {service}"), Client(service, token) as client:
+        service = hub.service_root()
+    with at_work(f"Asking {service}"), Client(service, token, ca=ca) as client:
         me = client.whoami()
-    remember(service, token)
+    remember(service, token, ca)
     click.echo(f"Logged in to {hub.root} as {me.name}. Projects: {render.listed(me.projects)}.")
     if inside_session():
         click.echo("This session goes on using its own hub and token.", err=True)

@@ -39,14 +39,14 @@ def use_project(name: str) -> None:
     write_config(replace(kept, project=name), config_path())
 
 
-def remember(url: str, token: str) -> None:
+def remember(url: str, token: str, ca: str | None) -> None:
     """Keep a login; the default project stays if it is the same service."""
     try:
         kept = read_config(config_path())
     except InvalidRequest:  # damaged: this login is its repair
         kept = None
     project = kept.project if kept and kept.url == url else None
-    write_config(Connection(url, token, project), config_path())
+    write_config(Connection(url, token, project, ca), config_path())
 
 
 def forget() -> bool:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import datetime as dt
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from control_plane.certificates import Authority
 from runai.hub_service.cli.hub_login import HubLogin, hub_root
 from runai.hub_service.connection import config_path
 
@@ -44,5 +52,84 @@ def test_a_password_without_encryption_is_warned_of(address, overheard):
         assert hub.is_overheard == overheard
 
 
+def _revocations() -> bytes:
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateRevocationListBuilder(x509.Name([]), now, now)
+    signed = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    return signed.public_bytes(serialization.Encoding.PEM)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param(lambda: None, "No such file or directory", id="missing"),
+        pytest.param(lambda: b"", "it has no certificate in PEM", id="empty"),
+        pytest.param(lambda: b"\x30\x82", "it has no certificate in PEM", id="DER"),
+        pytest.param(
+            lambda: Authority().server(["hub"], []).key, "it has no certificate in PEM", id="key"
+        ),
+        pytest.param(_revocations, "it has no certificate in PEM", id="revocations"),
+    ],
+)
+def test_a_file_without_an_authority_is_refused_before_anything_is_asked(
+    runai, tmp_path, content, problem
+):
+    path = tmp_path / "ca.crt"
+    if (written := content()) is not None:
+        path.write_bytes(written)
+
+    result = runai("login", "https://127.0.0.1:9/", "--ca", str(path))
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"Error: The authority's certificate cannot be read from {path}: {problem}.\n"
+        "Hint: Name the PEM file that has it: `runai login URL --ca FILE`.\n"
+    )
+
+
+@pytest.mark.parametrize("address", [URL, "hub.example.org"], ids=["http", "no scheme"])
+def test_an_authority_for_an_address_without_tls_is_refused(runai, address):
+    result = runai("login", address, "--ca", "ca.crt")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: --ca is for an address with https, and http://")
+
+
 def test_what_is_no_address_is_named(runai):
     assert "'ftp://x' is no address of a JupyterHub." in runai("login", "ftp://x").stderr
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        pytest.param("", "http://localhost:{}/services/runai/", id="no redirect"),
+        pytest.param(
+            "http://services.localhost:{}/services/runai/health",
+            "http://services.localhost:{}/services/runai/",
+            id="a host below the hub's",
+        ),
+        pytest.param(
+            "http://evil.example/services/runai/health",
+            "http://localhost:{}/services/runai/",
+            id="another host",
+        ),
+        pytest.param(
+            "/hub/services/runai/health", "http://localhost:{}/services/runai/", id="a path"
+        ),
+    ],
+)
+def test_a_hub_with_subdomains_says_where_its_service_is(location: str, expected: str):
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302 if location else 200)
+            self.send_header("Location", location.format(server.server_port))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.serve_forever).start()
+        with HubLogin(f"http://localhost:{server.server_port}/") as hub:
+            found = hub.service_root()
+        server.shutdown()
+
+    assert found == expected.format(server.server_port)

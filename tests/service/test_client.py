@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from control_plane.certificates import Authority
 from runai.hub_service import calls
 from runai.hub_service.api.problems import STATUS, error_from_reply, problem_of
 from runai.hub_service.api.schemas import LogLine, ProjectPut, SubmitRequest
@@ -29,6 +30,7 @@ from runai.hub_service.errors import (
     Unauthenticated,
     Unavailable,
 )
+from tls_hub import tls_hub
 
 WHO = {
     "name": "ana",
@@ -137,6 +139,36 @@ def test_what_never_arrived_is_sent_again_even_if_it_is_a_submission(free_port):
         client.submit(SubmitRequest(command=["true"]))
 
     assert away.value.code == "unreachable"
+
+
+@pytest.fixture
+def authority(tmp_path):
+    made = Authority()
+    (tmp_path / "ca.crt").write_bytes(made.certificate)
+    return made
+
+
+async def test_both_faces_trust_the_authority_that_is_named(authority, tmp_path):
+    ca = str(tmp_path / "ca.crt")
+    with tls_hub(authority.server(["hub"], ["127.0.0.1"]), tmp_path) as hub:
+        async with AsyncClient(hub.url, "t", ca=ca) as client:
+            assert (await client.whoami()).name == "ana"
+        with Client(hub.url, "t", ca=ca) as client:
+            assert client.whoami().name == "ana"
+
+
+async def test_a_certificate_of_an_unknown_authority_is_not_tried_again(authority, tmp_path):
+    with tls_hub(authority.server(["hub"], ["127.0.0.1"]), tmp_path) as hub:
+        with Client(hub.url, "t") as client, pytest.raises(Unavailable) as refused:
+            client.whoami()
+        with Client(hub.url, "t") as client, pytest.raises(Unavailable) as unheard:
+            next(client.events())
+        async with AsyncClient(hub.url, "t") as client:
+            with pytest.raises(Unavailable) as awaited:
+                await client.whoami()
+
+    codes = {error.value.code for error in (refused, unheard, awaited)}
+    assert (codes, hub.connections) == ({"untrusted_certificate"}, 3)
 
 
 def test_only_fields_that_were_given_are_sent(scripted):

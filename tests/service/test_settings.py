@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -302,18 +303,20 @@ def test_a_session_finds_its_service_and_project_by_itself(tmp_path):
     assert find_connection(environ) == Connection("http://hub/services/runai/", "t", "vision")
 
 
-def test_elsewhere_it_is_the_one_that_was_logged_in_to(tmp_path):
+@pytest.mark.parametrize("optional", [{}, {"project": "nlp"}, {"ca": "/ca.crt"}], ids=str)
+def test_elsewhere_it_is_the_one_that_was_logged_in_to(tmp_path, optional):
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    kept = Connection("https://hub.example/services/runai/", "t", "nlp")
+    kept = Connection("https://hub.example/services/runai/", "t", **optional)
     write_config(kept, config_path(environ))
 
     assert find_connection(environ) == kept
+    assert json.loads(config_path(environ).read_text()).keys() == {"url", "token", *optional}
     assert stat.S_IMODE(config_path(environ).stat().st_mode) == 0o600
 
 
-def test_a_default_project_holds_in_a_session_that_has_none(tmp_path):
+def test_of_a_login_the_default_project_alone_holds_in_a_session_that_has_none(tmp_path):
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    write_config(Connection("https://elsewhere/", "other", "nlp"), config_path(environ))
+    write_config(Connection("https://elsewhere/", "other", "nlp", "/ca.crt"), config_path(environ))
     environ |= {"RUNAI_API_URL": "http://hub/", "JUPYTERHUB_API_TOKEN": "t"}
 
     assert find_connection(environ) == Connection("http://hub/", "t", "nlp")

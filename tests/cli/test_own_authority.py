@@ -1,0 +1,96 @@
+"""A hub whose certificate is signed by an authority of its own: login, later commands, doctor."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.certificates import Authority
+from runai.hub_service.cli.remembered import use_project
+from runai.hub_service.connection import Connection, config_path, read_config, write_config
+from tls_hub import tls_hub
+
+pytestmark = pytest.mark.tier("test")
+
+HERE = ["127.0.0.1"]
+HINT = "Name the authority that signed it: `runai login URL --ca FILE`."
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return Authority()
+
+
+@pytest.fixture
+def ca(authority, tmp_path, monkeypatch):
+    """The authority's file, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    return tmp_path / "ca.crt"
+
+
+@pytest.fixture
+def hub(authority, tmp_path):
+    with tls_hub(authority.server(["hub"], HERE), tmp_path) as running:
+        yield running
+
+
+def test_the_authority_of_a_login_is_trusted_by_later_commands(runai, findings, hub, ca):
+    done = runai("login", hub.url, "--token", "--ca", ca.name, stdin="t\n")
+    use_project("vision")
+
+    assert done.stdout == f"Logged in to {hub.url} as ana. Projects: vision.\n", done.output
+    assert read_config(config_path()) == Connection(
+        f"{hub.url}services/runai/", "t", "vision", str(ca)
+    )
+    assert runai("whoami").exit_code == 0
+    assert findings()["hub"]["text"] == "JupyterHub 1 answers"
+    assert findings()["service"]["verdict"] == "ok"
+
+
+def test_a_file_that_is_gone_since_the_login_is_named(runai, findings, hub, ca):
+    runai("login", hub.url, "--token", "--ca", ca.name, stdin="t\n")
+    ca.unlink()
+    sentence = f"The authority's certificate cannot be read from {ca}: No such file or directory."
+
+    result = runai("whoami")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {sentence}\nHint: ")
+    assert "`runai login URL --ca FILE`" in result.stderr
+    assert findings()["login"]["text"] == sentence
+    assert runai("logout").stdout == "Logged out.\n"
+
+
+@pytest.mark.parametrize("trusted", [None, "other.crt"], ids=["the system's", "another one"])
+def test_an_authority_that_is_not_trusted_is_named_by_the_way_out(
+    runai, findings, hub, tmp_path, trusted
+):
+    path = tmp_path / "other.crt"
+    path.write_bytes(Authority().certificate)
+    named = [] if trusted is None else ["--ca", str(path)]
+    ca = None if trusted is None else str(path)
+
+    logins = runai("login", hub.url, "--token", *named, stdin="t\n")
+    stored = config_path().exists()
+    write_config(Connection(f"{hub.url}services/runai/", "t", ca=ca), config_path())
+    later = runai("whoami")
+    found = findings()
+
+    for result in (logins, later):
+        assert result.exit_code == 1
+        assert result.stderr.startswith("Error: The certificate of 127.0.0.1 is not trusted: ")
+        assert HINT in result.stderr
+    assert not stored
+    for subject in ("hub", "service"):
+        assert found[subject]["text"].startswith("The certificate of 127.0.0.1 is not trusted: ")
+        assert found[subject]["mend"].startswith(HINT)
+
+
+def test_a_certificate_for_another_address_is_not_the_authoritys_fault(
+    runai, authority, ca, tmp_path
+):
+    with tls_hub(authority.server(["hub"], ["127.0.0.2"]), tmp_path) as elsewhere:
+        result = runai("login", elsewhere.url, "--token", "--ca", str(ca), stdin="t\n")
+
+    assert "The certificate of 127.0.0.1 is not trusted: IP address mismatch" in result.stderr
+    assert "--ca" not in result.stderr
