@@ -36,7 +36,8 @@ def plain_hub(folder: Path) -> tuple[float, float]:
     config.write_text(
         f"c.JupyterHub.bind_url = 'http://127.0.0.1:{port}'\n"
         f"c.JupyterHub.hub_bind_url = 'http://127.0.0.1:{api}'\n"
-        "c.JupyterHub.proxy_class = 'runai-embedded'\n"
+        "c.JupyterHub.proxy_class = 'runai-caddy'\n"
+        f"c.CaddyProxy.folder = '{folder}/proxy'\n"
         "c.JupyterHub.authenticator_class = 'dummy'\n"
     )
     command = [sys.executable, "-m", "jupyterhub", "-f", str(config)]

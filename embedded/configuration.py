@@ -1,13 +1,14 @@
-"""JupyterHub's configuration on one machine: every path and port explicit, nothing in the cwd.
+"""Build JupyterHub's configuration on one machine: every path and port explicit.
 
-A function of what `runai up` was asked for, applied by `hub` before the admin's own file
-(`jupyterhub_config.py` in the data directory, which may change anything).
+`hub` applies `configuration`, then the admin's own file (`jupyterhub_config.py` in the data
+directory, which may change anything), then `at_address`: what follows from the public address.
 """
 
 import grp
 import hmac
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,19 @@ from traitlets.config import Config
 from runai.embedded.account_removal import REMOVAL_SCOPES
 from runai.embedded.accounts import Accounts
 from runai.embedded.authenticator import AccountsAuthenticator
+from runai.embedded.caddy_config import LIMITS
+from runai.embedded.caddy_process import caddy_program, caddy_version
 from runai.embedded.directory import DataDirectory
+from runai.embedded.public_address import PublicAddress
 from runai.embedded.settings import Settings
+from runai.hub_service.errors import RunaiError
 
-__all__ = ["REMOVALS", "SERVICE", "configuration"]
+__all__ = ["REMOVALS", "SERVICE", "at_address", "configuration"]
 
 SERVICE = "runai"
 REMOVALS = "runai-removals"
+CADDY = "runai-caddy"
+"""Entry point of our proxy (pyproject.toml)."""
 STARTS_WITHIN_S = 180
 """A busy machine imports for half a minute, after which JupyterHub gives service and server up."""
 HANDED_ON = (
@@ -73,21 +80,58 @@ def configuration(settings: Settings, directory: DataDirectory, *, open_files: i
         _removals(c, directory)
     _sessions(c, settings, directory)
     c.RunaiLocalSpawner.open_files = open_files
-    c.RunaiLocalSpawner.service_url = f"{service_url}/services/{SERVICE}/"
     c.RunaiLocalSpawner.service_token = hub_token
     made: Config = c
     return made
 
 
+def at_address(address: PublicAddress, chosen: Config) -> Config:
+    """Return what follows from the public address, given all settings chosen so far.
+
+    Programs on this machine reach the service at its own address, prefix included: no certificate,
+    name or subdomain of the front door concerns them.
+    """
+    c: Any = Config()
+    # All four: JupyterHub puts one together from the others.
+    c.JupyterHub.ip, c.JupyterHub.port = address.ip, address.port
+    c.JupyterHub.base_url, c.JupyterHub.bind_url = address.base_url, address.bind_url
+    if address.name:
+        c.JupyterHub.public_url = address.url
+    services = [dict(service) for service in chosen.JupyterHub.get("services", [])]
+    for service in services:
+        if service.get("name") == SERVICE and service.get("url"):
+            url = f"{service['url']}{address.base_url}services/{SERVICE}/"
+            c.RunaiLocalSpawner.service_url = url
+            proxy = {"RUNAI_PROXY": _proxy_in_words(chosen.JupyterHub.get("proxy_class", ""))}
+            service["environment"] = service.get("environment", {}) | proxy
+    c.JupyterHub.services = services
+    made: Config = c
+    return made
+
+
+def _proxy_in_words(proxy: object) -> str:
+    """Return the proxy's name, and of ours version and limits."""
+    if proxy != CADDY:
+        return str(proxy)
+    with suppress(RunaiError):  # its start says why
+        return f"Caddy {'.'.join(map(str, caddy_version(caddy_program())))}: {LIMITS}"
+    return "Caddy"
+
+
 def _hub(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
-    c.JupyterHub.bind_url = settings.url
     c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{directory.stable_port('hub')}"
     c.JupyterHub.db_url = f"sqlite:///{settings.data_dir / 'jupyterhub.sqlite'}"
     c.JupyterHub.cookie_secret_file = str(directory.cookie_secret)
     c.JupyterHub.pid_file = ""
-    # What other libraries log, asyncio's and the proxy's errors: the same lines as the hub's.
+    # What other libraries log, asyncio's errors: the same lines as the hub's.
     c.JupyterHub.logging_config = {"root": {"level": "WARNING", "handlers": ["console"]}}
-    c.JupyterHub.proxy_class = "runai-embedded"
+    c.JupyterHub.proxy_class = CADDY
+    c.CaddyProxy.folder = str(directory.proxy)
+    c.CaddyProxy.certificates = str(directory.certificates)
+    c.CaddyProxy.domain = settings.domain
+    c.CaddyProxy.internal_authority = settings.tls_internal
+    if settings.tls_cert and settings.tls_key:
+        c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = str(settings.tls_cert), str(settings.tls_key)
     c.JupyterHub.spawner_class = "runai-local"
     c.JupyterHub.concurrent_spawn_limit = 0  # a session that waits for a GPU is a spawn under way
     # Ctrl-C ends sessions. A hub that was killed leaves them running; the next one finds them.
@@ -188,7 +232,6 @@ def _sessions(c: Any, settings: Settings, directory: DataDirectory) -> None:  # 
         # Defaults of JupyterLab that a user can still change: no question about news at first.
         "JUPYTER_CONFIG_PATH": str(Path(__file__).with_name("lab")),
     }
-    c.RunaiLocalSpawner.api_url = settings.api_url
     c.RunaiLocalSpawner.system_users = settings.system_users
     c.RunaiLocalSpawner.users_directory = str(directory.users)
     c.RunaiLocalSpawner.examples_directory = str(EXAMPLES)

@@ -61,6 +61,21 @@ class DataDirectory:
         return self.root / "hub.log"
 
     @property
+    def proxy(self) -> Path:
+        """Return the folder of the proxy's routes and its socket."""
+        return self.root / "proxy"
+
+    @property
+    def certificates(self) -> Path:
+        """Return the folder of the proxy's certificates and keys; a backup has them, too."""
+        return self.secrets / "certificates"
+
+    @property
+    def authority(self) -> Path:
+        """Return the certificate of the proxy's own authority, for browsers and `runai login`."""
+        return self.root / "ca.crt"
+
+    @property
     def users(self) -> Path:
         """Return the folder of the users' homes (without --system-users)."""
         return self.root / "users"

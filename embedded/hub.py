@@ -7,29 +7,39 @@ whose process it runs: `python -m runai.embedded.hub`.
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 from jupyterhub import app
+from jupyterhub.handlers.base import BaseHandler
+from jupyterhub.services.service import Service
 from jupyterhub.spawner import Spawner
 from tornado.ioloop import IOLoop
+from tornado.web import HTTPError
 
 from runai.embedded.account_removal import AccountRemoval
 from runai.embedded.accounts import Accounts
 from runai.embedded.authenticator import AccountsAuthenticator
-from runai.embedded.configuration import REMOVALS, SERVICE, configuration
+from runai.embedded.caddy import CaddyProxy
+from runai.embedded.caddy_config import authority_file
+from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
 from runai.embedded.directory import DataDirectory
 from runai.embedded.hub_log import HubLines, keep_rotating
+from runai.embedded.public_address import PublicAddress, public_address
 from runai.embedded.settings import Settings
 from runai.embedded.silence import look_after
 from runai.embedded.whose_token import WhoseToken
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.descriptors import take_all
+from runai.hub_service.errors import RunaiError
 
 __all__ = ["EmbeddedHub", "main"]
 
@@ -47,6 +57,7 @@ class EmbeddedHub(app.JupyterHub):
     name = "jupyterhub"  # settings are those of JupyterHub, whoever subclasses it
     open_files = 0
     """Soft limit of descriptors that this process was started with; 0: it has it still."""
+    address: PublicAddress
     _log_formatter_cls = HubLines
 
     @property
@@ -60,6 +71,11 @@ class EmbeddedHub(app.JupyterHub):
         directory = DataDirectory(settings.data_dir)
         self.update_config(configuration(settings, directory, open_files=self.open_files))
         super().load_config_file(filename, path)
+        try:
+            self.address = public_address(settings, self.config.JupyterHub)
+        except RunaiError as refused:
+            self._refuse(refused)
+        self.update_config(at_address(self.address, self.config))
 
     def init_tornado_settings(self) -> None:
         """Show admins on the hub's pages which accounts' passwords are being guessed."""
@@ -73,13 +89,21 @@ class EmbeddedHub(app.JupyterHub):
         return str(self.authenticator.note_for_admins()) if ours and is_admin else ""
 
     def init_handlers(self) -> None:
-        """Answer whose a token is before JupyterHub does."""
+        """Answer whose a token is before JupyterHub does, and where a service is."""
         super().init_handlers()
         ours = [(r"/api/user", WhoseToken)]
         self.handlers[:0] = self.add_url_prefix(self.hub_prefix, ours)
+        if self.subdomain_host:
+            services = rf"{self.base_url}services/([^/]+)/.*"
+            self.handlers.insert(0, (services, ToItsHost, {"services": self._service_map}))
 
     async def start(self) -> None:
         """Start, then say where."""
+        if isinstance(self.proxy, CaddyProxy):
+            try:
+                await self.proxy.start()  # JupyterHub would show a traceback
+            except RunaiError as refused:
+                self._refuse(refused)
         await super().start()
         for service in self._service_map.values():
             _poll_often(service.spawner)
@@ -88,7 +112,28 @@ class EmbeddedHub(app.JupyterHub):
         if ours is not None and ours.managed and within:
             self._looking = asyncio.ensure_future(look_after(ours, within, self.log))
         self._begin_removals()
-        _say(f"\nOpen {self.settings_of_up.url} and log in. Stop with Ctrl-C.")
+        self._say_where()
+
+    def _say_where(self) -> None:
+        _say(f"\nOpen {self.address.url} and log in. Stop with Ctrl-C.")
+        if self.config.CaddyProxy.get("internal_authority"):
+            directory = DataDirectory(self.settings_of_up.data_dir)
+            shutil.copyfile(authority_file(directory.certificates), directory.authority)
+            directory.authority.chmod(0o644)
+            _say(
+                f"Its certificate is signed by {directory.authority}: import that into the browser;"
+                f" for the command line, runai login {self.address.url} --ca FILE."
+            )
+        behind_another = self.config.CaddyProxy.get("trusted_proxies")
+        if self.address.is_public and not (self.address.https or behind_another):
+            _say(
+                "Passwords travel unencrypted: other machines reach this address without TLS."
+                " Use --domain, --tls-cert or --tls-internal."
+            )
+
+    def _refuse(self, error: RunaiError) -> NoReturn:
+        _say(f"\nrunai up: {error}")
+        sys.exit(1)
 
     def _begin_removals(self) -> None:
         """Carry out `runai user remove`, if the accounts are those of the data directory."""
@@ -118,7 +163,32 @@ class EmbeddedHub(app.JupyterHub):
         if exit_status:
             log = DataDirectory(self.settings_of_up.data_dir).hub_log
             _say(f"\nThe platform could not start. The end of {log}:\n\n{_last_lines(log)}")
+            self.abandon_proxy()
         super().exit(exit_status)
+
+    def abandon_proxy(self) -> None:
+        """Leave no proxy behind that was started for nothing."""
+        if isinstance(getattr(self, "proxy", None), CaddyProxy):
+            self.proxy.abandon()
+
+
+class ToItsHost(BaseHandler):
+    """Redirect from the hub's host to that of a service: people know the hub's alone."""
+
+    def initialize(self, services: Mapping[str, Service]) -> None:
+        """Take all services by name."""
+        self._services = services
+
+    def get(self, name: str) -> None:
+        """Redirect to the same path.
+
+        Raises:
+            HTTPError: 404, there is no such service.
+        """
+        service = self._services.get(name)
+        if service is None or not service.host:
+            raise HTTPError(HTTPStatus.NOT_FOUND)
+        self.redirect(f"{service.host}{self.request.uri}")
 
 
 def _poll_often(service_process: Spawner | None) -> None:
@@ -157,6 +227,7 @@ def main() -> None:
     try:
         EmbeddedHub.launch_instance()
     except KeyboardInterrupt:  # before it listens to signals itself
+        EmbeddedHub.instance().abandon_proxy()
         _say("\nStopped before it had started.")
         sys.exit(INTERRUPTED)
 

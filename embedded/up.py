@@ -13,17 +13,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runai.embedded.accounts import Accounts
+from runai.embedded.caddy_process import CaddyProcess
 from runai.embedded.directory import DataDirectory
+from runai.embedded.public_address import (
+    HTTP_PORT,
+    HTTPS_PORT,
+    base_url,
+    check_can_listen,
+    domain,
+    public_address,
+)
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
-from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest, RunaiError, Unavailable
-from runai.hub_service.later_ports import port_is_free
+from runai.hub_service.errors import Forbidden, InvalidRequest, RunaiError, Unavailable
 
 __all__ = ["DEFAULT_DATA_DIR", "main", "parse"]
 
 DEFAULT_DATA_DIR = Path("~/.local/share/runai")
 MOST_GPUS = 1024
 MOST_SECONDS = 86_400
-NEEDED = ("jupyterhub", "aiohttp", "jupyterlab", "uvicorn")  # a few of the extra `hub`
+NEEDED = ("jupyterhub", "jupyterlab", "uvicorn")  # a few of the extra `hub`
 
 
 def parse(arguments: Sequence[str]) -> Settings:
@@ -46,8 +54,32 @@ def parse(arguments: Sequence[str]) -> Settings:
     )
     parser.add_argument("--simulate", metavar="N", help="N simulated GPUs instead of real ones")
     parser.add_argument(
-        "--port", default=str(DEFAULT_PORT), help=f"port on 127.0.0.1 (default {DEFAULT_PORT})"
+        "--port", help=f"port to listen on (default {DEFAULT_PORT}; with --domain {HTTPS_PORT})"
     )
+    parser.add_argument(
+        "--ip",
+        metavar="ADDRESS",
+        help="address to listen on (default 127.0.0.1; with --domain every address, 0.0.0.0)",
+    )
+    parser.add_argument(
+        "--base-url", default="/", metavar="PATH", help="path of everything (default /)"
+    )
+    secure = parser.add_mutually_exclusive_group()
+    secure.add_argument(
+        "--domain",
+        metavar="NAME",
+        help="public name of this machine: gets and renews a certificate for it (ACME, from Let's"
+        f" Encrypt), on ports {HTTPS_PORT} and {HTTP_PORT}",
+    )
+    secure.add_argument(
+        "--tls-cert", metavar="FILE", help="certificate of this machine (PEM); needs --tls-key"
+    )
+    secure.add_argument(
+        "--tls-internal",
+        action="store_true",
+        help="https by an authority of its own, for localhost and this machine",
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="key of --tls-cert (PEM)")
     parser.add_argument(
         "--data-dir",
         default=str(DEFAULT_DATA_DIR),
@@ -71,20 +103,27 @@ def parse(arguments: Sequence[str]) -> Settings:
         " which is faster for small work and lets one fault end all of them",
     )
     options = parser.parse_args(arguments)
-    projects = Path(options.projects).expanduser().absolute() if options.projects else None
-    if projects is not None and not projects.is_file():
+    projects = _file("--projects", options.projects, "a projects.yaml")
+    policy = _file("--policy", options.policy, "a file with the scheduler's policy")
+    cert = _file("--tls-cert", options.tls_cert, "a certificate in PEM form")
+    key = _file("--tls-key", options.tls_key, "the certificate's key in PEM form")
+    if (cert is None) != (key is None):
         raise InvalidRequest(
-            f"There is no file {projects}.", hint="--projects names a projects.yaml."
+            f"{'--tls-key' if key else '--tls-cert'} is not enough.",
+            hint="A certificate and its key belong together: --tls-cert FILE --tls-key FILE.",
         )
-    policy = Path(options.policy).expanduser().absolute() if options.policy else None
-    if policy is not None and not policy.is_file():
-        raise InvalidRequest(
-            f"There is no file {policy}.", hint="--policy names a file with the scheduler's policy."
-        )
+    port = options.port or str(HTTPS_PORT if options.domain else DEFAULT_PORT)
+    ip = ("" if options.domain else "127.0.0.1") if options.ip is None else options.ip
     gpus = options.gpus
     return Settings(
         data_dir=Path(options.data_dir).expanduser().absolute(),
-        port=_number("--port", options.port, 1, 65535),
+        ip=ip,
+        port=_number("--port", port, 1, 65535),
+        base_url=base_url("--base-url", options.base_url),
+        domain=domain("--domain", options.domain) if options.domain else "",
+        tls_cert=cert,
+        tls_key=key,
+        tls_internal=options.tls_internal,
         gpus=None if gpus == "auto" else _number("--gpus", gpus, 0, MOST_GPUS),
         simulate=None
         if options.simulate is None
@@ -127,14 +166,16 @@ def _start(settings: Settings) -> None:
     directory = DataDirectory(settings.data_dir)
     for path in directory.close_to_others():
         print(f"{path} could be written by others; it is closed to them now.")
-    directory.lock(f"{settings.url} (process {os.getpid()})")
+    address = public_address(settings, {})
+    directory.lock(f"{address.url} (process {os.getpid()})")
     directory.check_is_whole()  # before anything is made in it
     directory.prepare(system_users=settings.system_users)
-    if not port_is_free(settings.port):
-        raise Conflict(
-            f"Port {settings.port} of 127.0.0.1 is taken by another program.",
-            hint=f"Choose another one, for example --port {settings.port + 1}.",
-        )
+    # A file of the admin's may choose another port: the hub checks it.
+    if not directory.own_config.exists():
+        proxy = CaddyProcess(directory.proxy)
+        for port in (address.port, *([HTTP_PORT] if settings.domain else [])):
+            if not proxy.listens_on(port):
+                check_can_listen(address.ip, port)
     print(f"Starting the platform in {settings.data_dir} …")
     if settings.system_users:
         print("Log in with a Unix account of this machine.")
@@ -177,6 +218,13 @@ def _become_hub(settings: Settings, directory: DataDirectory) -> None:
     }
     command = [sys.executable, "-m", "runai.embedded.hub"]
     os.execve(sys.executable, command, environment)  # noqa: S606 - our own interpreter, no shell
+
+
+def _file(option: str, text: str | None, what: str) -> Path | None:
+    path = Path(text).expanduser().absolute() if text else None
+    if path is not None and not path.is_file():
+        raise InvalidRequest(f"There is no file {path}.", hint=f"{option} names {what}.")
+    return path
 
 
 def _number(option: str, text: str, least: int, most: int) -> int:

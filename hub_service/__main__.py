@@ -178,6 +178,7 @@ async def serve_here(config: Config) -> None:
             authenticator=SharedTokens(config.hub_token, {node: agent_token}, users),
             prefix=config.prefix,
             version=version("jupyter-runai"),
+            proxy=config.proxy,
             workdir_exists=no_opinion if config.system_users else is_directory,
             present=Present(sharing),
             guests=Guests(config.allowance),

@@ -122,6 +122,8 @@ class Config:
     """Where people are told of their workloads, beside the pages; nowhere unless set."""
     allowance: Allowance = field(default_factory=Allowance)
     """How much people may ask at once."""
+    proxy: str = ""
+    """The proxy before the hub, in words; "": unknown."""
     hub_pid: int | None = None
     """JupyterHub's process, where it is this service's parent: the service leaves with it."""
 
@@ -170,6 +172,7 @@ class Config:
             kubernetes=_kubernetes(environ),
             notify=NotificationSettings.from_environment(environ),
             allowance=_allowance(environ),
+            proxy=environ.get("RUNAI_PROXY", ""),
             hub_pid=_count("RUNAI_HUB_PID", environ, most=MOST_PID)
             if environ.get("RUNAI_HUB_PID")
             else None,

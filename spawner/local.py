@@ -154,8 +154,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     def get_env(self) -> dict[str, str]:
         """Return the environment of the server: the user's, then what the allocation hands over."""
         env: dict[str, str] = super().get_env()
-        if self.api_url:
-            env["RUNAI_API_URL"] = self.api_url
+        if url := self.api_url or self.service_url:  # both are on this machine
+            env["RUNAI_API_URL"] = url
         return with_handed(env, self._handed or NO_DEVICES)
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import psutil
@@ -70,6 +70,9 @@ projects:
 class HubPlatform:
     """A platform that can be killed and started again on the same data directory."""
 
+    READY: ClassVar = b"\nOpen http"
+    """The log's last words of a start."""
+
     data_dir: Path
     port: int
     process: subprocess.Popen[bytes] | None = None
@@ -92,10 +95,11 @@ class HubPlatform:
             *("--projects", str(self.data_dir / "projects.yaml")),
         ]
         with (self.data_dir / "up.log").open("ab") as log:
+            begin = log.tell()
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
-        eventually(self._answers, within=START_SECONDS, what="the platform answers")
+        self.wait_for_start(begin)
 
     def kill(self) -> None:
         """Kill the hub as a crash would; whatever it started is on its own."""
@@ -119,14 +123,20 @@ class HubPlatform:
                 ):
                     process.kill()
 
-    def _answers(self) -> bool:
-        assert self.process is not None
-        if self.process.poll() is not None:
-            log = (self.data_dir / "up.log").read_text(errors="replace")
-            raise RuntimeError(f"the platform did not start:\n{log[-4000:]}")
-        with suppress(httpx.HTTPError):
-            return self.http.get("/services/runai/health").status_code == 200
-        return False
+    def wait_for_start(self, begin: int) -> None:
+        """Return once the log, from `begin` on, has the last words of a start.
+
+        An answer is no sign: proxy and notebooks outlive a hub that was killed.
+        """
+        log = self.data_dir / "up.log"
+
+        def started() -> bool:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise RuntimeError(f"no start:\n{log.read_text(errors='replace')[-4000:]}")
+            return self.READY in log.read_bytes()[begin:]
+
+        eventually(started, within=START_SECONDS, what="the platform has started")
 
     def token(self, user: str) -> str:
         """Return a new token with which a member may do what members may."""

@@ -21,7 +21,7 @@ import httpx
 from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.processes import NODE, ProcessKubelet
 from hub_configurations import ADMINS, AS_ZERO_TO_JUPYTERHUB, DOCUMENTED, documented_values
-from hub_platform import PASSWORD, START_SECONDS, TESTER_TOKEN, USERS, HubPlatform
+from hub_platform import PASSWORD, TESTER_TOKEN, USERS, HubPlatform
 from ports import free_ports
 from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
@@ -43,6 +43,8 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 class KubernetesHub(HubPlatform):
     """The same handles as for a hub of one machine, and the pods of its servers."""
 
+    READY = b"JupyterHub is now running"
+
     lab: ClusterLab
     kubelet: ProcessKubelet
     environ: Mapping[str, str]
@@ -51,6 +53,7 @@ class KubernetesHub(HubPlatform):
     def start(self) -> None:
         command = [sys.executable, "-m", "jupyterhub", "-f", str(self.data_dir / "config.py")]
         with (self.data_dir / "up.log").open("ab") as log:
+            begin = log.tell()
             self.process = subprocess.Popen(
                 command,
                 cwd=self.data_dir,
@@ -60,7 +63,7 @@ class KubernetesHub(HubPlatform):
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        eventually(self._answers, within=START_SECONDS, what="the hub answers")
+        self.wait_for_start(begin)
 
     def pod(self, user: str, server: str = "") -> dict[str, Any]:
         """Return the pod of a user's server; nothing when there is none."""

@@ -10,7 +10,7 @@ import hashlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 __all__ = ["PREFIX", "Upstream"]
 
@@ -106,19 +106,23 @@ class Upstream:
             protocols=["v1.kernel.websocket.jupyter.org"], autoping=False, max_msg_size=0
         )
         await socket.prepare(request)
-        async for message in socket:
-            match message.type:
-                case WSMsgType.TEXT if message.data.startswith("close "):
-                    await socket.close(code=int(message.data.split()[1]), message=b"as you wish")
-                case WSMsgType.TEXT if message.data == "drop":
-                    assert request.transport is not None
-                    request.transport.abort()
-                case WSMsgType.TEXT:
-                    await socket.send_str(message.data)
-                case WSMsgType.BINARY:
-                    await socket.send_bytes(message.data)
-                case WSMsgType.PING:
-                    await socket.pong(message.data)
-        if not self.closed_with.done():
-            self.closed_with.set_result(socket.close_code or 0)
+        try:
+            async for message in socket:
+                match message.type:
+                    case WSMsgType.TEXT if message.data.startswith("close "):
+                        await socket.close(
+                            code=int(message.data.split()[1]), message=b"as you wish"
+                        )
+                    case WSMsgType.TEXT if message.data == "drop":
+                        assert request.transport is not None
+                        request.transport.abort()
+                    case WSMsgType.TEXT:
+                        await socket.send_str(message.data)
+                    case WSMsgType.BINARY:
+                        await socket.send_bytes(message.data)
+                    case WSMsgType.PING:
+                        await socket.pong(message.data)
+        finally:  # cancelled if the connection broke
+            if not self.closed_with.done():
+                self.closed_with.set_result(socket.close_code or WSCloseCode.ABNORMAL_CLOSURE)
         return socket

@@ -60,7 +60,8 @@ import sys
 from jupyterhub.services.service import Service
 c.JupyterHub.bind_url = "http://127.0.0.1:{port}/"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub_port}"
-c.JupyterHub.proxy_class = "runai-embedded"
+c.JupyterHub.proxy_class = "runai-caddy"
+c.CaddyProxy.folder = "{data}/proxy"
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.db_url = "sqlite:///{data}/jupyterhub.sqlite"
 # Whoever finds it locked is told at once, not after five seconds.

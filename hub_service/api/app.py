@@ -93,8 +93,10 @@ def _operations(metrics: Metrics) -> APIRouter:
 
     @routes.get("/health")
     async def health(on: On) -> dict[str, str | int]:
-        """Say that the service answers, and how many cycles it has run; for everybody."""
-        return {"status": "ok", "version": on.version, "cycles": on.controller.changes.version}
+        """Return that the service answers, its cycles and the proxy's limits; to everybody."""
+        cycles = on.controller.changes.version
+        told: dict[str, str | int] = {"status": "ok", "version": on.version, "cycles": cycles}
+        return told | ({"proxy": on.proxy} if on.proxy else {})
 
     @routes.get("/health/live")
     async def live() -> dict[str, str]:

@@ -57,6 +57,8 @@ class Platform:
     version: str
     workdir_exists: Callable[[str], bool]
     """Whether jobs could begin in a directory; always true where only their user could tell."""
+    proxy: str = ""
+    """The proxy before the hub, in words; "": unknown."""
     images: bool = False
     """Whether jobs run in container images, which their users may choose."""
     workers: WorkerMessages | None = None

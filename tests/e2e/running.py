@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,10 @@ class Platform:
     """The interpreter of all of its processes."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables beside our own."""
+    options: Sequence[str] = ()
+    """More options of `runai up`."""
+    root: str = ""
+    """What a user opens, where it is not http://127.0.0.1:PORT."""
     port: int = field(default_factory=free_port)
     clients: list[Client] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
@@ -47,8 +51,10 @@ class Platform:
             *(str(self.python), "-m", "runai.hub_service.cli", "up"),
             *("--port", str(self.port), "--data-dir", str(self.data_dir)),
             *(() if self.simulated is None else ("--simulate", str(self.simulated))),
+            *self.options,
         ]
         with (self.data_dir / "up.log").open("ab") as log:
+            begin = log.tell()
             self.process = subprocess.Popen(
                 command,
                 env={**os.environ, **self.environment},
@@ -57,17 +63,27 @@ class Platform:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self.wait_until_served()
+        # An answer is no sign: the proxy outlives a hub that was killed.
+        said = self.data_dir / "up.log"
+        eventually(
+            lambda: self._runs() and b"\nOpen http" in said.read_bytes()[begin:],
+            within=START_SECONDS,
+            what="the platform has started",
+        )
 
     def wait_until_served(self) -> None:
         """Return when hub and service answer."""
         eventually(self._serves, within=START_SECONDS, what="hub and service answer")
 
-    def _serves(self) -> bool:
+    def _runs(self) -> bool:
         if self.running.poll() is not None:
             log = (self.data_dir / "up.log").read_text(errors="replace")
             message = f"`runai up` ended with {self.running.returncode}:\n{log[-4000:]}"
             raise RuntimeError(message)
+        return True
+
+    def _serves(self) -> bool:
+        assert self._runs()
         with suppress(httpx.HTTPError):
             answer = httpx.get(f"{self.url}/services/runai/health", timeout=5)
             return answer.status_code == httpx.codes.OK
@@ -82,7 +98,7 @@ class Platform:
     @property
     def url(self) -> str:
         """Return the page a user opens."""
-        return f"http://127.0.0.1:{self.port}"
+        return self.root or f"http://127.0.0.1:{self.port}"
 
     def password(self, user: str) -> str:
         """Return the generated password, from the file that `runai up` names."""

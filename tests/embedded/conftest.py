@@ -3,14 +3,17 @@
 | fixture | what it gives |
 |---|---|
 | `upstream` | an aiohttp server on a free port that answers as each test needs |
-| `proxy` | an EmbeddedProxy listening on a free port, with the route `/user/ana/` to `upstream` |
+| `hub` | another one, in JupyterHub's place |
+| `proxy` | a CaddyProxy listening on a free port, with the route `/user/ana/` to `upstream` |
 | `browser` | a client session that decodes nothing and has no time limit |
 | `platform` | the run's `runai up` with one simulated GPU (marker `hub`) |
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import aiohttp
@@ -18,13 +21,25 @@ import pytest
 from aiohttp import web
 
 from hub_platform import HubPlatform
-from runai.embedded.proxy import EmbeddedProxy
+from ports import free_port
+from runai.embedded.caddy import CaddyProxy
 from upstream_server import PREFIX, Upstream
 
 
 @pytest.fixture
-async def upstream(free_port: Callable[[], int]) -> AsyncIterator[Upstream]:
-    upstream = Upstream()
+async def upstream() -> AsyncIterator[Upstream]:
+    async with serving(Upstream()) as server:
+        yield server
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[Upstream]:
+    async with serving(Upstream()) as server:
+        yield server
+
+
+@asynccontextmanager
+async def serving(upstream: Upstream) -> AsyncIterator[Upstream]:
     runner = web.AppRunner(
         upstream.app(), handler_cancellation=True, shutdown_timeout=0.1, max_field_size=65536
     )
@@ -37,9 +52,12 @@ async def upstream(free_port: Callable[[], int]) -> AsyncIterator[Upstream]:
 
 
 @pytest.fixture
-async def proxy(free_port: Callable[[], int], upstream: Upstream) -> AsyncIterator[EmbeddedProxy]:
-    hub = SimpleNamespace(url=f"{upstream.url}/hub/")
-    proxy = EmbeddedProxy(public_url=f"http://127.0.0.1:{free_port()}", hub=hub)
+async def proxy(upstream: Upstream, hub: Upstream, tmp_path: Path) -> AsyncIterator[CaddyProxy]:
+    proxy = CaddyProxy(
+        public_url=f"http://127.0.0.1:{free_port()}",
+        hub=SimpleNamespace(url=f"{hub.url}/hub/"),
+        folder=str(tmp_path / "proxy"),
+    )
     await proxy.start()
     await proxy.add_route(PREFIX, upstream.url, {"user": "ana", "server_name": ""})
     yield proxy
@@ -47,7 +65,7 @@ async def proxy(free_port: Callable[[], int], upstream: Upstream) -> AsyncIterat
 
 
 @pytest.fixture
-async def browser(proxy: EmbeddedProxy) -> AsyncIterator[aiohttp.ClientSession]:
+async def browser(proxy: CaddyProxy) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(
         base_url=proxy.public_url,
         auto_decompress=False,

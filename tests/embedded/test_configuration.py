@@ -10,8 +10,9 @@ import pytest
 
 from runai.embedded.accounts import Accounts
 from runai.embedded.authenticator import AccountsAuthenticator
-from runai.embedded.configuration import STARTS_WITHIN_S, configuration
+from runai.embedded.configuration import STARTS_WITHIN_S, at_address, configuration
 from runai.embedded.directory import DataDirectory
+from runai.embedded.public_address import public_address
 from runai.embedded.settings import Settings
 
 
@@ -27,7 +28,15 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDirectory:
 
 @pytest.fixture
 def made(directory: DataDirectory) -> Any:
-    return configuration(Settings(directory.root, port=8123, simulate=5), directory)
+    return complete(Settings(directory.root, port=8123, simulate=5), directory)
+
+
+def complete(settings: Settings, directory: DataDirectory, chosen: dict[str, Any] | None = None):
+    """Return the configuration as the hub completes it, with an admin's own settings."""
+    made: Any = configuration(settings, directory)
+    made.JupyterHub.update(chosen or {})
+    made.merge(at_address(public_address(settings, made.JupyterHub), made))
+    return made
 
 
 def service_of(made: Any) -> dict[str, Any]:
@@ -128,14 +137,24 @@ def test_spawner_and_service_share_a_secret_that_no_session_is_given(
     assert service["environment"]["RUNAI_HUB_TOKEN"] == token
     assert made.RunaiLocalSpawner.service_token == token
     assert token not in json.dumps(made.Spawner.environment)
-    assert made.RunaiLocalSpawner.service_url == f"{service['url']}/services/runai/"
+
+
+@pytest.mark.parametrize("prefix", ["/", "/jupyter/"])
+def test_sessions_reach_the_service_at_its_own_address(directory: DataDirectory, prefix: str):
+    chosen = {"base_url": prefix, "ip": "0.0.0.0", "ssl_cert": "cert.pem"}
+    made = complete(Settings(directory.root), directory, chosen)
+
+    service = f"{service_of(made)['url']}{prefix}services/runai/"
+    assert made.RunaiLocalSpawner.service_url == service
+    assert service.startswith("http://127.0.0.1:")
+    assert "api_url" not in made.RunaiLocalSpawner
 
 
 def test_the_service_is_told_what_up_was_asked_for(made: Any):
     service = service_of(made)
 
     assert service["environment"]["RUNAI_SIMULATE"] == "5"
-    assert service["environment"]["RUNAI_API_URL"] == "http://127.0.0.1:8123/services/runai/"
+    assert "RUNAI_API_URL" not in service["environment"]
 
 
 def test_jupyterlab_does_not_ask_about_news(made: Any):

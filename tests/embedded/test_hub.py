@@ -73,6 +73,12 @@ def limit_in_a_job(platform: HubPlatform) -> int:
         return int("".join(line.text for line in client.logs(made.id)))
 
 
+def test_health_names_the_proxy_and_its_limits(platform: HubPlatform):
+    told = platform.http.get("/services/runai/health").json()
+
+    assert re.fullmatch(r"Caddy 2\.\d+\.\d+: .*body for the hub 64 KiB", told["proxy"])
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [

@@ -182,7 +182,7 @@ def test_every_dependency_states_its_reason(checkout):
     start, end = lines.index("dependencies = ["), lines.index("[project.scripts]")
     bare = [line for line in lines[start:end] if line.startswith('  "') and "#" not in line]
 
-    assert bare == ['  "jupyter-runai[hub]",', '  "jupyter-runai[test]",']
+    assert bare == [f'  "jupyter-runai[{extra}]",' for extra in ("service", "hub", "test")]
 
 
 def test_editor_settings_and_formatter_agree(checkout, metadata):

@@ -63,7 +63,8 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
     assert environment["CUDA_VISIBLE_DEVICES"] in devices
     assert environment["RUNAI_PROJECT"] == "vision"
     assert environment["RUNAI_WORKLOAD"] == "vision/lab-cy"
-    assert environment["RUNAI_API_URL"] == f"{fresh.http.base_url}/services/runai/"
+    port = (fresh.data_dir / "service.port").read_text()
+    assert environment["RUNAI_API_URL"] == f"http://127.0.0.1:{port}/services/runai/"
     assert environment["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     assert environment["JUPYTERHUB_API_TOKEN"]
     assert "RUNAI_HUB_TOKEN" not in environment

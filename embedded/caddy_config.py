@@ -1,0 +1,283 @@
+"""Build Caddy's JSON configuration: listeners, limits, TLS, and the lookup of routes in files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "ADMIN_SOCKET",
+    "LIMITS",
+    "ROUTES",
+    "FrontDoor",
+    "acme",
+    "authority_file",
+    "caddy_config",
+    "certificate_files",
+    "internal_authority",
+]
+
+# Relative to Caddy's working directory: a unix socket's path has at most 107 bytes.
+ADMIN_SOCKET = "admin.sock"
+ROUTES = "routes"
+
+HEADER_S = 15
+HEADER_BYTES = 64 * 1024  # tornado's limit: cookies of many servers of one host add up
+IDLE_S = 120
+# A chunked answer that ends later than this after its last piece loses its end: the service's
+# event streams send a sign of life every 15 s.
+STALLED_DOWNLOAD_S = 120
+# Of one request's body: JupyterLab sends files in pieces of a MiB. Caddy 2.11.7 leaves a stalled
+# small body open for good if `read_idle_timeout` is set; 2.11.9 mends that.
+UPLOAD_S = 600
+HUB_BODY_BYTES = 64 * 1024
+# A body up to this goes on once it is whole: half of one costs no server anything, and one that
+# is answered early costs that answer nothing (golang/go#15527, for longer ones still open).
+BUFFER_BYTES = 64 * 1024
+LIMITS = (
+    f"request header {HEADER_S} s and {HEADER_BYTES // 1024} KiB, body {UPLOAD_S} s, idle"
+    f" connection {IDLE_S} s, stalled download {STALLED_DOWNLOAD_S} s, body for the hub"
+    f" {HUB_BODY_BYTES // 1024} KiB"
+)
+"""The limits in words, for `runai doctor` and `/health`."""
+
+DIAL_S = 10
+# Less than the 5 s after which uvicorn closes an idle connection: a POST must not be sent into a
+# connection that is just being closed.
+KEEP_ALIVE_S = 4
+LEAVE_S = 1  # open event streams end with the proxy anyway
+MOST_LOGGED = 200  # characters of a path or host
+
+STARTING_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Starting</title>
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="refresh" content="1"></head><body style="font-family: sans-serif; margin: 4em">
+<h1>The platform is starting</h1><p>This page loads again by itself.</p></body></html>"""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontDoor:
+    """The settings from which one configuration is built."""
+
+    listen: str
+    """`HOST:PORT`; an empty host is every address."""
+    hub: str
+    """`HOST:PORT` of JupyterHub itself, for its error page and its body limit."""
+    base_url: str = "/"
+    depth: int = 3
+    """Most path segments that a route has."""
+    host_routing: bool = False
+    trusted_proxies: Sequence[str] = ()
+    """Addresses or CIDR ranges whose `X-Forwarded-*` headers are passed on."""
+    tls: Json | None = None
+    """Caddy's app `tls`; None: plain HTTP."""
+    redirect: str = ""
+    """`HOST:PORT` of a listener that redirects to HTTPS and answers ACME challenges; "": none."""
+    storage: str = "certificates"
+    """Folder of Caddy's own certificates and keys."""
+
+
+def caddy_config(door: FrontDoor) -> Json:
+    """Return the configuration that Caddy is started with."""
+    https = door.tls is not None
+    server: Json = {
+        "listen": [door.listen],
+        "protocols": ["h1"],  # kernels over HTTP/2 websockets are untried
+        "automatic_https": {"disable": True},
+        "read_header_timeout": f"{HEADER_S}s",
+        "read_timeout": f"{UPLOAD_S}s",
+        "read_idle_timeout": -1,
+        "write_idle_timeout": f"{STALLED_DOWNLOAD_S}s",
+        "idle_timeout": f"{IDLE_S}s",
+        "max_header_bytes": HEADER_BYTES,
+        "routes": [
+            {"match": [_route_file(door)], "handle": _to_server(door, 443 if https else 80)},
+            {"match": [{"path": [f"{door.base_url}*"]}], "handle": [_starting()]},
+            {"handle": [{"handler": "static_response", "status_code": 404}]},
+        ],
+        "errors": {"routes": [_server_is_gone(door)]},
+    }
+    if https:
+        server["tls_connection_policies"] = [{}]
+    if door.trusted_proxies:
+        server["trusted_proxies"] = {"source": "static", "ranges": [*door.trusted_proxies]}
+        server["trusted_proxies_strict"] = 1
+    servers = {"front": server}
+    if door.redirect:
+        servers["redirect"] = _redirect(door.redirect, door.listen.rpartition(":")[2])
+    apps: Json = {"http": {"grace_period": f"{LEAVE_S}s", "servers": servers}}
+    if door.tls is not None:
+        # Never into the system's trust store, also where this account could write there.
+        authority = {"local": {"install_trust": False}}
+        apps |= {"tls": door.tls, "pki": {"certificate_authorities": authority}}
+    return {
+        "admin": {"listen": f"unix/{ADMIN_SOCKET}|0600", "config": {"persist": False}},
+        "storage": {"module": "file_system", "root": door.storage},
+        "logging": {"logs": _logs()},
+        "apps": apps,
+    }
+
+
+def certificate_files(certificate: Path, key: Path) -> Json:
+    """Return the app `tls` for PEM files of the admin's; a renewed file is another configuration.
+
+    Raises:
+        OSError: the certificate cannot be read.
+    """
+    renewed = str(certificate.stat().st_mtime_ns)
+    files = {"certificate": str(certificate), "key": str(key), "tags": [renewed]}
+    return {"certificates": {"load_files": [files]}}
+
+
+def internal_authority(names: Sequence[str]) -> Json:
+    """Return the app `tls` for names and addresses certified by an authority of Caddy's own."""
+    return _automated(names, {"module": "internal"})
+
+
+def authority_file(storage: Path) -> Path:
+    """Return the root certificate of the authority of Caddy's own."""
+    return storage / "pki" / "authorities" / "local" / "root.crt"
+
+
+def acme(domain: str, directory: str = "", roots: Sequence[str] = ()) -> Json:
+    """Return the app `tls` for a domain certified over ACME; no `directory`: Caddy's defaults."""
+    issuer: Json = {"module": "acme"}
+    if directory:
+        issuer |= {"ca": directory, "trusted_roots_pem_files": [*roots]}
+    return _automated([domain], issuer)
+
+
+def _automated(names: Sequence[str], issuer: Json) -> Json:
+    policy = {"subjects": [*names], "issuers": [issuer]}
+    return {"certificates": {"automate": [*names]}, "automation": {"policies": [policy]}}
+
+
+def _route_file(door: FrontDoor) -> Json:
+    """Match a request whose route is a file: deepest first, a host's before everybody's.
+
+    Each segment has a prefix, so that `..` in a path names a folder like any other.
+    """
+    hosts = ["{http.request.host}", ""] if door.host_routing else [""]
+    segments = [f"-{{http.request.uri.path.{number}}}/" for number in range(door.depth)]
+    patterns = [
+        f"@{host}/{''.join(segments[:length])}=*"
+        for host in hosts
+        for length in range(door.depth, -1, -1)
+    ]
+    return {"file": {"root": ROUTES, "try_files": patterns}}
+
+
+def _to_server(door: FrontDoor, default_port: int) -> list[Json]:
+    bound = {"handler": "request_body", "max_size": HUB_BODY_BYTES}
+    is_hub = {"vars": {"{server}": [door.hub]}}
+    port = {"handler": "headers", "request": {"set": {"X-Forwarded-Port": ["{port}"]}}}
+    untrusted = {"not": [{"vars": {"trusted_proxy": ["true"]}}]}
+    return [
+        _map("{http.matchers.file.relative}", "{server}", ("/=([^/]*)$", "${1}")),
+        _map("{http.request.port}", "{port}", ("^$", str(default_port)), ("(.*)", "${1}")),
+        {
+            "handler": "subroute",
+            "routes": [
+                {"match": [untrusted], "handle": [port]},
+                {"match": [is_hub], "handle": [bound]},
+                {"handle": [_without_via(), _proxy("{server}")]},
+            ],
+        },
+    ]
+
+
+def _server_is_gone(door: FrontDoor) -> Json:
+    """Show the hub's own page, and a page that loads again while the hub is away, too."""
+    page = _proxy(door.hub) | {
+        "rewrite": {
+            "method": "GET",
+            "uri": f"{door.base_url}hub/error/503?url={{http.request.orig_uri.path}}",
+        },
+        "handle_response": [
+            {"routes": [{"handle": [{"handler": "copy_response", "status_code": 503}]}]}
+        ],
+    }
+    cache = {"handler": "headers", "response": {"set": {"Cache-Control": ["no-store"]}}}
+    return {
+        "match": [{"vars": {"{http.error.status_code}": ["502", "503", "504"]}}],
+        "handle": [
+            {
+                "handler": "subroute",
+                "routes": [{"handle": [cache, _without_via(), page]}],
+                "errors": {"routes": [{"handle": [_starting()]}]},
+            }
+        ],
+    }
+
+
+def _proxy(server: str) -> Json:
+    return {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": server}],
+        "flush_interval": -1,
+        "request_buffers": BUFFER_BYTES,
+        "headers": {"request": {"delete": ["Via"]}},
+        "transport": {
+            "protocol": "http",
+            "compression": False,
+            "network_proxy": {"from": "none"},
+            "dial_timeout": f"{DIAL_S}s",
+            "keep_alive": {"idle_timeout": f"{KEEP_ALIVE_S}s"},
+        },
+    }
+
+
+def _without_via() -> Json:
+    return {"handler": "headers", "response": {"delete": ["Via"], "deferred": True}}
+
+
+def _starting() -> Json:
+    headers = {"Content-Type": ["text/html; charset=utf-8"], "Retry-After": ["1"]}
+    answer = {"handler": "static_response", "status_code": 503, "headers": headers}
+    return answer | {"body": STARTING_PAGE}
+
+
+def _redirect(listen: str, https_port: str) -> Json:
+    port = "" if https_port == "443" else f":{https_port}"
+    location = {"Location": [f"https://{{http.request.host}}{port}{{http.request.uri}}"]}
+    answer = {"handler": "static_response", "status_code": 308, "headers": location}
+    return {
+        "listen": [listen],
+        "protocols": ["h1"],
+        "automatic_https": {"disable": True},
+        "read_header_timeout": f"{HEADER_S}s",
+        "read_timeout": f"{HEADER_S}s",
+        "idle_timeout": f"{IDLE_S}s",
+        "routes": [{"handle": [answer]}],
+    }
+
+
+def _map(source: str, destination: str, *cases: tuple[str, str]) -> Json:
+    mappings = [{"input_regexp": pattern, "outputs": [output]} for pattern, output in cases]
+    return {
+        "handler": "map",
+        "source": source,
+        "destinations": [destination],
+        "mappings": mappings,
+    }
+
+
+def _logs() -> Json:
+    """Log warnings without query, headers or long lines; of browsers that leave, nothing."""
+    cut = {"filter": "regexp", "regexp": f"^([^?]{{0,{MOST_LOGGED}}}).*", "value": "${1}"}
+    encoder = {
+        "format": "filter",
+        "wrap": {"format": "console", "level_format": "upper"},  # no escapes for colours
+        "fields": {
+            "request>headers": {"filter": "delete"},
+            "request>uri": cut,
+            "request>host": cut,
+        },
+    }
+    proxy = "http.handlers.reverse_proxy"
+    return {
+        "default": {"level": "WARN", "encoder": encoder, "exclude": ["admin", proxy]},
+        "proxy": {"level": "ERROR", "encoder": encoder, "include": [proxy]},
+    }

@@ -1,0 +1,93 @@
+"""The check before a start: can this process listen on an address?"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ports import free_port
+from runai.embedded.public_address import check_can_listen
+from runai.hub_service.errors import Conflict, Unavailable
+
+pytestmark = pytest.mark.tier("check")
+
+UNPRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+IPV6_DISABLED = Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6")
+
+
+NO_IPV6 = pytest.mark.skipif(
+    not IPV6_DISABLED.exists() or IPV6_DISABLED.read_text().strip() != "0",
+    reason="this machine has no IPv6",
+)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "localhost", "", "0.0.0.0", "*"),
+        pytest.param("::1", marks=NO_IPV6),
+        pytest.param("[::1]", marks=NO_IPV6),
+    ],
+)
+def test_a_free_port_passes(host: str):
+    check_can_listen(host, free_port())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", ""])
+def test_a_taken_port_is_a_conflict_that_names_another_one(host: str):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(Conflict) as refused:
+            check_can_listen(host, port)
+
+    assert f"Port {port} of {host or 'this machine'} is taken" in refused.value.message
+    assert f"--port {port + 1}" in refused.value.hint
+
+
+def test_a_port_is_free_as_soon_as_its_server_has_ended():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()),
+    ):
+        accepted, _ = server.accept()
+        accepted.close()  # the server's end waits in TIME_WAIT
+        port = server.getsockname()[1]
+
+    check_can_listen("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_a_sentence():
+    with pytest.raises(Unavailable) as refused:
+        check_can_listen("192.0.2.1", free_port())
+
+    assert refused.value.message.startswith("192.0.2.1 is no address of this machine: ")
+    assert "--ip" in refused.value.hint
+
+
+def test_a_privileged_port_needs_a_capability():
+    port = int(UNPRIVILEGED.read_text()) - 1
+    if port < 1:
+        pytest.skip("this machine has no privileged ports")
+    program = f"""
+import os
+from runai.embedded.public_address import check_can_listen
+from runai.hub_service.errors import Forbidden
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    check_can_listen("127.0.0.1", {port})
+except Forbidden as refused:
+    print(refused)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert run.stdout.startswith(
+        f"Port {port} needs the right CAP_NET_BIND_SERVICE (process of uid"
+    )
+    assert "--port 8000" in run.stdout

@@ -1,0 +1,360 @@
+"""The proxy's process: restart, adoption, replacement, start and stop."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import psutil
+import pytest
+
+from caddy_proxies import (
+    CADDY,
+    CaddyProxies,
+    echoed,
+    hide_programs,
+    kill_hub,
+    pid_of,
+    processes_in,
+    served,
+)
+from ports import free_port
+from runai.embedded import caddy, caddy_process
+from runai.embedded.caddy import CaddyProxy
+from runai.embedded.caddy_config import ADMIN_SOCKET
+from runai.embedded.caddy_process import CaddyProcess
+from runai.hub_service.errors import Conflict, Unavailable
+from upstream_server import PREFIX, Upstream
+
+ANA = f"{PREFIX}/"
+DATA = {"user": "ana", "server_name": ""}
+
+
+@pytest.fixture
+async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
+    proxies = CaddyProxies(tmp_path, hub.url)
+    yield proxies
+    await proxies.end()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which programs are found: an empty one."""
+    return hide_programs(tmp_path / "bin", monkeypatch)
+
+
+def port_of(proxy: CaddyProxy) -> int:
+    port = urlsplit(proxy.public_url).port
+    assert port is not None
+    return port
+
+
+# -- started again --------------------------------------------------------------------------------
+
+
+async def test_a_killed_proxy_comes_back_with_its_routes(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    eventually_async: Callable[..., Any],
+):
+    proxy = await proxies.started()
+    await proxy.add_route(ANA, upstream.url, DATA)
+    pids = {pid_of(proxy)}
+    for _ in range(2):
+        await kill_proxy(proxy, eventually_async)
+        assert await served(client, proxy, ANA)
+        pids.add(pid_of(proxy))
+
+    assert len(pids) == 3
+    assert (await proxy.get_all_routes())[ANA]["target"] == upstream.url
+
+
+async def kill_proxy(proxy: CaddyProxy, eventually_async: Callable[..., Any]) -> None:
+    """Kill a proxy's process, and wait until another one is looked after."""
+    watch = proxy._watch
+    os.kill(pid_of(proxy), signal.SIGKILL)
+    await eventually_async(lambda: proxy._watch is not watch)
+
+
+async def test_a_proxy_whose_program_is_away_comes_back_with_it(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    eventually_async: Callable[..., Any],
+):
+    monkeypatch.setattr(caddy, "AGAIN_S", 0.05)
+    (programs / "caddy").symlink_to(CADDY)
+    proxy = await proxies.started()
+    await proxy.add_route(ANA, upstream.url, DATA)
+    watch = proxy._watch
+    (programs / "caddy").unlink()
+    os.kill(pid_of(proxy), signal.SIGKILL)
+    await eventually_async(lambda: caplog.text.count("The proxy needs the program caddy.") > 1)
+    (programs / "caddy").symlink_to(CADDY)
+    await eventually_async(lambda: proxy._watch is not watch)
+
+    assert await served(client, proxy, ANA)
+
+
+async def test_a_stop_during_a_restart_leaves_no_process(
+    proxies: CaddyProxies, eventually_async: Callable[..., Any]
+):
+    proxy = await proxies.started()
+    before = proxy._process._child
+    os.kill(pid_of(proxy), signal.SIGKILL)
+    await eventually_async(lambda: proxy._process._child is not before)
+    await proxy.stop()
+
+    assert processes_in(proxies.root) == []
+
+
+# -- adopted --------------------------------------------------------------------------------------
+
+
+async def test_the_next_hub_adopts_the_process_with_routes_and_websockets(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
+):
+    first = await proxies.started()
+    await first.add_route(ANA, upstream.url, DATA)
+    pid = pid_of(first)
+    async with client.ws_connect(f"{first.public_url}user/ana/ws") as websocket:
+        assert await echoed(websocket, "before") == "before"
+        kill_hub(first)
+        second = await proxies.started(public_url=first.public_url)
+
+        assert await echoed(websocket, "after") == "after"
+    assert pid_of(second) == pid
+    assert await second.get_all_routes() == {
+        ANA: {"routespec": ANA, "target": upstream.url, "data": DATA}
+    }
+    assert await served(client, second, ANA)
+
+
+async def test_an_adopted_proxy_that_is_killed_comes_back(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    eventually_async: Callable[..., Any],
+):
+    first = await proxies.started()
+    kill_hub(first)
+    second = await proxies.started(public_url=first.public_url)
+    await second.add_route(ANA, upstream.url, DATA)
+    await kill_proxy(second, eventually_async)
+
+    assert await served(client, second, ANA)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(lambda: {"public_url": f"http://127.0.0.1:{free_port()}/"}, id="port"),
+        pytest.param(lambda: {"trusted_proxies": ["10.0.0.1/32"]}, id="trusted proxies"),
+    ],
+)
+async def test_another_configuration_starts_another_process_without_routes(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    changed: Callable[[], dict[str, Any]],
+):
+    first = await proxies.started()
+    await first.add_route(ANA, upstream.url, DATA)
+    pid = pid_of(first)
+    kill_hub(first)
+    second = await proxies.started(**{"public_url": first.public_url} | changed())
+
+    assert pid_of(second) != pid
+    assert not psutil.pid_exists(pid)
+    assert await second.get_all_routes() == {}
+    assert not await served(client, second, ANA)
+
+
+async def test_an_upgraded_program_starts_another_process(proxies: CaddyProxies, programs: Path):
+    program, newer = programs / "caddy", programs / "newer"
+    shutil.copy(CADDY, program)
+    first = await proxies.started()
+    pid = pid_of(first)
+    kill_hub(first)
+    second = await proxies.started(public_url=first.public_url)
+    assert pid_of(second) == pid
+
+    kill_hub(second)
+    shutil.copy(program, newer)
+    newer.replace(program)
+    third = await proxies.started(public_url=first.public_url)
+    program.unlink()  # 50 MB
+
+    assert pid_of(third) != pid
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_frozen_proxy_is_replaced(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(caddy_process, "ANSWERS_WITHIN_S", 0.5)
+    monkeypatch.setattr(caddy_process, "ENDS_WITHIN_S", 1.0)
+    first = await proxies.started()
+    pid = pid_of(first)
+    kill_hub(first)
+    os.kill(pid, signal.SIGSTOP)
+    second = await proxies.started(public_url=first.public_url)
+    await second.add_route(ANA, upstream.url, DATA)
+
+    assert pid_of(second) != pid
+    assert await served(client, second, ANA)
+
+
+# -- one process for each folder -------------------------------------------------------------------
+
+
+async def test_two_folders_have_two_processes(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
+):
+    one = await proxies.started(folder=str(proxies.root / "one"))
+    other = await proxies.started(folder=str(proxies.root / "other"))
+    await other.add_route(ANA, upstream.url, DATA)
+    assert not await served(client, one, ANA)
+
+    await one.stop()
+
+    assert await served(client, other, ANA)
+
+
+async def test_a_copied_folder_has_no_process(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
+):
+    first = await proxies.started()
+    await first.add_route(ANA, upstream.url, DATA)
+    folder, copy = Path(first.folder), proxies.root / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(ADMIN_SOCKET))
+    assert CaddyProcess(copy).pid() is None
+    with socket.socket(socket.AF_UNIX) as node:  # as `cp -a` copies it
+        node.bind(str(copy / ADMIN_SOCKET))
+    assert CaddyProcess(copy).pid() is None
+
+    second = await proxies.started(folder=str(copy))
+
+    assert pid_of(second) != pid_of(first)
+    assert await second.get_all_routes() == {}
+    assert await served(client, first, ANA)
+
+
+async def test_a_folder_deeper_than_a_sockets_path_serves(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
+):
+    folder = proxies.root.joinpath(*["a" * 60] * 4)
+    first = await proxies.started(folder=str(folder))
+    await first.add_route(ANA, upstream.url, DATA)
+    pid = pid_of(first)
+    kill_hub(first)
+    second = await proxies.started(folder=str(folder), public_url=first.public_url)
+
+    assert len(str(folder)) > 107
+    assert pid_of(second) == pid
+    assert await served(client, second, ANA)
+
+
+def test_a_folder_that_is_not_there_has_no_process(tmp_path: Path):
+    process = CaddyProcess(tmp_path / "none")
+
+    assert process.pid() is None
+    assert not process.listens_on(80)
+
+
+async def test_the_process_listens_on_its_port_alone(proxies: CaddyProxies):
+    proxy = await proxies.started()
+    process = CaddyProcess(Path(proxy.folder))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert process.listens_on(port_of(proxy))
+        assert not process.listens_on(other.getsockname()[1])
+    await proxy.stop()
+
+    assert not process.listens_on(port_of(proxy))
+
+
+# -- start and stop -------------------------------------------------------------------------------
+
+
+async def test_a_stop_leaves_no_process_and_a_repeat_does_nothing(proxies: CaddyProxies):
+    proxy = await proxies.started()
+    [process] = processes_in(proxies.root)
+    assert process.pid == pid_of(proxy)
+    await proxy.stop()
+
+    assert processes_in(proxies.root) == []
+    assert await proxy.get_all_routes() == {}
+    await proxy.stop()
+
+
+async def test_a_stop_without_a_start_does_nothing(proxies: CaddyProxies):
+    await proxies.new().stop()
+
+
+async def test_a_second_start_changes_nothing(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    caplog: pytest.LogCaptureFixture,
+    eventually_async: Callable[..., Any],
+):
+    proxy = await proxies.started()
+    await proxy.add_route(ANA, upstream.url, DATA)
+    pid = pid_of(proxy)
+    await proxy.start()
+    assert pid_of(proxy) == pid
+    assert await served(client, proxy, ANA)
+
+    await kill_proxy(proxy, eventually_async)
+
+    assert caplog.text.count("The proxy has ended") == 1
+
+
+async def test_a_start_after_a_stop_serves(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
+):
+    proxy = await proxies.started()
+    await proxy.stop()
+    await proxy.start()
+    await proxy.add_route(ANA, upstream.url, DATA)
+
+    assert await served(client, proxy, ANA)
+
+
+async def test_a_taken_port_is_a_conflict(proxies: CaddyProxies):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(Conflict, match=f"Port {port} of 127.0.0.1 is taken"):
+            await proxies.started(public_url=f"http://127.0.0.1:{port}/")
+
+    assert processes_in(proxies.root) == []
+
+
+async def test_a_configuration_that_caddy_refuses_is_a_sentence(
+    proxies: CaddyProxies, capfd: pytest.CaptureFixture[str]
+):
+    with pytest.raises(Unavailable, match=r"The proxy ended with status 1 as it started\."):
+        await proxies.started(trusted_proxies=["no address"])
+
+    assert "no address" in capfd.readouterr().err
+    assert processes_in(proxies.root) == []

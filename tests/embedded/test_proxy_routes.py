@@ -1,0 +1,120 @@
+"""Routes in front of real servers: changes, odd names, patterns, hosts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from caddy_proxies import (
+    CaddyProxies,
+    echoed,
+    served,
+)
+from upstream_server import PREFIX, Upstream
+
+ANA = f"{PREFIX}/"
+DATA = {"user": "ana", "server_name": ""}
+
+
+@pytest.fixture
+async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
+    proxies = CaddyProxies(tmp_path, hub.url)
+    yield proxies
+    await proxies.end()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+# -- routes ---------------------------------------------------------------------------------------
+
+
+async def test_a_websocket_lives_through_changes_of_other_routes(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
+):
+    proxy = await proxies.started()
+    await proxy.add_route(ANA, upstream.url, DATA)
+    async with client.ws_connect(f"{proxy.public_url}user/ana/ws") as websocket:
+        for number in range(10):
+            await proxy.add_route(f"/user/{number}/", upstream.url, {})
+            assert await echoed(websocket, f"with {number}") == f"with {number}"
+            assert await served(client, proxy, f"/user/{number}/")
+        for number in range(10):
+            await proxy.delete_route(f"/user/{number}/")
+            assert await echoed(websocket, f"without {number}") == f"without {number}"
+            assert not await served(client, proxy, f"/user/{number}/")
+
+
+ODD_NAMES = (
+    *(
+        "a b",
+        "café",
+        "日本",
+        "a+b",
+        "a%b",
+        "a#b",
+        "a:b",
+        "@a",
+        "~a",
+        "-a",
+        "..",
+        ".",
+        "$1",
+        "x" * 254,
+    ),
+    *("*", "a*b", "a?b", "[a]", "a\\b", "a'\"b", "a|b", "^", ";", "{x}", "{http.request.host}"),
+    *("=a", "a=b", "a=127.0.0.1:1"),
+)
+
+
+async def test_odd_names_are_served(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, hub: Upstream
+):
+    proxy = await proxies.started()
+    await proxy.add_route("/", hub.url, {})
+    specs = [f"/user/{quote(name, safe='@~')}/" for name in ODD_NAMES]
+    for spec in specs:
+        await proxy.add_route(spec, upstream.url, {})
+        async with client.get(URL(f"{proxy.public_url}{spec[1:]}", encoded=True)):
+            pass
+        await proxy.delete_route(spec)
+
+    assert [request.raw_path for request in upstream.seen] == specs
+
+
+@pytest.mark.parametrize(
+    "path", ["/user/*/", "/user/%2A/", "/user/%3Fna/", "/user/[a]na/", "/user/ANA/", "/user//ana/"]
+)
+async def test_a_pattern_in_a_path_matches_no_other_route(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    hub: Upstream,
+    path: str,
+):
+    proxy = await proxies.started()
+    await proxy.add_route("/", hub.url, {})
+    await proxy.add_route(ANA, upstream.url, DATA)
+    async with client.get(URL(f"{proxy.public_url}{path[1:]}", encoded=True)):
+        pass
+
+    assert [request.raw_path for request in hub.seen] == [path]
+
+
+@pytest.mark.parametrize("host", ["ana.example.org", "ana.example.org:8000"])
+async def test_a_route_of_a_host_is_found_by_its_name(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, host: str
+):
+    proxy = await proxies.started(host_routing=True)
+    await proxy.add_route("Ana.example.org/user/ana/", upstream.url, DATA)
+    url = f"{proxy.public_url}user/ana/"
+    async with client.get(url, headers={"Host": host}) as found, client.get(url) as not_found:
+        assert (found.status, not_found.status) == (200, 503)

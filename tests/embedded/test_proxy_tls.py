@@ -1,0 +1,378 @@
+"""The proxy over TLS: an admin's certificate, an authority of its own, and ACME."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import stat
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from caddy_proxies import CaddyProxies, kill_hub, pid_of
+from control_plane.certificates import Authority
+from ports import free_port
+from runai.embedded.caddy import CaddyProxy
+from runai.embedded.caddy_config import authority_file
+from runai.embedded.caddy_process import caddy_program
+from runai.hub_service.errors import Conflict, Unavailable
+from upstream_server import PREFIX, Upstream
+
+pytestmark = pytest.mark.tier("all")
+
+ANA = f"{PREFIX}/"
+STRICT = ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN  # Python 3.13's default
+TRUST_FOLDERS = (Path("/usr/local/share/ca-certificates"), Path("/etc/ssl/certs"))
+NO_AUTHORITY = "https://127.0.0.1:1/directory"
+ACME_SERVER = {"handler": "acme_server", "ca": "local"}
+
+
+@pytest.fixture
+async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
+    proxies = CaddyProxies(tmp_path, hub.url)
+    yield proxies
+    await proxies.end()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@dataclass(frozen=True)
+class Files:
+    """A certificate of an authority's, as files."""
+
+    authority: Authority
+    folder: Path
+
+    def renew(self) -> None:
+        self.authority.server(["localhost"], ["127.0.0.1"]).write(self.folder, "server")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {
+            "ssl_cert": str(self.folder / "server.crt"),
+            "ssl_key": str(self.folder / "server.key"),
+        }
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=self.authority.certificate.decode())
+        context.verify_flags |= STRICT
+        return context
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    files = Files(Authority(), tmp_path)
+    files.renew()
+    return files
+
+
+def trusting(root: Path) -> ssl.SSLContext:
+    """Return a context that trusts one authority alone, as strictly as Python 3.13."""
+    context = ssl.create_default_context(cafile=str(root))
+    context.verify_flags |= STRICT
+    return context
+
+
+def https(proxy: CaddyProxy, name: str = "127.0.0.1") -> str:
+    """Return a proxy's address: JupyterHub names it http where it has no certificate itself."""
+    return f"https://{name}:{urlsplit(proxy.public_url).port}{ANA}"
+
+
+async def headers_of(
+    client: aiohttp.ClientSession, url: str, trust: ssl.SSLContext, host: str = ""
+) -> dict[str, str]:
+    """Return the headers that the server behind was sent."""
+    async with client.get(url, ssl=trust, headers={"Host": host} if host else {}) as reply:
+        return dict((await reply.json())["headers"])
+
+
+def serial_number(proxy: CaddyProxy, trust: ssl.SSLContext, name: str = "127.0.0.1") -> str:
+    """Return the serial number of a proxy's certificate for a name."""
+    address = ("127.0.0.1", urlsplit(proxy.public_url).port)
+    with (
+        socket.create_connection(address) as plain,
+        trust.wrap_socket(plain, server_hostname=name) as connection,
+    ):
+        return str((connection.getpeercert() or {})["serialNumber"])
+
+
+# -- an admin's certificate -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        pytest.param("", None, id="its own port"),
+        pytest.param("gpu.example.org", "443", id="none in Host"),
+        pytest.param("gpu.example.org:8443", "8443", id="another one in Host"),
+    ],
+)
+async def test_servers_learn_that_the_browser_came_over_https(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    files: Files,
+    host: str,
+    port: str | None,
+):
+    proxy = await proxies.started(**files.settings)
+    await proxy.add_route(ANA, upstream.url, {})
+    headers = await headers_of(client, https(proxy), files.trust, host)
+
+    assert headers["X-Forwarded-Proto"] == "https"
+    assert headers["X-Forwarded-Port"] == (port or str(urlsplit(proxy.public_url).port))
+
+
+async def test_websockets_pass_over_tls(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream, files: Files
+):
+    proxy = await proxies.started(**files.settings)
+    await proxy.add_route(ANA, upstream.url, {})
+    url = f"wss{https(proxy, 'localhost').removeprefix('https')}ws"
+    async with client.ws_connect(url, ssl=files.trust) as websocket:
+        await websocket.send_str("hello")
+
+        assert await websocket.receive_str(timeout=60) == "hello"
+
+
+async def test_a_renewed_certificate_is_served_from_the_next_start_on(
+    proxies: CaddyProxies, files: Files
+):
+    settings = files.settings | {"public_url": f"https://127.0.0.1:{free_port()}/"}
+    first = await proxies.started(**settings)
+    pid, number = pid_of(first), serial_number(first, files.trust)
+    kill_hub(first)
+    second = await proxies.started(**settings)
+    assert pid_of(second) == pid
+
+    files.renew()
+    assert serial_number(second, files.trust) == number
+    kill_hub(second)
+    third = await proxies.started(**settings)
+
+    assert pid_of(third) != pid
+    assert serial_number(third, files.trust) != number
+
+
+async def test_a_missing_certificate_is_a_sentence(proxies: CaddyProxies, files: Files):
+    (files.folder / "server.crt").unlink()
+    with pytest.raises(Unavailable) as refused:
+        await proxies.started(**files.settings)
+
+    assert refused.value.message == (
+        f"The certificate {files.folder}/server.crt cannot be read: No such file or directory."
+    )
+    assert "--tls-cert and --tls-key" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"ssl_key": "/no/such.key"}, id="no such file"),
+        pytest.param({"ssl_key": ""}, id="none named"),
+    ],
+)
+async def test_a_missing_key_is_a_sentence(
+    proxies: CaddyProxies, files: Files, wrong: dict[str, str]
+):
+    with pytest.raises(Unavailable) as refused:
+        await proxies.started(**files.settings | wrong)
+
+    assert "--tls-cert and --tls-key" in refused.value.hint
+
+
+# -- an authority of its own ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+async def test_an_authority_of_its_own_certifies_this_machine(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    name: str,
+    eventually_async: Callable[..., Any],
+):
+    trusted_before = trusted_by_the_system()
+    proxy = await proxies.started(internal_authority=True)
+    await proxy.add_route(ANA, upstream.url, {})
+    trust = trusting(authority_file(Path(proxy.certificates)))
+    await eventually_async(lambda: answers(client, https(proxy, name), trust))
+    headers = await headers_of(client, https(proxy, name), trust)
+
+    assert headers["X-Forwarded-Proto"] == "https"
+    assert trusted_by_the_system() == trusted_before
+
+
+def trusted_by_the_system() -> dict[str, tuple[int, int]]:
+    """Return size and time of each file that the system trusts."""
+    found = (path for folder in TRUST_FOLDERS if folder.exists() for path in folder.iterdir())
+    states = ((path, path.lstat()) for path in found)
+    return {str(path): (state.st_size, state.st_mtime_ns) for path, state in states}
+
+
+@pytest.mark.parametrize(
+    "ip",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("0.0.0.0", id="0.0.0.0"),
+    ],
+)
+async def test_on_every_address_the_machines_name_is_certified(
+    proxies: CaddyProxies, ip: str, eventually_async: Callable[..., Any]
+):
+    port = free_port()
+    proxy = await proxies.started(public_url=f"http://{ip}:{port}/", internal_authority=True)
+    trust = trusting(authority_file(Path(proxy.certificates)))
+
+    def certified() -> bool:
+        with suppress(ssl.SSLError):
+            return bool(serial_number(proxy, trust, socket.gethostname()))
+        return False
+
+    await eventually_async(certified)
+
+
+async def test_the_authority_is_the_same_at_each_start_and_its_key_is_private(
+    proxies: CaddyProxies,
+):
+    proxy = await proxies.started(internal_authority=True)
+    root = authority_file(Path(proxy.certificates))
+    before = root.read_bytes()
+    await proxy.stop()
+    await proxy.start()
+
+    assert root.read_bytes() == before
+    assert stat.S_IMODE(root.with_name("root.key").stat().st_mode) == 0o600
+
+
+# -- ACME -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def acme_authority(folder: Path, challenge: str) -> Iterator[tuple[str, Path]]:
+    """Run Caddy's ACME server on loopback; yield its directory's URL and its root certificate."""
+    port = free_port()
+    policy = {"subjects": ["127.0.0.1"], "issuers": [{"module": "internal"}]}
+    server = {
+        "listen": [f"127.0.0.1:{port}"],
+        "protocols": ["h1"],
+        "automatic_https": {"disable": True},
+        "tls_connection_policies": [{}],
+        "routes": [{"handle": [ACME_SERVER | {"challenges": [challenge]}]}],
+    }
+    config = {
+        "admin": {"disabled": True, "config": {"persist": False}},
+        "storage": {"module": "file_system", "root": str(folder)},
+        "logging": {"logs": {"default": {"level": "ERROR"}}},
+        "apps": {
+            "http": {"servers": {"acme": server}},
+            "pki": {"certificate_authorities": {"local": {"install_trust": False}}},
+            "tls": {
+                "certificates": {"automate": ["127.0.0.1"]},
+                "automation": {"policies": [policy]},
+            },
+        },
+    }
+    process = subprocess.Popen(
+        [caddy_program(), "run", "--config", "-"],
+        stdin=subprocess.PIPE,
+        env={"HOME": str(folder), "XDG_DATA_HOME": str(folder)},
+    )
+    with process:
+        assert process.stdin is not None
+        with process.stdin as stdin:
+            stdin.write(json.dumps(config).encode())
+        try:
+            yield f"https://127.0.0.1:{port}/acme/local/directory", authority_file(folder)
+        finally:
+            process.terminate()
+
+
+USUAL_PORTS = pytest.mark.xdist_group("ports-80-and-443")
+
+
+@pytest.fixture
+def usual_ports() -> None:
+    """Skip where ports 80 and 443 of 127.0.0.1 cannot be listened on."""
+    for port in (80, 443):
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError as failed:
+            pytest.skip(f"port {port} of 127.0.0.1: {failed.strerror}")
+
+
+@USUAL_PORTS
+@pytest.mark.parametrize("challenge", ["http-01", "tls-alpn-01"])
+async def test_a_domain_is_certified_over_acme(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    usual_ports: None,
+    tmp_path: Path,
+    eventually_async: Callable[..., Any],
+    challenge: str,
+):
+    folder = tmp_path / "acme"
+    folder.mkdir()
+    with acme_authority(folder, challenge) as (directory, root):
+        await eventually_async(root.exists)
+        await eventually_async(lambda: answers(client, directory, trusting(root)))
+        settings = {
+            "public_url": "http://127.0.0.1:443/",
+            "domain": "localhost",
+            "acme_server": directory,
+            "acme_roots": [str(root)],
+        }
+        proxy = await proxies.started(**settings)
+        await proxy.add_route(ANA, upstream.url, {})
+        await eventually_async(lambda: answers(client, f"https://localhost{ANA}", trusting(root)))
+    headers = await headers_of(client, f"https://localhost{ANA}", trusting(root))
+    assert (headers["X-Forwarded-Proto"], headers["X-Forwarded-Port"]) == ("https", "443")
+
+    async with client.get(f"http://localhost{ANA}?a=1", allow_redirects=False) as reply:
+        assert (reply.status, reply.headers["Location"]) == (308, f"https://localhost{ANA}?a=1")
+
+    # The authority is gone: the next start has the certificate still.
+    await proxy.stop()
+    await proxy.start()
+    await eventually_async(lambda: answers(client, "https://localhost/", trusting(root)))
+
+
+@USUAL_PORTS
+async def test_the_redirect_names_a_port_that_is_not_the_usual_one(
+    proxies: CaddyProxies, client: aiohttp.ClientSession, usual_ports: None
+):
+    proxy = await proxies.started(domain="localhost", acme_server=NO_AUTHORITY)
+    async with client.get(f"http://localhost{ANA}", allow_redirects=False) as reply:
+        assert reply.headers["Location"] == https(proxy, "localhost")
+
+
+@USUAL_PORTS
+async def test_port_80_is_checked_before_a_start(proxies: CaddyProxies, usual_ports: None):
+    with (
+        socket.create_server(("127.0.0.1", 80)),
+        pytest.raises(Conflict, match=r"Port 80 of 127\.0\.0\.1 is taken"),
+    ):
+        await proxies.started(domain="localhost", acme_server=NO_AUTHORITY)
+
+
+async def answers(client: aiohttp.ClientSession, url: str, trust: ssl.SSLContext) -> bool:
+    """Return True if a server with a trusted certificate answers."""
+    try:
+        async with client.get(url, ssl=trust):
+            return True
+    except aiohttp.ClientError:
+        return False

@@ -1,0 +1,247 @@
+"""Routes as files: one file per route, at the path where Caddy looks it up."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.embedded.route_files import RouteFiles
+from runai.hub_service.errors import InvalidRequest
+
+pytestmark = pytest.mark.tier("check")
+
+DEPTH = 3
+ANA, BO = "http://127.0.0.1:1001", "http://127.0.0.1:1002"
+DATA = {"user": "ana", "server_name": "ü"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "routes"
+
+
+@pytest.fixture
+def routes(folder: Path) -> RouteFiles:
+    return RouteFiles(folder, DEPTH)
+
+
+def files(folder: Path) -> list[str]:
+    """Return the paths of all files and of all empty folders below a folder."""
+    leaves = (path for path in folder.rglob("*") if path.is_file() or not any(path.iterdir()))
+    return sorted(str(path.relative_to(folder)) for path in leaves)
+
+
+@pytest.mark.parametrize(
+    ("routespec", "place"),
+    [
+        pytest.param("/", "@", id="root"),
+        pytest.param("/user/ana/", "@/-user/-ana", id="user"),
+        pytest.param("/user/ana/gpu/", "@/-user/-ana/-gpu", id="named server"),
+        pytest.param("/user/caf%C3%A9/", "@/-user/-café", id="encoded"),
+        pytest.param("/user/日本/", "@/-user/-日本", id="unicode"),
+        pytest.param("/user/a%20b/", "@/-user/-a b", id="space"),
+        pytest.param("/user/a%2520b/", "@/-user/-a%20b", id="encoded twice"),
+        pytest.param("/user/%2E%2E/", "@/-user/-..", id="dots"),
+        pytest.param("/user/=x/", "@/-user/-=x", id="equals sign"),
+        pytest.param("/user/%2A%5Ba%5D%3F/", "@/-user/-*[a]?", id="pattern"),
+        pytest.param("/user/" + "x" * 254 + "/", "@/-user/-" + "x" * 254, id="longest segment"),
+        pytest.param("ana.example.org/", "@ana.example.org", id="host"),
+        pytest.param("Ana.Example.org/user/ana/", "@ana.example.org/-user/-ana", id="host's path"),
+    ],
+)
+def test_a_route_is_one_file(routes: RouteFiles, folder: Path, routespec: str, place: str):
+    routes.add(routespec, ANA, DATA)
+
+    assert files(folder) == [f"{place}/=127.0.0.1:1001"]
+    assert routes.all() == {routespec: {"routespec": routespec, "target": ANA, "data": DATA}}
+
+
+@pytest.mark.parametrize(
+    ("target", "server"),
+    [
+        pytest.param("http://127.0.0.1:1001", "127.0.0.1:1001", id="plain"),
+        pytest.param("http://127.0.0.1:1001/", "127.0.0.1:1001", id="slash"),
+        pytest.param("http://127.0.0.1", "127.0.0.1:80", id="default port"),
+        pytest.param("HTTP://127.0.0.1:1001", "127.0.0.1:1001", id="scheme in capitals"),
+        pytest.param("http://Node-1.example.org:8888", "node-1.example.org:8888", id="name"),
+        pytest.param("http://[::1]:8888", "[::1]:8888", id="IPv6"),
+        pytest.param("http://[::1]", "[::1]:80", id="IPv6 and default port"),
+    ],
+)
+def test_the_file_name_is_host_and_port_of_the_target(
+    routes: RouteFiles, folder: Path, target: str, server: str
+):
+    routes.add("/user/ana/", target, {})
+
+    assert files(folder) == [f"@/-user/-ana/={server}"]
+    assert routes.all()["/user/ana/"]["target"] == target
+
+
+def test_another_target_replaces_the_file(routes: RouteFiles, folder: Path):
+    routes.add("/user/ana/", ANA, {"number": 1})
+    routes.add("/user/ana/", BO, {"number": 2})
+
+    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1002"]
+    assert routes.all() == {
+        "/user/ana/": {"routespec": "/user/ana/", "target": BO, "data": {"number": 2}}
+    }
+
+
+def test_the_same_target_replaces_the_data(routes: RouteFiles, folder: Path):
+    routes.add("/user/ana/", ANA, {"number": 1})
+    routes.add("/user/ana/", ANA, {"number": 2})
+
+    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
+    assert routes.all()["/user/ana/"]["data"] == {"number": 2}
+
+
+@pytest.mark.parametrize(
+    "routespec",
+    [
+        pytest.param("/user/ana/gpu/lab/", id="too deep"),
+        pytest.param("ana.example.org/user/ana/gpu/lab/", id="too deep below a host"),
+        pytest.param("/user/a%2Fb/", id="slash"),
+        pytest.param("/user/a%00b/", id="null byte"),
+        pytest.param("/user/" + "x" * 255 + "/", id="too long"),
+        pytest.param("/user/" + "%C3%A9" * 128 + "/", id="too long in bytes"),
+    ],
+)
+def test_a_route_that_no_file_can_stand_for_is_refused(
+    routes: RouteFiles, folder: Path, routespec: str
+):
+    routes.add("/user/ana/", ANA, {})
+    with pytest.raises(InvalidRequest) as refused:
+        routes.add(routespec, BO, {})
+    routes.remove(routespec)
+
+    assert refused.value.message == f"The route {routespec} cannot be served."
+    assert "3 segments of 254 bytes" in refused.value.hint
+    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param("https://127.0.0.1:1001", id="https"),
+        pytest.param("unix:/run/ana.sock", id="unix"),
+        pytest.param("http+unix://%2Frun%2Fana.sock", id="http+unix"),
+        pytest.param("http://127.0.0.1:1001/lab", id="path"),
+        pytest.param("http://127.0.0.1:1001/?a=1", id="query"),
+        pytest.param("http://127.0.0.1:1001/#a", id="fragment"),
+        pytest.param("http://ana:secret@127.0.0.1:1001", id="user info"),
+        pytest.param("http://@127.0.0.1:1001", id="empty user info"),
+        pytest.param("http://127.0.0.1:http", id="port of letters"),
+        pytest.param("http://127.0.0.1:70000", id="port out of range"),
+        pytest.param("http://:1001", id="no host"),
+        pytest.param("127.0.0.1:1001", id="no scheme"),
+        pytest.param("", id="empty"),
+    ],
+)
+def test_a_target_that_caddy_cannot_dial_is_refused(routes: RouteFiles, folder: Path, target: str):
+    routes.add("/user/ana/", ANA, {})
+    with pytest.raises(InvalidRequest) as refused:
+        routes.add("/user/ana/", target, {})
+
+    assert refused.value.message.startswith(f"The route /user/ana/ leads to {target}, which")
+    assert "http://HOST:PORT" in refused.value.hint
+    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
+
+
+def test_a_path_that_the_file_system_refuses_is_a_sentence_and_leaves_nothing(folder: Path):
+    routespec = f"/{'x' * 250}" * 17 + "/"
+    with pytest.raises(InvalidRequest) as refused:
+        RouteFiles(folder, 17).add(routespec, ANA, {})
+
+    assert refused.value.message.startswith(f"The route {routespec} cannot be stored: ")
+    assert not folder.exists() or files(folder) == []
+
+
+def test_removal_prunes_empty_folders_and_leaves_siblings(routes: RouteFiles, folder: Path):
+    for routespec in ("/user/ana/", "/user/ana/gpu/", "/user/bo/"):
+        routes.add(routespec, ANA, {})
+    routes.remove("/user/ana/gpu/")
+    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001", "@/-user/-bo/=127.0.0.1:1001"]
+
+    routes.remove("/user/ana/")
+    assert files(folder) == ["@/-user/-bo/=127.0.0.1:1001"]
+
+    routes.remove("/user/bo/")
+    assert (folder.is_dir(), files(folder)) == (True, [])
+
+
+def test_removal_of_a_parent_leaves_its_children(routes: RouteFiles):
+    for routespec in ("/", "/user/ana/", "/user/ana/gpu/"):
+        routes.add(routespec, ANA, {})
+    routes.remove("/")
+    routes.remove("/user/ana/")
+
+    assert [*routes.all()] == ["/user/ana/gpu/"]
+
+
+def test_removal_of_an_absent_route_changes_nothing(routes: RouteFiles, folder: Path):
+    routes.remove("/user/ana/")
+    routes.add("/user/ana/", ANA, {})
+    for absent in ("/", "/user/", "/user/bo/", "/user/ana/gpu/", "host.example.org/user/ana/"):
+        routes.remove(absent)
+
+    assert files(folder) == ["@/-user/-ana/=127.0.0.1:1001"]
+
+
+def test_clearing_leaves_an_empty_folder(routes: RouteFiles, folder: Path):
+    routes.clear()
+    routes.add("/user/ana/", ANA, {})
+    routes.add("host.example.org/", BO, {})
+    routes.clear()
+
+    assert (folder.is_dir(), files(folder), routes.all()) == (True, [], {})
+
+
+def test_routes_are_there_for_the_next_hub(routes: RouteFiles, folder: Path):
+    routes.add("/user/caf%C3%A9/", ANA, DATA)
+
+    assert RouteFiles(folder, DEPTH).all() == routes.all()
+
+
+def test_of_two_files_that_a_killed_hub_left_the_one_that_caddy_takes_counts(
+    routes: RouteFiles, folder: Path
+):
+    for number in range(16):  # more than one, since the file system chooses their order
+        routes.add(f"/user/{number}/", ANA, {})
+        [file] = (folder / "@" / "-user" / f"-{number}").iterdir()
+        first_by_name = file.with_name("=127.0.0.1:1000")
+        first_by_name.write_text(file.read_text().replace("1001", "1000"))
+
+    assert {route["target"] for route in routes.all().values()} == {"http://127.0.0.1:1000"}
+
+
+SPECS = (
+    *("/", "/user/", "/user/ana/", "/user/ana/gpu/", "/user/bo/", "/user/caf%C3%A9/"),
+    *("/services/runai/", "ana.example.org/", "ana.example.org/user/ana/"),
+)
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(SPECS), st.sampled_from([ANA, BO, "http://[::1]", None])),
+    max_size=30,
+)
+
+
+@given(CHANGES)
+def test_any_changes_leave_what_a_dictionary_would(changes: Sequence[tuple[str, str | None]]):
+    with tempfile.TemporaryDirectory() as name:
+        routes = RouteFiles(Path(name), DEPTH)
+        model: dict[str, object] = {}
+        for number, (routespec, target) in enumerate(changes):
+            if target is None:
+                routes.remove(routespec)
+                model.pop(routespec, None)
+            else:
+                data = {"number": number}
+                routes.add(routespec, target, data)
+                model[routespec] = {"routespec": routespec, "target": target, "data": data}
+
+            assert routes.all() == model
+            assert len(files(Path(name))) == len(model)
