@@ -1,0 +1,357 @@
+"""Attacks on `runai up` by clients without a login, each followed by another client's request.
+
+Attacks with idle connections and odd paths are in test_attacks_on_the_proxy.py.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import psutil
+import pytest
+
+from hub_platform import HubPlatform
+from raw_http import (
+    RawServer,
+    answer,
+    ask,
+    connect,
+    raw_server,
+    response,
+    upload,
+    wait_for_end,
+)
+from runai.embedded.caddy_config import ROUTES
+from runai.embedded.caddy_process import CaddyProcess
+from runai.embedded.directory import DataDirectory
+from runai.embedded.route_files import RouteFiles
+from waiting import eventually
+
+pytestmark = pytest.mark.hub
+
+KIB, MIB = 1024, 1024 * 1024
+MEMORY_MIB = 64  # buffers and garbage, far below what the attacks send
+PREFIX = "/user/raw"
+WHOAMI = "/services/runai/api/v1/whoami"
+
+
+@pytest.fixture
+def recorded(platform: HubPlatform) -> Iterator[RawServer]:
+    """Server behind the platform's own proxy, as a user's is."""
+    routes = RouteFiles(DataDirectory(platform.data_dir).proxy / ROUTES, depth=2)
+    with raw_server() as server:
+        routes.add(PREFIX, server.url, {})
+        yield server
+        routes.remove(PREFIX)
+
+
+@pytest.fixture(scope="module")
+def token(one_gpu: HubPlatform) -> str:
+    return one_gpu.token("bo")
+
+
+# -- request smuggling
+
+
+def post(headers: str, body: str = "", line: str = "POST {target} HTTP/1.1") -> str:
+    return f"{line}\r\nHost: x\r\n{headers}\r\n\r\n{body}"
+
+
+def upgrade(to: str, headers: str, body: str = "") -> str:
+    headers = f"Connection: Upgrade\r\nUpgrade: {to}{headers}"
+    return post(headers, body, "GET {target} HTTP/1.1")
+
+
+LENGTH, CHUNKED, END = "Content-Length: {n}", "Transfer-Encoding: chunked", "0\r\n\r\n"
+SMUGGLING = {
+    "h2c with a body": upgrade("h2c", f"\r\n{LENGTH}", "{smuggled}"),
+    "h2c without its body": upgrade("h2c", f"\r\n{LENGTH}"),
+    "h2c with settings": upgrade("h2c", "\r\nHTTP2-Settings: AAMAAABkAAQAAP__", "{smuggled}"),
+    "websocket with a body": upgrade("websocket", f"\r\n{LENGTH}", "{smuggled}"),
+    "websocket without its body": upgrade("websocket", f"\r\n{LENGTH}"),
+    "websocket with chunks": upgrade("websocket", f"\r\n{CHUNKED}", END + "{smuggled}"),
+    "websocket of no version": upgrade("websocket", "\r\nSec-WebSocket-Version: 777", "{smuggled}"),
+    "HTTP/2 at once": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{smuggled}",
+    "length, then chunks": post(f"Content-Length: 5\r\n{CHUNKED}", END + "{smuggled}"),
+    "chunks, then length": post(f"{CHUNKED}\r\n{LENGTH}", END + "{smuggled}"),
+    "two lengths": post(f"Content-Length: 0\r\n{LENGTH}", "{smuggled}"),
+    "the same length twice": post(f"{LENGTH}\r\n{LENGTH}", "{smuggled}"),
+    "list of lengths": post("Content-Length: 0, {n}", "{smuggled}"),
+    "length with a sign": post("Content-Length: +{n}", "{smuggled}"),
+    "negative length": post("Content-Length: -1", "{smuggled}"),
+    "length of another base": post("Content-Length: 0x{n:x}", "{smuggled}"),
+    "length for this connection": post(f"Connection: Content-Length\r\n{LENGTH}", "{smuggled}"),
+    "chunks for this connection": post(
+        f"Connection: Transfer-Encoding\r\n{CHUNKED}", "{n:x}\r\n{smuggled}\r\n" + END
+    ),
+    "GET with a length": post(LENGTH, "{smuggled}", "GET {target} HTTP/1.1"),
+    "HEAD with a length": post(LENGTH, "{smuggled}", "HEAD {target} HTTP/1.1"),
+    "CONNECT": post("X: y", "{smuggled}", "CONNECT {target} HTTP/1.1"),
+    "folded header": post(f"X: y\r\n {LENGTH}", "{smuggled}"),
+    "folded encoding": post(
+        "Transfer-Encoding:\r\n chunked\r\nContent-Length: 5", END + "{smuggled}"
+    ),
+    "chunked, identity": post("Transfer-Encoding: chunked, identity", END + "{smuggled}"),
+    "xchunked": post("Transfer-Encoding: xchunked\r\nContent-Length: 5", END + "{smuggled}"),
+    "two encodings": post(f"{CHUNKED}\r\nTransfer-Encoding: identity", END + "{smuggled}"),
+    "encoding after a tab": post("Transfer-Encoding: \x0bchunked", END + "{smuggled}"),
+    "space before the colon": post("Transfer-Encoding : chunked", END + "{smuggled}"),
+    "space before the length's colon": post("Content-Length : {n}", "{smuggled}"),
+    "line feed alone": post(f"X: y\n{LENGTH}", "{smuggled}"),
+    "line feed ends the head": post("Content-Length: 0\r\n", "").removesuffix("\r\n")
+    + "\n{smuggled}",
+    "carriage return alone": post(f"X: y\r{LENGTH}", "{smuggled}"),
+    "NUL in a value": post(f"X: y\0\r\n{LENGTH}", "{smuggled}"),
+    "NUL in a name": post("Content-Length\0: {n}", "{smuggled}"),
+    "chunk extension": post(CHUNKED, '3;x="\r\n"\r\nabc\r\n' + END + "{smuggled}"),
+    "chunk extension and line feed": post(CHUNKED, "3;x\nabc\r\n" + END + "{smuggled}"),
+    "chunk of size 0x3": post(CHUNKED, "0x3\r\nabc\r\n" + END + "{smuggled}"),
+    "chunk of negative size": post(CHUNKED, "-1\r\nabc\r\n" + END + "{smuggled}"),
+    "chunk size of 68 bits": post(CHUNKED, "f0000000000000003\r\nabc\r\n" + END + "{smuggled}"),
+    "chunk longer than its size": post(CHUNKED, "3\r\nabcd\r\n" + END + "{smuggled}"),
+    "length in a trailer": post(CHUNKED, "0\r\nContent-Length: {n}\r\n\r\n{smuggled}"),
+    "chunks in HTTP/1.0": post(CHUNKED, END + "{smuggled}", "POST {target} HTTP/1.0"),
+    "half a body": post("Content-Length: 100000", "{smuggled}"),
+    "half a chunk": post(CHUNKED, "fff\r\n{smuggled}"),
+    "body after 100 Continue": post(f"Expect: 100-continue\r\n{LENGTH}", "{smuggled}"),
+    "no body after 100 Continue": post(f"Expect: 100-continue\r\n{LENGTH}"),
+}
+ATTACKS = [pytest.param(attack, id=name) for name, attack in SMUGGLING.items()]
+
+
+def composed(attack: str, target: str) -> bytes:
+    smuggled = f"GET {target}/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+    return attack.format(target=target, smuggled=smuggled, n=len(smuggled)).encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("length, then chunks", "two lengths", "folded header", "xchunked", "line feed alone"),
+        *("space before the colon", "NUL in a value", "chunk extension", "length in a trailer"),
+    ],
+)
+def test_without_the_proxy_the_recording_server_reports_a_fault(name: str):
+    with raw_server() as server, connect(server.port) as attacker:
+        attacker.sendall(composed(SMUGGLING[name], PREFIX))
+        attacker.shutdown(socket.SHUT_WR)
+        wait_for_end(attacker)
+
+    assert server.faults != []
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_server_receives_only_requests_that_a_client_sent(
+    platform: HubPlatform, recorded: RawServer, attack: str
+):
+    victim = f"{PREFIX}/victim"
+    with connect(platform.port) as attacker:
+        attacker.sendall(composed(attack, f"{PREFIX}/attack"))
+        meanwhile = ask(connect(platform.port), victim)
+        attacker.shutdown(socket.SHUT_WR)
+        wait_for_end(attacker)
+    afterwards = ask(connect(platform.port), victim)
+    forged = [
+        request.target
+        for request in recorded.requests
+        if request.values(b"x-forwarded-for") != [b"127.0.0.1"]  # set by the proxy in each one
+    ]
+
+    assert [meanwhile.body, afterwards.body] == [victim.encode()] * 2
+    assert (recorded.faults, forged) == ([], [])
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_hub_and_service_answer_each_client_its_own_request(
+    platform: HubPlatform, token: str, attack: str
+):
+    for target in (WHOAMI, "/hub/api/user"):
+        with connect(platform.port) as attacker:
+            attacker.sendall(composed(attack, target))
+            meanwhile = ask(connect(platform.port), target, f"Authorization: Bearer {token}")
+            attacker.shutdown(socket.SHUT_WR)
+            wait_for_end(attacker)
+        afterwards = ask(connect(platform.port), target, f"Authorization: Bearer {token}")
+
+        assert [json.loads(told.body)["name"] for told in (meanwhile, afterwards)] == ["bo"] * 2
+
+
+# -- memory
+
+
+@contextmanager
+def bounded_memory(platform: HubPlatform) -> Iterator[None]:
+    """Assert that the peaks of hub, service and proxy hardly grow in the block."""
+    assert platform.process is not None
+    hub = psutil.Process(platform.process.pid)
+    pids = {
+        "hub": hub.pid,
+        "service": next(c.pid for c in hub.children() if "runai.hub_service" in c.cmdline()),
+        "proxy": CaddyProcess(DataDirectory(platform.data_dir).proxy).pid(),
+    }
+    before = {name: peak_kib(pid) for name, pid in pids.items()}
+    yield
+    grown = {name: (peak_kib(pid) - before[name]) // KIB for name, pid in pids.items()}
+    assert max(grown.values()) < MEMORY_MIB, grown
+
+
+def peak_kib(pid: int | None) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)
+
+
+def test_one_long_websocket_message_is_held_in_no_memory(
+    platform: HubPlatform, recorded: RawServer
+):
+    recorded.respond = lambda request: (
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        if request.target.endswith(b"/ws")
+        else response("200 OK", body=b"another's")
+    )
+    frame = b"\x82\xff" + (1024 * MIB).to_bytes(8, "big") + bytes(4)
+    with bounded_memory(platform), connect(platform.port) as attacker:
+        attacker.sendall(composed(upgrade("websocket", ""), f"{PREFIX}/ws"))
+        assert answer(attacker).status == 101
+        attacker.sendall(frame)
+        for _ in range(256):
+            attacker.sendall(bytes(MIB))
+        eventually(lambda: recorded.tunnelled == len(frame) + 256 * MIB)
+
+        assert ask(connect(platform.port), f"{PREFIX}/victim").body == b"another's"
+
+
+PIECE = bytes(64 * KIB)
+CHUNK = b"10000\r\n" + PIECE + b"\r\n"
+HUGE, CHUNKS = f"Content-Length: {95 * MIB}", "Transfer-Encoding: chunked"
+MADE_UP = "Authorization: Bearer made-up"
+AS_WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket"
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "status"),
+    [
+        pytest.param("/hub/login", HUGE, 413, id="login"),
+        pytest.param("/hub/login", CHUNKS, 413, id="login in chunks"),
+        pytest.param("/hub/login", f"{AS_WEBSOCKET}\r\n{HUGE}", 413, id="login as a websocket"),
+        pytest.param("/hub/api/users", f"{MADE_UP}\r\n{HUGE}", 413, id="API of the hub"),
+        pytest.param("/user/cy/api/contents/x", HUGE, 413, id="server that does not run"),
+        pytest.param("/services/runai/api/v1/workloads", HUGE, 401, id="service"),
+        pytest.param(
+            "/services/runai/api/v1/workloads",
+            f"{MADE_UP}\r\n{CHUNKS}",
+            401,
+            id="service in chunks",
+        ),
+    ],
+)
+def test_large_bodies_without_a_login_are_refused(
+    platform: HubPlatform, token: str, target: str, headers: str, status: int
+):
+    head = f"POST {target} HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n"
+    piece = CHUNK if CHUNKS in headers else PIECE
+    with bounded_memory(platform), ThreadPoolExecutor(10) as attackers:
+        sent = [
+            attackers.submit(upload, platform.port, head, piece, 95 * MIB // len(PIECE))
+            for _ in range(10)
+        ]
+        statuses = {attacker.result() for attacker in sent}
+
+    assert statuses <= {status, 0}
+    assert ask(connect(platform.port), WHOAMI, f"Authorization: Bearer {token}").status == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "sent"),
+    [
+        pytest.param("/hub/login", 15 * PIECE, id="hub"),
+        pytest.param("/services/runai/api/v1/workloads", 7 * 16 * PIECE, id="service"),
+    ],
+)
+def test_half_sent_bodies_without_a_login_leave_other_clients_served(
+    platform: HubPlatform, token: str, target: str, sent: bytes
+):
+    head = f"POST {target} HTTP/1.1\r\nHost: x\r\n{MADE_UP}\r\n{HUGE}\r\n\r\n".encode()
+    with bounded_memory(platform), ExitStack() as stack:
+        for _ in range(20):
+            attacker = stack.enter_context(connect(platform.port))
+            with suppress(ConnectionError):
+                attacker.sendall(head + sent)
+        answered = ask(connect(platform.port), WHOAMI, f"Authorization: Bearer {token}")
+
+    assert answered.status == 200
+
+
+def test_large_bodies_reach_a_users_server(platform: HubPlatform, recorded: RawServer):
+    recorded.is_early = False
+    answered = ask(connect(platform.port), f"{PREFIX}/up", method="POST", body=80 * PIECE)
+
+    assert answered.status == 200
+    assert [len(request.body) for request in recorded.requests] == [5 * MIB]
+
+
+# -- redirects
+
+
+def test_the_proxy_does_not_follow_a_redirected_handshake(
+    platform: HubPlatform, recorded: RawServer
+):
+    with raw_server() as internal:
+        place = f"Location: {internal.url}/admin"
+        recorded.respond = lambda _: response("302 Found", place)
+        headers = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]
+        redirected = ask(connect(platform.port), f"{PREFIX}/ws", *headers)
+        recorded.respond = lambda _: response("204 No Content")
+        afterwards = ask(connect(platform.port), f"{PREFIX}/victim")
+
+        assert (redirected.status, redirected.headers["Location"]) == (302, f"{internal.url}/admin")
+        assert (afterwards.status, internal.connections) == (204, [])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param(["Host: {evil}"], id="Host"),
+        pytest.param(["Host: {evil}", "Connection: Upgrade", "Upgrade: websocket"], id="handshake"),
+        pytest.param(["X-Forwarded-Host: {evil}"], id="X-Forwarded-Host"),
+        pytest.param(["X-Forwarded-Host: {evil}", "X-Forwarded-Proto: https"], id="and -Proto"),
+        pytest.param(["Forwarded: host={evil};proto=https"], id="Forwarded"),
+        pytest.param(
+            ["X-Original-URL: //{evil}/", "X-Rewrite-URL: //{evil}/"], id="X-Original-URL"
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(f"{WHOAMI}/", id="API of the service"),
+        pytest.param("/services/runai", id="service"),
+        pytest.param("/services/runai/", id="page of the service"),
+        pytest.param("/services/runai//{evil}/", id="host after the service"),
+        pytest.param("/", id="root"),
+        pytest.param("/hub", id="hub"),
+        pytest.param("/hub/login/", id="login"),
+        pytest.param("/hub//{evil}/", id="host after the hub"),
+        pytest.param("//{evil}/", id="host"),
+        pytest.param("//{evil}/hub", id="host before the hub"),
+        pytest.param("/\\{evil}/..", id="backslash"),
+        pytest.param("/user/cy", id="server that does not run"),
+    ],
+)
+def test_no_redirect_leads_to_a_host_of_the_clients_choice(
+    platform: HubPlatform, target: str, headers: list[str]
+):
+    with raw_server() as internal:
+        evil = f"127.0.0.1:{internal.port}"
+        sent = [header.format(evil=evil) for header in headers]
+        answered = ask(connect(platform.port), target.format(evil=evil), *sent)
+        place = answered.headers.get("Location", "/").replace("\\", "/")  # as browsers read it
+
+        assert urlsplit(urljoin("http://gpu.example.org", place)).netloc == "gpu.example.org"
+        assert (answered.status < 500, internal.connections) == (True, [])
+    assert ask(connect(platform.port), "/hub/api").status == 200

@@ -1,0 +1,300 @@
+"""Attacks on the proxy alone, between raw servers: idle connections, TLS, paths, hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from caddy_proxies import CaddyProxies, pid_of
+from raw_http import (
+    RawServer,
+    Received,
+    ask,
+    connect,
+    is_readable,
+    raw_server,
+    response,
+    wait_for_end,
+)
+from runai.embedded import caddy_config
+from runai.embedded.caddy import CaddyProxy
+from waiting import eventually
+
+pytestmark = pytest.mark.tier("all")
+
+LIMIT = 1024  # descriptors
+CROWD = 1100  # connections
+MOST_LOGGED = 100_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[RawServer]:
+    """Server in JupyterHub's place."""
+    with raw_server() as server:
+        yield server
+
+
+@contextmanager
+def front_door(
+    folder: Path, hub: RawServer, routes: dict[str, RawServer], **settings: object
+) -> Iterator[CaddyProxy]:
+    """Run a proxy of the test's own; it is not watched."""
+    proxies = CaddyProxies(folder, hub.url)
+    with asyncio.Runner() as loop:
+        try:
+            proxy = loop.run(proxies.started(**settings))
+            for route, server in routes.items():
+                loop.run(proxy.add_route(route, server.url, {}))
+            yield proxy
+        finally:
+            loop.run(proxies.end())
+
+
+def port_of(proxy: CaddyProxy) -> int:
+    return urlsplit(proxy.public_url).port or 0
+
+
+def over_tls(proxy: CaddyProxy) -> ssl.SSLSocket:
+    """Connect to a proxy that certifies itself, once it has done so."""
+    roots = caddy_config.authority_file(Path(proxy.certificates))
+
+    def handshake() -> ssl.SSLSocket | None:
+        with suppress(ssl.SSLError, FileNotFoundError):
+            context = ssl.create_default_context(cafile=roots)
+            return context.wrap_socket(connect(port_of(proxy)), server_hostname="localhost")
+        return None
+
+    connected = eventually(handshake)
+    assert connected is not None
+    return connected
+
+
+# -- idle connections
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Raise this process' soft limit of descriptors to the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def crowd(port: int, begin: bytes) -> Iterator[list[socket.socket]]:
+    """Keep connections open that send `begin` and nothing more."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(port)) for _ in range(CROWD)]
+        for connection in connections:
+            with suppress(ConnectionError):
+                connection.sendall(begin)
+        yield connections
+
+
+def test_more_half_requests_than_the_soft_limit_leave_other_clients_served(
+    hub: RawServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many_descriptors: None
+):
+    monkeypatch.setattr(caddy_config, "HEADER_S", 600)  # none ends within the test
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, hard))
+    with front_door(tmp_path, hub, {"/": hub}) as proxy:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        with crowd(port_of(proxy), b"GET / HT") as attackers:
+            answered = ask(connect(port_of(proxy)), "/victim")
+            left = [attacker for attacker in attackers if not is_readable(attacker)]
+
+    assert (answered.body, len(left)) == (b"/victim", CROWD)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param(b"GET / HT", id="half a head"),
+        pytest.param(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx", id="half a body"),
+    ],
+)
+def test_more_half_requests_than_the_hard_limit_delay_other_clients_until_they_end(
+    hub: RawServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    many_descriptors: None,
+    capfd: pytest.CaptureFixture[str],
+    begin: bytes,
+):
+    for limit in ("HEADER_S", "UPLOAD_S"):
+        monkeypatch.setattr(caddy_config, limit, 2)
+    with front_door(tmp_path, hub, {"/": hub}) as proxy:
+        pid = pid_of(proxy)
+        psutil.Process(pid).rlimit(psutil.RLIMIT_NOFILE, (LIMIT, LIMIT))
+        with crowd(port_of(proxy), begin) as attackers:
+            eventually(lambda: ask(connect(port_of(proxy)), "/victim").body == b"/victim")
+            ended = [attacker for attacker in attackers if is_readable(attacker)]
+
+        assert len(ended) >= CROWD - LIMIT  # as many as were too many, before the victim's turn
+        assert pid_of(proxy) == pid
+    assert len(capfd.readouterr().err) < MOST_LOGGED
+
+
+WHOLE = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"
+HALF = b"POST /x HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "is_early", "tls"),
+    [
+        pytest.param(b"", True, False, id="nothing"),
+        pytest.param(b"GET / HT", True, False, id="half a head"),
+        pytest.param(WHOLE, True, False, id="keep-alive"),
+        pytest.param(WHOLE + b"GET / HT", True, False, id="half of a second head"),
+        pytest.param(HALF + b"Content-Length: 9\r\n\r\nx", True, False, id="half a body, answered"),
+        pytest.param(HALF + b"Content-Length: 9\r\n\r\nx", False, False, id="half a body"),
+        pytest.param(HALF + b"Content-Length: 999999\r\n\r\nx", False, False, id="large body"),
+        pytest.param(HALF + b"Transfer-Encoding: chunked\r\n\r\n9\r\nx", False, False, id="chunk"),
+        pytest.param(b"", True, True, id="nothing, TLS"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01", True, True, id="half a TLS handshake"),
+    ],
+)
+def test_idle_connections_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: bytes, is_early: bool, tls: bool
+):
+    for limit in ("HEADER_S", "IDLE_S", "UPLOAD_S"):
+        monkeypatch.setattr(caddy_config, limit, 0.25)
+    with (
+        raw_server() as server,
+        front_door(tmp_path, server, {"/": server}, internal_authority=tls) as proxy,
+        connect(port_of(proxy)) as attacker,
+    ):
+        server.is_early = is_early
+        attacker.sendall(begin)
+        wait_for_end(attacker)
+
+        def served() -> bool:
+            client = over_tls(proxy) if tls else connect(port_of(proxy))
+            return ask(client, "/victim").body == b"/victim"
+
+        eventually(served)
+
+
+def test_servers_behind_tls_learn_that_it_was_tls(hub: RawServer, tmp_path: Path):
+    forged = [f"X-Forwarded-{name}" for name in ("Proto: http", "Port: 80", "Host: evil.example")]
+    with front_door(tmp_path, hub, {"/": hub}, internal_authority=True) as proxy:
+        for headers in ([], forged):
+            assert ask(over_tls(proxy), "/x", *headers, "Host: localhost").status == 200
+
+    assert [
+        [request.values(f"x-forwarded-{name}".encode()) for name in ("proto", "port", "host")]
+        for request in hub.requests[-2:]
+    ] == [[[b"https"], [b"443"], [b"localhost"]]] * 2
+
+
+# -- paths and hosts
+
+
+def named(name: str) -> Callable[[Received], bytes]:
+    return lambda _: response("200 OK", body=name.encode())
+
+
+@pytest.fixture(scope="module")
+def by_name() -> Iterator[dict[str, RawServer]]:
+    """Servers that answer with their names."""
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(raw_server()) for name in ("hub", "ana", "bo")}
+        for name, server in servers.items():
+            server.respond = named(name)
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def port(by_name: dict[str, RawServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    routes = {"/": by_name["hub"], "/user/ana/": by_name["ana"], "/user/bo/": by_name["bo"]}
+    with front_door(tmp_path_factory.mktemp("paths"), by_name["hub"], routes) as proxy:
+        yield port_of(proxy)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/user/*/", id="star"),
+        pytest.param("/user/%2A/", id="encoded star"),
+        pytest.param("/*/ana/", id="star first"),
+        pytest.param("/user/%3Fna/", id="question mark"),
+        pytest.param("/user/[a]na/", id="class"),
+        pytest.param("/user/%5Ba-z%5Dna/", id="encoded class"),
+        pytest.param("/user/{{ana,bo}}/", id="braces"),
+        pytest.param("/user/{http.request.host}/", id="placeholder"),
+        pytest.param("/user/../", id="parent"),
+        pytest.param("/user/%2E%2E/", id="encoded parent"),
+        pytest.param("/user/..%2f", id="encoded slash"),
+        pytest.param("/user/x/../ana/", id="parent, then a name"),
+        pytest.param("/user/x/%2e%2e/ana/", id="encoded parent, then a name"),
+        pytest.param("/user/..;/user/ana/", id="parameter"),
+        pytest.param("/user/./ana/", id="dot"),
+        pytest.param("//user/ana/", id="two slashes"),
+        pytest.param("/user//ana/", id="two slashes before the name"),
+        pytest.param("/user/ana%00/", id="NUL"),
+        pytest.param("/user/%00ana/", id="NUL first"),
+        pytest.param("/user/ana%0a/", id="line feed"),
+        pytest.param("/user/ana%20/", id="space"),
+        pytest.param("/user/\\ana/", id="backslash"),
+        pytest.param("/user\\ana/", id="backslash for a slash"),
+        pytest.param("/user/%ff/", id="no UTF-8"),
+        pytest.param("/user/ANA/", id="capitals"),
+        pytest.param(f"/user/{'a' * 300}/", id="300 bytes"),
+        pytest.param(f"/{'x/' * 10_000}", id="10,000 segments"),
+        pytest.param("/user/=127.0.0.1:22/", id="target"),
+        pytest.param("/@/-user/-ana/", id="route file"),
+        pytest.param("/user/.partial", id="partial file"),
+        pytest.param("http://ana/user/*/", id="absolute"),
+    ],
+)
+def test_an_odd_path_leads_to_no_users_server(port: int, path: str):
+    answered = ask(connect(port), path)
+
+    assert (answered.status, answered.body) == (200, b"hub")
+    assert ask(connect(port), "/user/ana/").body == b"ana"
+
+
+@pytest.fixture(scope="module")
+def subdomains(
+    by_name: dict[str, RawServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    """Port of a proxy that gives each user a host."""
+    routes = {"hub.org/": by_name["hub"], "ana.hub.org/user/ana/": by_name["ana"]}
+    folder = tmp_path_factory.mktemp("subdomains")
+    with front_door(folder, by_name["hub"], routes, host_routing=True) as proxy:
+        yield port_of(proxy)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        pytest.param("*", 503, id="star"),
+        pytest.param("*.hub.org", 503, id="star for a name"),
+        pytest.param("[a]na.hub.org", 503, id="class"),
+        pytest.param("..", 503, id="parent"),
+        pytest.param("%2e%2e", 503, id="encoded parent"),
+        pytest.param("ana.hub.org/..", 400, id="slash"),
+        pytest.param("ana?hub.org", 400, id="question mark"),
+        pytest.param("{http.request.header.X}", 400, id="placeholder"),
+        pytest.param("ana.hub.org.evil.example", 503, id="longer"),
+        pytest.param("hub.org", 200, id="hub"),
+    ],
+)
+def test_an_odd_host_leads_to_no_users_server(
+    subdomains: int, by_name: dict[str, RawServer], host: str, status: int
+):
+    answered = ask(connect(subdomains), "/user/ana/", f"Host: {host}", "X: ana.hub.org")
+
+    assert answered.status == status
+    assert answered.body != b"ana"
+    assert ask(connect(subdomains), "/user/ana/", "Host: ana.hub.org").body == b"ana"
