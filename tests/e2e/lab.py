@@ -49,7 +49,9 @@ def pages(browser: Browser, arrive: Callable[[Page, str], None]) -> Iterator[Cal
             strangers.append(request.url)
 
     def open_page(user: str) -> Page:
-        page = browser.new_context(viewport={"width": 1360, "height": 900}).new_page()
+        page = browser.new_context(
+            viewport={"width": 1360, "height": 900}, ignore_https_errors=True
+        ).new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", note)
         page.on("request", lambda request: notice(page, request))
