@@ -124,12 +124,9 @@ class EmbeddedHub(app.JupyterHub):
                 f"Its certificate is signed by {directory.authority}: import that into the browser;"
                 f" for the command line, runai login {self.address.url} --ca FILE."
             )
-        behind_another = self.config.CaddyProxy.get("trusted_proxies")
-        if self.address.is_public and not (self.address.https or behind_another):
-            _say(
-                "Passwords travel unencrypted: other machines reach this address without TLS."
-                " Use --domain, --tls-cert or --tls-internal."
-            )
+        behind_another = bool(self.config.CaddyProxy.get("trusted_proxies"))
+        if warning := self.address.warning(behind_another=behind_another):
+            _say(warning)
 
     def _refuse(self, error: RunaiError) -> NoReturn:
         _say(f"\nrunai up: {error}")

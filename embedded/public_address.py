@@ -63,6 +63,15 @@ class PublicAddress:
         usual = self.port == (HTTPS_PORT if self.https else HTTP_PORT)
         return f"{self._scheme}://{host}{'' if usual else f':{self.port}'}{self.base_url}"
 
+    def warning(self, *, behind_another: bool) -> str:
+        """Return a sentence if passwords travel unencrypted, else ""."""
+        if not self.is_public or self.https or behind_another:
+            return ""
+        return (
+            "Passwords travel unencrypted: other machines reach this address without TLS."
+            " Use --domain, --tls-cert or --tls-internal."
+        )
+
     @property
     def _scheme(self) -> str:
         return "https" if self.https else "http"

@@ -204,6 +204,24 @@ def test_addresses_of_other_machines_networks_are_public(ip: str, expected: bool
 
 
 @pytest.mark.parametrize(
+    ("options", "behind_another", "expected"),
+    [
+        pytest.param([], False, "", id="this machine alone"),
+        pytest.param(["--ip", "0.0.0.0"], False, "Passwords travel unencrypted", id="everybody"),
+        pytest.param(["--ip", "0.0.0.0"], True, "", id="behind a trusted proxy"),
+        pytest.param(["--ip", "0.0.0.0", "--tls-internal"], False, "", id="own authority"),
+        pytest.param(DOMAIN, False, "", id="public name"),
+    ],
+)
+def test_a_public_address_without_tls_is_warned_of(
+    options: list[str], behind_another: bool, expected: str
+):
+    told = public_address(parse(options), {}).warning(behind_another=behind_another)
+
+    assert told.partition(":")[0] == expected
+
+
+@pytest.mark.parametrize(
     ("options", "chosen", "sentence"),
     [
         pytest.param(
