@@ -52,7 +52,8 @@ STARTING_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Starting</title>
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="refresh" content="1"></head><body style="font-family: sans-serif; margin: 4em">
-<h1>The platform is starting</h1><p>This page loads again by itself.</p></body></html>"""
+<h1>The platform is starting</h1>
+<p>This page loads again by itself. If it stays for minutes, ask an admin.</p></body></html>"""
 
 Json = dict[str, Any]
 
