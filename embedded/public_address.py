@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from runai.embedded.settings import Settings
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest, Unavailable
+from runai.hub_service.later_ports import try_port
 
 __all__ = [
     "EVERY_ADDRESS",
@@ -161,32 +162,28 @@ def check_can_listen(host: str, port: int) -> None:
         Unavailable: it is no address of this machine.
     """
     plain = "" if host in EVERY_ADDRESS else host.strip("[]")
-    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((plain, port))
-        except OSError as failed:
-            where = plain or "this machine"
-            match failed.errno:
-                case errno.EADDRINUSE:
-                    other = port + 1 if port < MOST_PORT else port - 1
-                    raise Conflict(
-                        f"Port {port} of {where} is taken by another program.",
-                        hint=f"Choose another one, for example --port {other}.",
-                    ) from failed
-                case errno.EACCES:
-                    raise Forbidden(
-                        f"Port {port} needs the right CAP_NET_BIND_SERVICE"
-                        f" (process of uid {os.geteuid()}).",
-                        hint="Start it as root or by the unit of docs/operations.md, or choose"
-                        " --port 8000.",
-                    ) from failed
-                case _:
-                    raise Unavailable(
-                        f"{host} is no address of this machine: {failed.strerror}.",
-                        hint="Name another one with --ip.",
-                    ) from failed
+    try:
+        try_port(port, plain)
+    except OSError as failed:
+        match failed.errno:
+            case errno.EADDRINUSE:
+                other = port + 1 if port < MOST_PORT else port - 1
+                raise Conflict(
+                    f"Port {port} of {plain or 'this machine'} is taken by another program.",
+                    hint=f"Choose another one, for example --port {other}.",
+                ) from failed
+            case errno.EACCES:
+                raise Forbidden(
+                    f"Port {port} needs the right CAP_NET_BIND_SERVICE"
+                    f" (process of uid {os.geteuid()}).",
+                    hint="Start it as root or by the unit of docs/operations.md, or choose"
+                    " --port 8000.",
+                ) from failed
+            case _:
+                raise Unavailable(
+                    f"{host} is no address of this machine: {failed.strerror}.",
+                    hint="Name another one with --ip.",
+                ) from failed
 
 
 def _bind_url(text: str) -> SplitResult:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from runai.embedded.public_address import host_and_port
 from runai.hub_service.errors import InvalidRequest
 
 __all__ = ["RouteFiles", "path_segments"]
@@ -110,8 +111,7 @@ def _server(routespec: str, target: str) -> str:
     with suppress(ValueError):  # a port that is no number
         plain = url.scheme == "http" and url.path in {"", "/"} and not (url.query or url.fragment)
         if plain and url.hostname and "@" not in url.netloc:
-            host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-            return f"{host}:{url.port or 80}"
+            return host_and_port(target)
     raise InvalidRequest(
         f"The route {routespec} leads to {target}, which the proxy cannot serve.",
         hint="A target is http://HOST:PORT, without a path, TLS or a socket.",

@@ -4,7 +4,7 @@ import secrets
 import socket
 from pathlib import Path
 
-__all__ = ["later_port", "port_is_free"]
+__all__ = ["later_port", "port_is_free", "try_port"]
 
 _CANDIDATES = range(20_000, 32_768)
 """Nobody's by custom, and below what kernels hand to outgoing connections by default."""
@@ -30,14 +30,23 @@ def later_port() -> int:
 
 
 def port_is_free(port: int) -> bool:
-    """Say whether a server could listen on a port of 127.0.0.1 now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
+    """Return True if a server could listen on a port of 127.0.0.1 now."""
+    try:
+        try_port(port)
+    except OSError:
+        return False
     return True
+
+
+def try_port(port: int, host: str = "127.0.0.1") -> None:
+    """Bind a port, as a server would, and let go of it; an empty host is every address.
+
+    Raises:
+        OSError: a server could not.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
 
 
 def _kept_free(candidates: range, handed_out: Path) -> range:
