@@ -4,7 +4,9 @@
 |---|---|
 | `upstream` | an aiohttp server on a free port that answers as each test needs |
 | `hub` | another one, in JupyterHub's place |
+| `proxies` | makes CaddyProxy objects before `hub`, and ends their processes |
 | `proxy` | a CaddyProxy listening on a free port, with the route `/user/ana/` to `upstream` |
+| `client` | a client session of any address |
 | `browser` | a client session that decodes nothing and has no time limit |
 | `platform` | the run's `runai up` with one simulated GPU (marker `hub`) |
 """
@@ -14,12 +16,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from caddy_proxies import CaddyProxies
 from hub_platform import HubPlatform
 from ports import free_port
 from runai.embedded.caddy import CaddyProxy
@@ -52,16 +54,23 @@ async def serving(upstream: Upstream) -> AsyncIterator[Upstream]:
 
 
 @pytest.fixture
-async def proxy(upstream: Upstream, hub: Upstream, tmp_path: Path) -> AsyncIterator[CaddyProxy]:
-    proxy = CaddyProxy(
-        public_url=f"http://127.0.0.1:{free_port()}",
-        hub=SimpleNamespace(url=f"{hub.url}/hub/"),
-        folder=str(tmp_path / "proxy"),
-    )
-    await proxy.start()
+async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
+    proxies = CaddyProxies(tmp_path, hub.url)
+    yield proxies
+    await proxies.end()
+
+
+@pytest.fixture
+async def proxy(proxies: CaddyProxies, upstream: Upstream) -> CaddyProxy:
+    proxy = await proxies.started(public_url=f"http://127.0.0.1:{free_port()}")
     await proxy.add_route(PREFIX, upstream.url, {"user": "ana", "server_name": ""})
-    yield proxy
-    await proxy.stop()
+    return proxy
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from caddy_proxies import pid_of
 from ports import free_port
 from runai.embedded.caddy import CaddyProxy
-from runai.embedded.caddy_process import CaddyProcess
 from upstream_server import PREFIX, Upstream
 
 MIB = 1024 * 1024
@@ -244,7 +244,7 @@ async def test_a_large_download_is_whole_and_never_held_in_memory(
 
 def peak_mib(proxy: CaddyProxy) -> int:
     """Return the most memory that the proxy's process ever had."""
-    status = Path(f"/proc/{CaddyProcess(Path(proxy.folder)).pid()}/status").read_text()
+    status = Path(f"/proc/{pid_of(proxy)}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) // 1024
 
 

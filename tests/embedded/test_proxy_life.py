@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,19 +35,6 @@ from upstream_server import PREFIX, Upstream
 
 ANA = f"{PREFIX}/"
 DATA = {"user": "ana", "server_name": ""}
-
-
-@pytest.fixture
-async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
-    proxies = CaddyProxies(tmp_path, hub.url)
-    yield proxies
-    await proxies.end()
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 @pytest.fixture

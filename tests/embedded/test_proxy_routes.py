@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from urllib.parse import quote
 
 import aiohttp
@@ -19,19 +17,6 @@ from upstream_server import PREFIX, Upstream
 
 ANA = f"{PREFIX}/"
 DATA = {"user": "ana", "server_name": ""}
-
-
-@pytest.fixture
-async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
-    proxies = CaddyProxies(tmp_path, hub.url)
-    yield proxies
-    await proxies.end()
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 # -- routes ---------------------------------------------------------------------------------------

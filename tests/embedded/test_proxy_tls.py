@@ -7,7 +7,7 @@ import socket
 import ssl
 import stat
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,19 +33,6 @@ STRICT = ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN  # Python 3.13's
 TRUST_FOLDERS = (Path("/usr/local/share/ca-certificates"), Path("/etc/ssl/certs"))
 NO_AUTHORITY = "https://127.0.0.1:1/directory"
 ACME_SERVER = {"handler": "acme_server", "ca": "local"}
-
-
-@pytest.fixture
-async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
-    proxies = CaddyProxies(tmp_path, hub.url)
-    yield proxies
-    await proxies.end()
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 @dataclass(frozen=True)
