@@ -28,7 +28,8 @@ from machine import measured
 
 from postgres import find_postgres, postgres_server
 from runai.hub_service.ledger import Ledger, UsageFilter
-from runai.hub_service.ledger.store import Store, ledger_url
+from runai.hub_service.ledger.opening import ledger_url
+from runai.hub_service.ledger.store import Store
 from runai.hub_service.ledger.totals import Scope
 
 RESULTS = Path(__file__).parent / "results" / "ledger.json"

@@ -24,7 +24,8 @@ from machine import measured
 
 from runai.hub_service.scheduler.frag_room import FragRoom, room_for
 from runai.hub_service.scheduler.kinds import Kind, Kinds
-from runai.hub_service.scheduler.model import Mib, MilliGpu, Node, Packing, Worker
+from runai.hub_service.scheduler.model import Node, Packing, Worker
+from runai.hub_service.scheduler.quantity import Mib, MilliGpu
 
 RESULTS = Path(__file__).parent / "results" / "openb.json"
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"

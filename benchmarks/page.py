@@ -31,7 +31,8 @@ from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller import Controller
 from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
-from runai.hub_service.ledger.store import Store, ledger_url
+from runai.hub_service.ledger.opening import ledger_url
+from runai.hub_service.ledger.store import Store
 from runai.hub_service.ledger.totals import Scope
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.quantity import MilliGpu

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-__all__ = ["BatchPlan", "plan_batches", "split"]
-
 
 @dataclass(frozen=True)
 class BatchPlan:

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-__all__ = ["CheckpointError", "latest", "load", "save"]
-
 T = TypeVar("T")
 
 _NAME = re.compile(r"update-(\d{10,})\.ckpt")

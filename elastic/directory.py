@@ -14,8 +14,6 @@ from pathlib import Path
 
 from runai.hub_service.elastic_messages import ElasticFiles, MessageError
 
-__all__ = ["DirectoryTaken", "JobDirectory", "lives"]
-
 
 class DirectoryTaken(RuntimeError):
     """Another launcher runs the job of this directory."""

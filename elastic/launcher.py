@@ -22,8 +22,6 @@ from runai.elastic.membership import LEAVE_EXIT_CODE
 from runai.elastic.resize import WorkerView, line_up
 from runai.hub_service.elastic_messages import Reason, Status, Target, WorkerPhase
 
-__all__ = ["Launcher"]
-
 _LOOK_EVERY_S = 0.05
 _LEFT_CODES = (LEAVE_EXIT_CODE, -signal.SIGTERM)
 

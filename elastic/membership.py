@@ -26,8 +26,6 @@ from runai.hub_service.elastic_messages import (
     WorkerPhase,
 )
 
-__all__ = ["LEAVE_EXIT_CODE", "Membership", "Stop"]
-
 LEAVE_EXIT_CODE = 143
 """Of a worker that left before the training was finished; 0 means finished, on every cluster."""
 

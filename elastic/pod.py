@@ -23,8 +23,6 @@ from runai.hub_service.elastic_messages import ElasticFiles, MessageError, Statu
 from runai.hub_service.errors import NotFound, RunaiError
 from runai.hub_service.worker_client import WorkerClient
 
-__all__ = ["Relay", "main"]
-
 _LOOK_EVERY_S = 0.1
 _TELL_AGAIN_S = 5.0
 """So often a status is told that has not changed: a service that was restarted knows nothing."""

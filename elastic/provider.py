@@ -9,8 +9,6 @@ from __future__ import annotations
 import warnings
 from types import ModuleType
 
-__all__ = ["look_for_another"]
-
 
 class AnotherProviderWarning(UserWarning):
     """Another library provides `runai`; which of the two is imported is chance."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["WorkerView", "line_up"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:

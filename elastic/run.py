@@ -18,8 +18,6 @@ from runai.elastic.directory import DirectoryTaken, JobDirectory
 from runai.elastic.launcher import Launcher
 from runai.hub_service.elastic_messages import MessageError
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a training as elastic workers, or resize one that runs; return the exit code."""

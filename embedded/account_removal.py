@@ -20,8 +20,6 @@ from runai.embedded.accounts import Accounts, Removal
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import Conflict, NotFound, RunaiError
 
-__all__ = ["REMOVAL_SCOPES", "AccountRemoval"]
-
 REMOVAL_SCOPES = ("read:users:name", "read:servers", "delete:servers", "delete:users", "tokens")
 """Scopes of the token by which removals are carried out."""
 EVERY_S = 5.0

@@ -22,8 +22,6 @@ from pathlib import Path
 from runai.embedded.directory import DataDirectory, write_private
 from runai.hub_service.errors import Conflict, InvalidRequest, NotFound
 
-__all__ = ["Account", "Accounts", "Removal", "generate_password"]
-
 FIRST_ACCOUNTS = ("admin", "bob", "patty")
 SHORTEST_PASSWORD = 10
 

@@ -18,8 +18,6 @@ from runai.embedded.accounts import Account, Accounts
 from runai.embedded.directory import DataDirectory
 from runai.embedded.login_attempts import PLACE_WITHIN_S, LoginAttempts, NoPlace
 
-__all__ = ["AccountsAuthenticator", "TooManyLogins"]
-
 GUESSES_AT_ONCE = 2  # hashing is meant to be costly; it must not take the machine
 
 

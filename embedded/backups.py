@@ -15,8 +15,6 @@ from runai.embedded.directory import DataDirectory
 from runai.hub_service import database_files
 from runai.hub_service.errors import NotFound, Unavailable
 
-__all__ = ["DATABASES", "MANIFEST", "Tell", "back_up", "of", "read_manifest"]
-
 DATABASES = ("cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite")
 """Workloads and projects; usage and history; users, their servers and tokens."""
 MANIFEST = "backup.json"

@@ -19,8 +19,6 @@ from runai.embedded.route_files import RouteFiles, path_segments
 from runai.hub_service.clusters.local.processes import Watch
 from runai.hub_service.errors import RunaiError, Unavailable
 
-__all__ = ["CaddyProxy"]
-
 USER_SEGMENTS = 3  # /user/NAME/SERVER/
 AGAIN_S = 1.0
 

@@ -5,18 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "ADMIN_SOCKET",
-    "LIMITS",
-    "ROUTES",
-    "FrontDoor",
-    "acme",
-    "authority_file",
-    "caddy_config",
-    "certificate_files",
-    "internal_authority",
-]
-
 # Relative to Caddy's working directory: a unix socket's path has at most 107 bytes.
 ADMIN_SOCKET = "admin.sock"
 ROUTES = "routes"

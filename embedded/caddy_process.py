@@ -23,8 +23,6 @@ from runai.embedded.caddy_config import ADMIN_SOCKET
 from runai.hub_service.clusters.local.processes import Watch
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["CaddyProcess", "caddy_program", "caddy_version"]
-
 LOWEST = (2, 11, 7)  # older ones do not know `write_idle_timeout`
 ANSWERS_WITHIN_S = 2.0
 STARTS_WITHIN_S = 60.0  # 0.1 s where nothing else runs

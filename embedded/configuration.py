@@ -25,8 +25,6 @@ from runai.embedded.public_address import PublicAddress
 from runai.embedded.settings import Settings
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["REMOVALS", "SERVICE", "at_address", "configuration"]
-
 SERVICE = "runai"
 REMOVALS = "runai-removals"
 CADDY = "runai-caddy"

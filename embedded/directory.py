@@ -18,8 +18,6 @@ from runai.hub_service.clusters.local import ownership
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.later_ports import later_port, port_is_free
 
-__all__ = ["DataDirectory", "write_private"]
-
 _SECRET_BYTES = 32
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 

@@ -41,8 +41,6 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.descriptors import take_all
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["EmbeddedHub", "main"]
-
 TERMINAL_VARIABLE = "RUNAI_TERMINAL"
 # JupyterHub looks after its services every 30 s; a killed one should be back before it is missed.
 SERVICE_POLL_SECONDS = 1

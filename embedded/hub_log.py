@@ -15,8 +15,6 @@ from jupyterhub.log import CoroutineLogFormatter
 
 from runai.hub_service.log_lines import bounded
 
-__all__ = ["LOG_BYTES", "LOG_FILES", "HubLines", "keep_rotating", "rotate"]
-
 LOG_BYTES = 10_000_000
 LOG_FILES = 10
 LOOK_EVERY_S = 1.0

@@ -13,8 +13,6 @@ from runai.hub_service.clusters.local import store
 from runai.hub_service.database_files import opened_to_read, unknown_revision
 from runai.hub_service.ledger import opening
 
-__all__ = ["unknown_schema"]
-
 
 def unknown_schema(database: Path) -> str:
     """Return a database's schema where nothing here knows it; "" where it is known, or has none."""

@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 from runai.hub_service.printable import printable
 
-__all__ = ["PLACE_WITHIN_S", "LoginAttempts", "NoPlace"]
-
 T = TypeVar("T")
 
 AT_ONCE = 32

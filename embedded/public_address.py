@@ -14,18 +14,6 @@ from runai.embedded.settings import Settings
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest, Unavailable
 from runai.hub_service.later_ports import try_port
 
-__all__ = [
-    "EVERY_ADDRESS",
-    "HTTPS_PORT",
-    "HTTP_PORT",
-    "PublicAddress",
-    "base_url",
-    "check_can_listen",
-    "domain",
-    "host_and_port",
-    "public_address",
-]
-
 EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - recognized, not listened on
 HTTP_PORT, HTTPS_PORT, MOST_PORT = 80, 443, 65535
 BASE_URL = re.compile(r"/([A-Za-z0-9._~-]+/)*")

@@ -14,8 +14,6 @@ from runai.embedded.directory import write_private
 from runai.hub_service.clusters.local.ownership import RESTORING
 from runai.hub_service.errors import Conflict, Unavailable
 
-__all__ = ["Journal", "settle"]
-
 
 @dataclass(frozen=True, slots=True)
 class Journal:

@@ -27,8 +27,6 @@ from runai.hub_service.clusters.row import Row
 from runai.hub_service.errors import Conflict, RunaiError, Unavailable
 from runai.hub_service.ledger.store import Store
 
-__all__ = ["Restored", "restore"]
-
 
 @dataclass(frozen=True, slots=True)
 class Restored:

@@ -15,8 +15,6 @@ from urllib.parse import unquote, urlsplit
 from runai.embedded.public_address import host_and_port
 from runai.hub_service.errors import InvalidRequest
 
-__all__ = ["RouteFiles", "path_segments"]
-
 MOST_BYTES = 254  # of a segment: file names have 255, the first is ours
 
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ANSWERS_WITHIN_S", "DEFAULT_PORT", "Settings"]
-
 DEFAULT_PORT = 8000
 ANSWERS_WITHIN_S = 60
 

@@ -18,8 +18,6 @@ from typing import Any, NoReturn, Protocol
 import psutil
 from tornado.httpclient import AsyncHTTPClient
 
-__all__ = ["Silence", "Watched", "look_after"]
-
 EVERY_S = 10.0
 LOOK_EVERY_S = 1.0
 MOST_AT_ONCE_S = 2 * LOOK_EVERY_S

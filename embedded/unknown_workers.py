@@ -16,8 +16,6 @@ from runai.hub_service.clusters.local.processes import is_same
 from runai.hub_service.clusters.row import Row
 from runai.hub_service.errors import Conflict
 
-__all__ = ["folders_of_others", "running_unknown", "stop"]
-
 GONE_WITHIN_S = 60.0
 
 

@@ -26,8 +26,6 @@ from runai.embedded.public_address import (
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
 from runai.hub_service.errors import Forbidden, InvalidRequest, RunaiError, Unavailable
 
-__all__ = ["DEFAULT_DATA_DIR", "main", "parse"]
-
 DEFAULT_DATA_DIR = Path("~/.local/share/runai")
 MOST_GPUS = 1024
 MOST_SECONDS = 86_400

@@ -12,8 +12,6 @@ from jupyterhub.apihandlers.users import SelfAPIHandler
 from sqlalchemy.exc import SQLAlchemyError
 from tornado import web
 
-__all__ = ["WhoseToken"]
-
 
 class WhoseToken(SelfAPIHandler):
     """JupyterHub's own answer, unless its database has failed."""

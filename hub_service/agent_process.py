@@ -12,8 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import NoReturn
 
-__all__ = ["agent_environment", "keep_agent_running"]
-
 LOG = logging.getLogger("runai.agent")
 
 LONGEST_BACK_OFF_S = 30.0

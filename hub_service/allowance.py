@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Allowance"]
-
 
 @dataclass(frozen=True, slots=True)
 class Allowance:

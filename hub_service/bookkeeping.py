@@ -21,8 +21,6 @@ from runai.hub_service.ledger import Asked, Held, Ledger
 from runai.hub_service.past_requests import request_of
 from runai.hub_service.scheduler.model import Snapshot, WorkerState, Workload
 
-__all__ = ["Bookkeeping", "Holdings", "held_devices"]
-
 AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
 """Between which others have their turn: a millisecond's work."""
 QUICK_S = 0.01

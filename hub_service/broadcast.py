@@ -5,8 +5,6 @@ Knows nothing of what changed. The controller and the cluster announce; streams 
 
 import asyncio
 
-__all__ = ["Broadcast"]
-
 
 class Broadcast:
     """A counter that can be waited for."""

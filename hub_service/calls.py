@@ -16,10 +16,16 @@ from urllib.parse import quote
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from runai.hub_service.api import questions, reports, schemas
-from runai.hub_service.api.program_schemas import ExecPiece, ExecRequest
+from runai.hub_service.api.device_schemas import NodeView
+from runai.hub_service.api.program_schemas import (
+    EnvironmentView,
+    ExecPiece,
+    ExecRequest,
+    LogLine,
+    ProcessReport,
+)
+from runai.hub_service.api.usage_schemas import UsageKind, UsageOf, UsageSeries
 from runai.hub_service.errors import RunaiError, TooMany, Unavailable
-
-__all__ = ["ANSWER_WITHIN_S", "API", "SILENCE_S", "Call", "Decoder", "Retries", "Stream"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -164,10 +170,10 @@ class _JsonLines(Generic[T]):
                 yield _read(self.item, line)
 
 
-class LogDecoder(_JsonLines[schemas.LogLine]):
+class LogDecoder(_JsonLines[LogLine]):
     """Read the lines of a log."""
 
-    item = schemas.LogLine
+    item = LogLine
 
 
 class ExecDecoder(_JsonLines[ExecPiece]):
@@ -308,22 +314,20 @@ def delete(workload: str) -> Call[None]:
     return Call("DELETE", _workload(workload), type(None))
 
 
-def attach(workload: str, process: schemas.ProcessReport) -> Call[schemas.WorkloadDetail]:
+def attach(workload: str, process: ProcessReport) -> Call[schemas.WorkloadDetail]:
     return Call("PUT", f"{_workload(workload)}/process", schemas.WorkloadDetail, body=process)
 
 
-def environment(workload: str, worker: int) -> Call[schemas.EnvironmentView]:
+def environment(workload: str, worker: int) -> Call[EnvironmentView]:
     return Call(
         "GET",
         f"{_workload(workload)}/environment",
-        schemas.EnvironmentView,
+        EnvironmentView,
         {"worker": str(worker)},
     )
 
 
-def logs(
-    workload: str, worker: int | None, tail: int | None, *, follow: bool
-) -> Stream[schemas.LogLine]:
+def logs(workload: str, worker: int | None, tail: int | None, *, follow: bool) -> Stream[LogLine]:
     params = _params([("worker", worker), ("tail", tail), ("follow", "true" if follow else None)])
     return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
 
@@ -341,7 +345,7 @@ def usage(
     since: datetime | None,
     until: datetime | None,
     step_s: int | None,
-) -> Call[schemas.UsageSeries]:
+) -> Call[UsageSeries]:
     given = [
         ("workload", workload),
         ("project", project),
@@ -351,14 +355,14 @@ def usage(
         ("until", until),
         ("step_s", step_s),
     ]
-    return Call("GET", f"{API}/usage", schemas.UsageSeries, _params(given))
+    return Call("GET", f"{API}/usage", UsageSeries, _params(given))
 
 
 def usage_by(
-    kind: schemas.UsageKind, since: datetime | None, until: datetime | None
-) -> Call[list[schemas.UsageOf]]:
+    kind: UsageKind, since: datetime | None, until: datetime | None
+) -> Call[list[UsageOf]]:
     given = [("since", since), ("until", until)]
-    return Call("GET", f"{API}/usage/by/{kind}", list[schemas.UsageOf], _params(given))
+    return Call("GET", f"{API}/usage/by/{kind}", list[UsageOf], _params(given))
 
 
 def history(since: datetime) -> Call[list[schemas.PastWorkload]]:
@@ -369,8 +373,8 @@ def snapshot() -> Call[dict[str, Any]]:
     return Call("GET", f"{API}/snapshot", dict[str, Any])
 
 
-def nodes() -> Call[list[schemas.NodeView]]:
-    return Call("GET", f"{API}/nodes", list[schemas.NodeView])
+def nodes() -> Call[list[NodeView]]:
+    return Call("GET", f"{API}/nodes", list[NodeView])
 
 
 def plan() -> Call[dict[str, Any]]:

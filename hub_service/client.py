@@ -8,32 +8,31 @@ from datetime import datetime
 from typing import Any, Self
 
 from runai.hub_service import calls
-from runai.hub_service.api.program_schemas import ExecPiece, ExecRequest
+from runai.hub_service.api.device_schemas import NodeView
+from runai.hub_service.api.program_schemas import (
+    EnvironmentView,
+    ExecPiece,
+    ExecRequest,
+    LogLine,
+    ProcessReport,
+)
 from runai.hub_service.api.questions import ExplanationView, PlanQuestion, WhatIf
 from runai.hub_service.api.reports import AgentReply, AgentReport
 from runai.hub_service.api.schemas import (
-    EnvironmentView,
-    LogLine,
-    NodeView,
     Overview,
     PastWorkload,
-    ProcessReport,
     ProjectPut,
     ProjectView,
     ScaleRequest,
     SubmitReply,
     SubmitRequest,
-    UsageKind,
-    UsageOf,
-    UsageSeries,
     WhoAmI,
     WorkloadDetail,
     WorkloadView,
 )
+from runai.hub_service.api.usage_schemas import UsageKind, UsageOf, UsageSeries
 from runai.hub_service.connection import find_connection
 from runai.hub_service.transport import AsyncTransport, Transport
-
-__all__ = ["AsyncClient", "Client"]
 
 PATIENCE_S = 5.0
 """How long a call is tried again while the service is away: longer than its restart takes."""

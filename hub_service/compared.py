@@ -11,8 +11,6 @@ from typing import NamedTuple, TypeVar
 
 from runai.hub_service.clusters.records import WorkloadRecord
 
-__all__ = ["Differences", "compared", "is_same_workload"]
-
 T = TypeVar("T")
 
 

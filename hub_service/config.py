@@ -18,8 +18,6 @@ from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.log_lines import LogFormat
 from runai.hub_service.notifications import NotificationSettings
 
-__all__ = ["Config", "HubConfig", "KubernetesConfig"]
-
 DAY_S = 86_400
 MOST_PORT = 65_535
 MOST_AT_ONCE = 1_000_000

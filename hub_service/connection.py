@@ -14,15 +14,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from runai.hub_service.errors import InvalidRequest, Unavailable
 
-__all__ = [
-    "Connection",
-    "address_parts",
-    "config_path",
-    "find_connection",
-    "read_config",
-    "write_config",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Connection:

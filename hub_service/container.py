@@ -10,8 +10,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; return its exit status."""

@@ -21,8 +21,6 @@ from runai.hub_service.scheduler import Index
 from runai.hub_service.scheduler.model import Plan, Policy, Snapshot
 from runai.hub_service.word import Word
 
-__all__ = ["Controller", "Cycle", "Phase"]
-
 LOG = logging.getLogger("runai.controller")
 
 AT_LEAST_EVERY_S = 10.0

@@ -13,8 +13,6 @@ from urllib.parse import quote
 
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["check", "copy", "newer", "opened_to_read", "trouble", "unknown_revision"]
-
 PAGES_AT_ONCE = 1000
 """So that a writer waits for milliseconds while a large file is copied."""
 

@@ -14,8 +14,6 @@ from sqlalchemy.exc import OperationalError
 from runai.hub_service.database_files import newer
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["not_upgraded", "revision", "upgrade", "upgrade_file"]
-
 
 def revision(connection: sa.Connection) -> str | None:
     """Return the revision of a database's tables; None where it has none yet."""

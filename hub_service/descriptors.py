@@ -7,8 +7,6 @@ programs begin with the limit that the platform was started with.
 import contextlib
 import resource
 
-__all__ = ["FEW", "most", "take_all"]
-
 ENOUGH = 524_288
 """systemd's own bound: of more, programs that close all there could be would take their time."""
 FEW = 4096

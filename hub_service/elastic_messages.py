@@ -17,9 +17,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["MOST", "ElasticFiles", "MessageError", "Reason", "Status", "Target", "WorkerPhase"]
-
-
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 

@@ -7,8 +7,6 @@ from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu, gpu_text
 
-__all__ = ["elastic_gpus"]
-
 
 def elastic_gpus(request: SubmitRequest) -> MilliGpu:
     """Return the GPUs that each worker of an elastic job asks for: 1 unless one worker asks more.

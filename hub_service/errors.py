@@ -16,17 +16,6 @@ Messages never carry tokens, headers or environment values.
 
 from typing import ClassVar
 
-__all__ = [
-    "Conflict",
-    "Forbidden",
-    "InvalidRequest",
-    "NotFound",
-    "RunaiError",
-    "TooMany",
-    "Unauthenticated",
-    "Unavailable",
-]
-
 
 class RunaiError(Exception):
     """Carry a stable `code`, one sentence, and a `hint` that names the way out."""

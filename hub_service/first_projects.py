@@ -6,8 +6,6 @@ Makes the story of the README playable at once. The members are the accounts tha
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = ["first_projects"]
-
 
 def first_projects(devices: int, *, with_members: bool = True) -> list[ProjectSpec]:
     """Return the projects for so many GPUs; real accounts are for an admin to add.

@@ -14,8 +14,6 @@ from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.records import WorkloadId
 from runai.hub_service.errors import NotFound, Unavailable
 
-__all__ = ["ForgottenSessions"]
-
 LOG = logging.getLogger("runai.sessions")
 
 EVERY_S = 60.0

@@ -14,8 +14,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
-__all__ = ["Aside", "collect_seldom"]
-
 YOUNG_S = 0.1
 """Between two looks at what is new.
 

@@ -8,8 +8,6 @@ longer than a part takes, and most of a call goes by meanwhile. What is short af
 import asyncio
 from collections.abc import Awaitable, Callable
 
-__all__ = ["RESTS", "SHORT_S", "Way"]
-
 SHORT_S = 0.05
 """What takes no longer altogether is no longer than many a call."""
 RESTS = 3.0

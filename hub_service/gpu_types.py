@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from runai.hub_service.errors import InvalidRequest
 
-__all__ = ["types_meant"]
-
 _BETWEEN = re.compile(r"[\s_-]+")
 
 

@@ -5,8 +5,6 @@ import re
 from typing import Final
 from urllib.parse import quote
 
-__all__ = ["home_name"]
-
 _PLAIN: Final = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
 _LONGEST: Final = 200  # bytes; file systems take 255
 _DIGEST_DIGITS: Final = 32

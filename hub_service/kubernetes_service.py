@@ -54,8 +54,6 @@ from runai.hub_service.scheduler.model import Policy
 from runai.hub_service.serving import Server, listen
 from runai.hub_service.usage_history import UsageHistory
 
-__all__ = ["serve_kubernetes"]
-
 LOG = logging.getLogger("runai.service")
 
 

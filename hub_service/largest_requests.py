@@ -6,8 +6,6 @@ Used by `api`, `clusters.kubernetes`, `simulation` and the spawners.
 
 from typing import Final
 
-__all__ = ["MOST_GPUS", "MOST_MEMORY_MIB", "MOST_WORKERS"]
-
 MOST_GPUS: Final = 100_000
 """Of one worker."""
 MOST_MEMORY_MIB: Final = 1_000_000_000

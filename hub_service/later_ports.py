@@ -4,8 +4,6 @@ import secrets
 import socket
 from pathlib import Path
 
-__all__ = ["later_port", "port_is_free", "try_port"]
-
 _CANDIDATES = range(20_000, 32_768)
 """Nobody's by custom, and below what kernels hand to outgoing connections by default."""
 _TRIES = 100

@@ -15,8 +15,6 @@ from typing import Any, Literal
 from runai.hub_service import request_ids
 from runai.hub_service.printable import printable
 
-__all__ = ["JsonLines", "LogFormat", "LogLines", "begin_logging", "bounded"]
-
 LogFormat = Literal["text", "json"]
 
 MOST_CHARACTERS = 4000

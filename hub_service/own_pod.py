@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator
 
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError
 
-__all__ = ["LEADS", "OwnPod", "answering"]
-
 LOG = logging.getLogger("runai.service")
 
 LEADS = "runai/leads"

@@ -13,10 +13,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
+from runai.hub_service.scheduler.fields import InvalidSnapshot
 from runai.hub_service.scheduler.model import Snapshot, Worker, Workload
-from runai.hub_service.scheduler.wire import InvalidSnapshot, snapshot_from_json, snapshot_to_json
-
-__all__ = ["request_of", "workload_of"]
+from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json, snapshot_to_json
 
 MOST_NODES: Final = 64
 """A worker that may go to more nodes than that, but not to all, is taken to go anywhere."""

@@ -13,9 +13,8 @@ import yaml
 
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler import Policy
-from runai.hub_service.scheduler.wire import InvalidSnapshot, policy_from_json
-
-__all__ = ["read_policy"]
+from runai.hub_service.scheduler.fields import InvalidSnapshot
+from runai.hub_service.scheduler.snapshot_wire import policy_from_json
 
 
 def read_policy(path: Path) -> Policy:

@@ -7,8 +7,6 @@ shown as its escape instead. Pure; used wherever text that somebody else chose l
 import json
 import re
 
-__all__ = ["for_terminal", "json_for_terminal", "printable"]
-
 MOST_CHARACTERS = 1000
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,40}m)")
 """The one kind of escape sequence that changes nothing but looks."""

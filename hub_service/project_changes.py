@@ -13,8 +13,6 @@ from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu, gpu_text
 
-__all__ = ["changed_project"]
-
 _DEFAULTS = {field.name: field.default for field in fields(ProjectSpec)}
 _NULL_SAYS_SOMETHING = frozenset(
     {"parent", "quota", "build_quota", "limit", "weight", "node_types_build", "node_types_train"}

@@ -19,13 +19,12 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from runai.hub_service.api.schemas import ProjectName, ProjectPut
+from runai.hub_service.api.schemas import ProjectPut
 from runai.hub_service.api.validation import invalid_request
+from runai.hub_service.api.wire import ProjectName
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.project_changes import changed_project
-
-__all__ = ["read_projects"]
 
 _NAME: TypeAdapter[str] = TypeAdapter(ProjectName)
 _MAY_BE_UNLIMITED = frozenset({"quota", "limit"})

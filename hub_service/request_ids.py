@@ -8,8 +8,6 @@ import re
 import secrets
 from contextvars import ContextVar
 
-__all__ = ["HEADER", "current", "new_id", "or_new"]
-
 HEADER = "X-Request-ID"
 
 current: ContextVar[str] = ContextVar("runai_request_id", default="")

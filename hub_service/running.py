@@ -19,17 +19,6 @@ from runai.hub_service.notifications import Notifier
 from runai.hub_service.notifications.channels import Channel, Mail, Webhook
 from runai.hub_service.serving import Server
 
-__all__ = [
-    "Work",
-    "hub_users",
-    "no_opinion",
-    "notifier",
-    "on_signal",
-    "run_until",
-    "share_the_interpreter",
-    "url_of",
-]
-
 LEAVE_WITHIN_S = 10.0
 """Long enough for streams to end and the ledger to be written; the next start waits for us."""
 

@@ -12,8 +12,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["Server", "listen"]
-
 PORT_FREE_WITHIN_S = 15.0
 """The service before this one may still be leaving."""
 STREAMS_END_WITHIN_S = 1

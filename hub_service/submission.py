@@ -20,16 +20,6 @@ from runai.hub_service.scheduler.quantity import (
     gpu_text,
 )
 
-__all__ = [
-    "Site",
-    "build_quota",
-    "check_limit",
-    "choose_project",
-    "known_project",
-    "specs_one_by_one",
-    "workload_specs",
-]
-
 PRIORITIES = {"low": 25, "normal": 50, "high": 75}
 SESSION_PRIORITY = 100
 LONGEST_NAME = 38

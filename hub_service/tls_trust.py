@@ -5,8 +5,6 @@ from urllib.parse import urlsplit
 
 from runai.hub_service.errors import InvalidRequest, Unavailable
 
-__all__ = ["untrusted", "verification"]
-
 # X509_V_ERR_… that no authority mends: not yet valid, expired, another name, another address.
 _VALIDITY_ERRORS = frozenset({9, 10, 62, 64})
 

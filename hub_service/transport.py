@@ -18,8 +18,6 @@ from runai.hub_service.connection import address_parts
 from runai.hub_service.errors import Unavailable
 from runai.hub_service.tls_trust import untrusted, verification
 
-__all__ = ["AsyncTransport", "Transport"]
-
 T = TypeVar("T")
 
 _JSON = {"Content-Type": "application/json"}

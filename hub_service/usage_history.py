@@ -17,8 +17,6 @@ from runai.hub_service.ledger import Ledger, Usage, UsageFilter
 from runai.hub_service.scheduler.model import Snapshot
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = ["HALF_LIFE_S", "UsageHistory", "decayed"]
-
 LOG = logging.getLogger("runai.usage_history")
 
 HOUR_S = 3600

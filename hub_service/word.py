@@ -7,8 +7,6 @@ submissions wait.
 import asyncio
 from collections.abc import Collection, Container
 
-__all__ = ["FEW", "Word"]
-
 FEW = 25
 """Of more workloads of one submission the last may learn theirs with a later plan: the end of the
 cycle that saw the first of them is waited for."""

@@ -17,8 +17,6 @@ from runai.hub_service.calls import API, Call
 from runai.hub_service.elastic_messages import Status, Target
 from runai.hub_service.transport import Transport
 
-__all__ = ["WorkerClient"]
-
 T = TypeVar("T")
 
 WAITS_S = 30.0

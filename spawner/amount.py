@@ -14,8 +14,6 @@ from typing import Final
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.largest_requests import MOST_MEMORY_MIB
 
-__all__ = ["NO_GPU", "Amount", "parse_amount"]
-
 MOST_GPUS: Final = 1024
 LONGEST_TEXT: Final = 40
 _MIB_PER_UNIT: Final = {"m": 1, "g": 1024, "t": 1024 * 1024}

@@ -23,8 +23,6 @@ from runai.spawner.refusal import SessionRefused
 from runai.spawner.session import OPTIONS, SessionRequest
 from runai.spawner.stored_options import check_length
 
-__all__ = ["SessionChoosing", "leave_to_start", "options_from_form", "session_request"]
-
 PATIENCE_SECONDS = 1.0  # a service that is away notices by itself what it was not told
 
 

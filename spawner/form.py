@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
 
-from runai.hub_service.api.schemas import NodeView, Overview, ProjectView, SubmitRequest
+from runai.hub_service.api.device_schemas import NodeView
+from runai.hub_service.api.schemas import Overview, ProjectView, SubmitRequest
 from runai.hub_service.api.validation import checked
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import InvalidRequest, RunaiError
@@ -23,17 +24,6 @@ from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
 from runai.spawner.amount import NO_GPU, Amount
 from runai.spawner.free_map import FreeMap, free_map
 from runai.spawner.session import SessionRequest
-
-__all__ = [
-    "Choice",
-    "Offer",
-    "Person",
-    "ProjectChoices",
-    "form_choices",
-    "offers",
-    "options_of",
-    "render",
-]
 
 ANSWER_SECONDS: Final = 1.0
 FRACTIONS: Final = (250, 500, 1000)  # a quarter, a half, one: enough to choose from at a glance

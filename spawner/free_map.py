@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from runai.hub_service.api.schemas import DeviceView, NodeView
-
-__all__ = ["FreeMap", "FreeNode", "free_map"]
+from runai.hub_service.api.device_schemas import DeviceView, NodeView
 
 MOST_DEVICES: Final = 64
 """More are not drawn one by one: the sentence remains."""

@@ -28,8 +28,6 @@ from runai.spawner.progress import Progress, merged
 from runai.spawner.refusal import SessionRefused, StartTimeout
 from runai.spawner.session import OPTIONS, SessionRequest
 
-__all__ = ["RunaiKubeSpawner"]
-
 LOOK_EVERY_S: Final = 0.5  # at what KubeSpawner's watch keeps up to date: no request is made
 FIELDS: Final = (*OPTIONS, "amount", "_xsrf")
 """Of our part of the form."""

@@ -18,7 +18,7 @@ import psutil
 from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Float, Integer, Unicode, default
 
-from runai.hub_service.api.schemas import ProcessReport
+from runai.hub_service.api.program_schemas import ProcessReport
 from runai.hub_service.home_name import home_name
 from runai.hub_service.request_ids import current as current_request
 from runai.spawner.admission import Admission
@@ -27,8 +27,6 @@ from runai.spawner.output import output_file, write_output_to
 from runai.spawner.progress import Progress
 from runai.spawner.refusal import SessionRefused
 from runai.spawner.session import SessionRequest, with_handed
-
-__all__ = ["RunaiLocalSpawner"]
 
 USUAL_UMASK = 0o022  # the hub's own is stricter
 NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}

@@ -8,8 +8,6 @@ from typing import Final
 
 from runai.spawner.session import session_name
 
-__all__ = ["LOG_BYTES", "output_file", "write_output_to"]
-
 LOG_BYTES: Final = 10_000_000
 _FOLDER: Final = ".local/share/runai"  # beside what jobs keep at a home
 

@@ -20,8 +20,6 @@ from kubernetes_asyncio.client import (
 from runai.spawner.amount import Amount
 from runai.spawner.session import SessionRequest
 
-__all__ = ["GPU_RESOURCE", "SCHEDULER", "Seen", "environment", "look", "with_session"]
-
 SCHEDULER: Final = "runai-scheduler"
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 SESSION_PRIORITY: Final = "100"

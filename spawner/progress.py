@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-__all__ = ["Progress", "merged"]
-
 # JupyterHub's bar wants a number, a queue has none: it creeps, and arrives only with the server.
 FIRST, STEP, LAST = 10, 5, 80
 

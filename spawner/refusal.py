@@ -11,8 +11,6 @@ from tornado.web import HTTPError
 
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["SessionRefused", "StartTimeout"]
-
 
 class _SpawnException5(HTTPError):
     """JupyterHub 6's exception as far as it is used here, for JupyterHub 5."""

@@ -18,8 +18,6 @@ from runai.hub_service.api.validation import checked
 from runai.hub_service.errors import InvalidRequest
 from runai.spawner.amount import NO_GPU, Amount, parse_amount
 
-__all__ = ["OPTIONS", "SessionRequest", "session_name", "with_handed"]
-
 LONGEST_NAME: Final = 38
 GRACE_SECONDS: Final = 30
 _DIGEST_LETTERS: Final = 16  # 80 bits

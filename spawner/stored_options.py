@@ -13,8 +13,6 @@ from sqlalchemy import event
 
 from runai.spawner.refusal import SessionRefused
 
-__all__ = ["LONGEST_OPTIONS", "can_be_stored", "check_length"]
-
 LONGEST_OPTIONS: Final = 10_000  # characters of JSON; those of our form have about 40
 
 

@@ -14,8 +14,6 @@ from runai.hub_service.client import Client
 from training_records import expected_history, read_records, reconcile
 from waiting import eventually
 
-__all__ = ["AllowedTraining", "allow", "allow_more"]
-
 EPOCHS = 20
 PATIENCE_S = 200
 PROGRAM = """

@@ -8,19 +8,6 @@ from typing import Any
 import httpx
 import yaml
 
-__all__ = [
-    "ACTORS",
-    "READERS",
-    "ROWS",
-    "TABLE",
-    "USERS",
-    "asked",
-    "expected",
-    "judged",
-    "name_of",
-    "token_name",
-]
-
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("authz.yaml").read_text())
 ROWS: list[dict[str, Any]] = TABLE["rows"]
 

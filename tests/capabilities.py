@@ -21,8 +21,6 @@ from postgres import find_postgres
 from real_nodes.programs import why_no_nodes
 from runai.hub_service.limits.cgroups import Groups, GroupsUnavailable
 
-__all__ = ["CAPABILITIES", "find_chromium", "required"]
-
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 

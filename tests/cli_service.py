@@ -31,8 +31,6 @@ from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.scheduler import decide
 from runai.hub_service.serving import Server, listen
 
-__all__ = ["RunningService", "running_service"]
-
 NODE = "box"
 PREFIX = "/services/runai/"
 START_SECONDS = 120

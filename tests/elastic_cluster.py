@@ -21,8 +21,6 @@ from ranks import preloaded
 from runai.hub_service.elastic_messages import ElasticFiles, Reason, Status, Target, WorkerPhase
 from waiting import eventually
 
-__all__ = ["Cluster"]
-
 _PATIENCE_S = 250.0
 
 

@@ -10,8 +10,6 @@ from torch import distributed
 
 from runai.elastic.torch.group import Agreement, abandon_group, is_loss
 
-__all__ = ["lose_rank_0"]
-
 
 def lose_rank_0(rank: int, ranks: int, seen: str) -> str:
     """Agree once, lose rank 0; return what rank 2 is told, who waits for rank 1 alone."""

@@ -17,8 +17,6 @@ from elastic_trainings import CHANGED_AT, Arrays, Training, arrays, change, make
 from ranks import form_group
 from runai.elastic import torch as elastic
 
-__all__ = ["apart", "attacked", "changed_when"]
-
 
 def apart(rank: int, ranks: int, training: Training, store: str) -> Arrays:
     """Form a new group when rank 0 has changed its model already, and rank 1 has not."""

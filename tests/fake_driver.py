@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-__all__ = ["IDLE_GPUS", "fake_driver"]
-
 SOURCE = Path(__file__).parent / "agent" / "fake_nvml.c"
 IDLE_GPUS = tuple(
     f"gpu GPU-1d1e0000-0000-0000-0000-00000000000{n} 81920 600 600 0 H100" for n in range(3)

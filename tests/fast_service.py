@@ -15,8 +15,6 @@ from runai.hub_service.ledger import Ledger
 from runai.hub_service.ledger.store import Store
 from runai.hub_service.serving import Server
 
-__all__ = ["migrated_ledger", "stop_server"]
-
 
 def migrated_ledger(file: Path) -> Ledger:
     """Open a ledger; one that is not there yet begins as a copy of a migrated one."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["LEARNED", "held"]
-
 LEARNED = "has learned"
 """What it prints when it has trained an epoch, and waits."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["ADMINS", "AS_ZERO_TO_JUPYTERHUB", "DOCUMENTED", "LAB", "documented_values"]
-
 DOCUMENTATION = Path(__file__).parents[1] / "docs/kubernetes.md"
 
 # What zero-to-jupyterhub 4.4 sets of KubeSpawner by itself, and what its chart does round it.

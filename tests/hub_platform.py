@@ -29,8 +29,6 @@ from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
 from waiting import eventually
 
-__all__ = ["PASSWORD", "HubPlatform", "running_hub"]
-
 START_SECONDS = 180
 SPAWN_SECONDS = 180
 TESTER_TOKEN = "a-token-of-the-tests"

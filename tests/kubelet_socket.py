@@ -15,8 +15,6 @@ import grpc
 
 from protocol_buffers import messages
 
-__all__ = ["answer", "listening"]
-
 _FIELDS = {
     # k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, as far as it matters here.
     "Node": [("ID", 1, "int64", "")],

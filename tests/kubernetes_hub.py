@@ -27,14 +27,6 @@ from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
 from waiting import eventually
 
-__all__ = [
-    "KubernetesHub",
-    "resources",
-    "running_kubernetes_hub",
-    "sentence",
-    "told",
-]
-
 SERVICE_TOKEN = "the-spawners-token"
 PROJECTS = "projects: {{vision: {{quota: {gpus}, build_quota: 1, members: [{members}]}}}}"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"

@@ -27,8 +27,6 @@ from runai.hub_service.elastic_messages import Status
 from runai.hub_service.scheduler.model import Plan, Resize, Start
 from waiting import eventually_async
 
-__all__ = ["kubernetes_lab"]
-
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 

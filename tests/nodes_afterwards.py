@@ -8,8 +8,6 @@ from __future__ import annotations
 from real_nodes.cluster import RealCluster
 from runai.hub_service.agent.pod_resources import PodResources
 
-__all__ = ["what_is_left"]
-
 LINES, EVENTS = 60, 80
 _ASKED = (
     f"-n runai logs -l app.kubernetes.io/component=service --all-containers --tail {LINES}",

@@ -18,8 +18,6 @@ from hub_configurations import documented_values
 from real_nodes.images import RUNAI
 from waiting import eventually
 
-__all__ = ["NAMESPACE", "USERS", "NodesHub", "begin_hub", "provide_tokens"]
-
 NAMESPACE = "runai"
 USERS = ("bob", "patty")
 SECRETS, PODS = (f"/api/v1/namespaces/{NAMESPACE}/{kind}" for kind in ("secrets", "pods"))

@@ -22,20 +22,6 @@ from runai.hub_service.agent.pod_resources import PodResources
 from runai.hub_service.client import Client
 from waiting import eventually
 
-__all__ = [
-    "COMES_UP_WITHIN_S",
-    "NodesLab",
-    "chart_values",
-    "install_chart",
-    "on_node",
-    "provide_volume",
-    "service_of",
-    "session",
-    "training",
-    "upgrade_chart",
-    "whole_of_others",
-]
-
 RUNS = "echo sees $NVIDIA_VISIBLE_DEVICES; trap 'exit 0' TERM; tail -f /dev/null & wait"
 COMES_UP_WITHIN_S = 180
 RESERVATIONS = "/api/v1/namespaces/runai-reservation/pods"

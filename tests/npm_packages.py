@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-__all__ = ["CACHE", "why_not_fetched"]
-
 CACHE = Path.home() / ".cache" / "runai"
 
 

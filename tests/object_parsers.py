@@ -45,8 +45,6 @@ from runai.hub_service.clusters.kubernetes.storage import (
 from runai.hub_service.clusters.kubernetes.watching import Mirror
 from runai.hub_service.clusters.records import ProjectRecord
 
-__all__ = ["as_annotated_job", "as_annotated_pod", "read_as"]
-
 METADATA = {
     "uid": "u",
     "namespace": "n",

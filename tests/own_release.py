@@ -21,8 +21,6 @@ from control_plane.objects import Namespace, add_project
 from runai.hub_service.clusters.kubernetes.objects import RESERVATIONS, read_machine, read_pod
 from waiting import eventually
 
-__all__ = ["POOL", "OwnRelease"]
-
 RELEASE, WORK = "runai-test", "runai-test-work"
 POOL = {"jupyter-runai.dev/test": "here"}
 """The label of what is ours."""

@@ -43,8 +43,9 @@ from runai.hub_service.errors import RunaiError
 from runai.hub_service.gpu_types import types_meant
 from runai.hub_service.policy_file import read_policy
 from runai.hub_service.projects_file import read_projects
+from runai.hub_service.scheduler.fields import InvalidSnapshot
 from runai.hub_service.scheduler.quantity import MilliGpu
-from runai.hub_service.scheduler.wire import InvalidSnapshot, snapshot_from_json
+from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
 from runai.hub_service.simulation.settings import read_cluster, with_changes
 from runai.hub_service.simulation.traces import read_trace
 from runai.spawner.form import options_of
@@ -52,8 +53,6 @@ from runai.spawner.session import SessionRequest
 from runai.widgets.magics import RunaiMagics, _parse
 from runai.widgets.request import cell_command, environment, submit_request
 from runai.widgets.wording import did_you_mean
-
-__all__ = ["PARSERS", "Parser"]
 
 
 @dataclass(frozen=True)

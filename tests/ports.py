@@ -13,8 +13,6 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 
-__all__ = ["free_port", "free_ports"]
-
 CANDIDATES = range(11_000, 20_000)
 """Below those of the platform's own choice (`later_ports`)."""
 

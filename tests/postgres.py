@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["find_postgres", "postgres_server"]
-
 ACCOUNT = "nobody"
 """Who runs the server where the tests run as root."""
 

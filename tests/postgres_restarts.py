@@ -21,8 +21,6 @@ import psycopg
 from postgres import ACCOUNT, postgres_server
 from waiting import eventually
 
-__all__ = ["RestartedServer", "restarted_server"]
-
 
 @dataclass
 class RestartedServer:

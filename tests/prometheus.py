@@ -13,8 +13,6 @@ from typing import Any
 
 import httpx
 
-__all__ = ["prometheus"]
-
 
 @asynccontextmanager
 async def prometheus(

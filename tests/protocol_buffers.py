@@ -15,8 +15,6 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["messages"]
-
 _SCALARS = ("string", "int64", "bool")
 _NUMBERS = itertools.count(1)
 

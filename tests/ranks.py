@@ -17,8 +17,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-__all__ = ["form_group", "preloaded", "run_ranks"]
-
 _PATIENCE_S = 250.0
 
 preloaded = multiprocessing.get_context("forkserver")

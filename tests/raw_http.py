@@ -17,20 +17,6 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 from ports import free_port
 
-__all__ = [
-    "Answer",
-    "RawServer",
-    "Received",
-    "answer",
-    "ask",
-    "connect",
-    "is_readable",
-    "raw_server",
-    "response",
-    "upload",
-    "wait_for_end",
-]
-
 PATIENCE_S = 60.0
 REQUEST_LINE = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.1\r\n")
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ([^\x00\r\n]*)\r\n")

@@ -33,8 +33,6 @@ from elastic_trainings import (
     task,
 )
 
-__all__ = ["train", "train_calmly"]
-
 
 class _Numbered(Dataset[Any]):
     """Samples with their own index."""

@@ -13,8 +13,6 @@ from typing import Any
 
 from waiting import eventually
 
-__all__ = ["PATIENCE_S", "PROGRAM", "ResizedKeras"]
-
 PROGRAM = Path(__file__).parent / "elastic/keras_resized_program.py"
 PATIENCE_S = 250.0
 

@@ -16,8 +16,6 @@ from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.client import Client
 from runai.hub_service.errors import NotFound, RunaiError
 
-__all__ = ["Acknowledged", "Act", "changes", "deletes", "going_on", "submits", "suspends"]
-
 
 @dataclass
 class Acknowledged:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from hub_platform import HubPlatform
     from users_hub import Hub
 
-__all__ = ["GROWS_AT_ONCE", "five_gpus", "one_gpu", "real_hub"]
-
 GROWS_AT_ONCE = {
     "RUNAI_ELASTIC_GROW_EVERY": "0",
     "RUNAI_ELASTIC_RESIZE_COST": "0",

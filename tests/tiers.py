@@ -15,8 +15,6 @@ import pytest
 
 from capabilities import CAPABILITIES
 
-__all__ = ["PLACES", "TIERS", "chosen", "not_played", "tier_of"]
-
 TIERS = {
     "check": "the fast tests of pure functions",
     "test": "the service in process, and one test of each mechanism",

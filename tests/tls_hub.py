@@ -14,8 +14,6 @@ from typing import Any
 from control_plane.certificates import Certificate
 from overviews import overview
 
-__all__ = ["TlsHub", "tls_hub"]
-
 ANSWER = {
     "name": "ana",
     "kind": "user",

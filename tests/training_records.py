@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["expected_history", "read_records", "reconcile"]
-
 
 def read_records(directory: Path) -> list[dict[str, Any]]:
     """Return what all ranks recorded; a line that was cut off by a kill is left out."""

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["UIDS", "accounts", "as_user", "open_folder"]
-
 UIDS = {"ana": 54_321, "pat": 54_322}
 
 

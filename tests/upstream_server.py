@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-__all__ = ["PREFIX", "Upstream"]
-
 PREFIX = "/user/ana"
 MIB = 1024 * 1024
 

@@ -26,23 +26,6 @@ import httpx
 from ports import free_port
 from waiting import eventually
 
-__all__ = [
-    "ADMIN",
-    "HUB_TOKEN",
-    "IMPOSTOR",
-    "NODE",
-    "NODE_TOKEN",
-    "OPEN",
-    "PASSWORD",
-    "READER",
-    "ROOT",
-    "SUBMIT",
-    "Hub",
-    "log_in",
-    "login_cookies",
-    "users_hub",
-]
-
 PASSWORD = "a-password-of-the-tests"
 HUB_TOKEN = "hub-secret"
 NODE_TOKEN = "token-of-the-node-of-the-tests"

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["eventually", "eventually_async"]
-
 WITHIN_SECONDS = 120.0  # generous: a busy machine imports for a minute; a passing condition ends it
 PAUSE_SECONDS = 0.02
 

@@ -15,8 +15,6 @@ from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.errors import RunaiError
 from runai.widgets.wording import gpus, percent
 
-__all__ = ["CellMeter"]
-
 EVERY_S = 1.0
 """As often as agents report."""
 

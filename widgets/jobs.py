@@ -18,8 +18,6 @@ from runai.widgets.link import Link, link
 from runai.widgets.panel import in_a_notebook, jobs_view
 from runai.widgets.request import Amount, program_command, submit_request
 
-__all__ = ["Job", "Jobs", "dry_run", "send", "submit"]
-
 FINISHED = frozenset({"succeeded", "failed", "ended"})
 LONG_POLL_S = 20.0
 

@@ -16,8 +16,6 @@ from runai.hub_service.errors import InvalidRequest, NotFound
 from runai.widgets.live import Live
 from runai.widgets.wording import did_you_mean
 
-__all__ = ["Link", "connect", "link"]
-
 
 class Link:
     """A connection with what is made of it once: client and live events."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from runai.hub_service.api.schemas import Overview
 from runai.hub_service.errors import RunaiError, Unavailable
 
-__all__ = ["Live", "Lost", "News"]
-
 
 @dataclass(frozen=True, slots=True)
 class Lost:

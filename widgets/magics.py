@@ -28,8 +28,6 @@ from runai.widgets.request import (
     with_module_path,
 )
 
-__all__ = ["RunaiMagics"]
-
 
 class CellFailed(Exception):
     """The measured cell failed and has shown its own traceback; what comes after it is not run."""

@@ -26,8 +26,6 @@ from runai.widgets.script import page_script
 from runai.widgets.state import Chart, State
 from runai.widgets.timeline import Timeline
 
-__all__ = ["Panel", "in_a_notebook", "jobs_view", "own_session", "panel", "quota", "status"]
-
 HERE = Path(__file__).parent
 LOADS = 40
 """Points of a sparkline: a minute or so."""

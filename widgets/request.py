@@ -20,15 +20,6 @@ from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.errors import InvalidRequest
 from runai.widgets.wording import did_you_mean
 
-__all__ = [
-    "Amount",
-    "cell_command",
-    "environment",
-    "program_command",
-    "submit_request",
-    "with_module_path",
-]
-
 SOURCE_PLACEHOLDER = "{source}"
 """The cluster puts the path of the file that holds the job's source here."""
 

@@ -7,8 +7,6 @@ tests and type checkers read them as they are. Called once, by `panel`, when the
 import re
 from pathlib import Path
 
-__all__ = ["page_script"]
-
 FILES = ("amounts.js", "nodes.js", "chart.js", "service.js", "views.js", "panel.js")
 """Each after what it imports; only the last one's default export remains."""
 

@@ -14,23 +14,6 @@ from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import Point
 from runai.widgets.wording import gpus, percent
 
-__all__ = [
-    "Action",
-    "Bar",
-    "Chart",
-    "Row",
-    "State",
-    "Told",
-    "is_simulated",
-    "jobs_state",
-    "load",
-    "my_projects",
-    "my_usage",
-    "panel_state",
-    "quota_state",
-    "status_state",
-]
-
 FINISHED = frozenset({"succeeded", "failed", "ended"})
 SHOWN_TOLD = 5
 SHOWN_FINISHED = 5

@@ -5,9 +5,9 @@ Pure functions from the wire's views to text. Used as text/plain of every view a
 
 from collections.abc import Iterable, Sequence
 
+from runai.hub_service.api.limits import LimitView
 from runai.hub_service.api.schemas import (
     HistoryView,
-    LimitView,
     ProjectView,
     ReasonView,
     WorkloadDetail,
@@ -15,19 +15,6 @@ from runai.hub_service.api.schemas import (
 )
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED, gib
 from runai.widgets.wording import count, gpus, measured, percent
-
-__all__ = [
-    "Text",
-    "describe",
-    "elastic_text",
-    "limit_text",
-    "quota_bars",
-    "reason",
-    "table",
-    "why",
-    "workload_line",
-    "workload_table",
-]
 
 BAR = 20
 """Characters of a bar."""

@@ -7,8 +7,6 @@ of which holds until the next. Where nothing was heard there is a gap, not a zer
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["Point", "Timeline"]
-
 Point = tuple[float, float | None, float | None]
 """End of the step in Unix seconds, allocated and utilized GPUs in it; None: nothing is known."""
 

@@ -3,8 +3,6 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["count", "did_you_mean", "gpus", "measured", "percent"]
-
 
 def gpus(amount: float | None) -> str:
     """Write an amount of GPUs without needless decimals; an unlimited one as a sign.

@@ -10,8 +10,6 @@ import sys
 
 from aiohttp import web
 
-__all__ = ["SERVERS", "name_of", "servers_of", "token_of"]
-
 SCOPES = ["access:services!service=runai", "custom:runai:submit"]
 SERVERS = ("", "second", "third")
 

@@ -21,8 +21,6 @@ from typing import Any, Literal, TypedDict
 
 import aiohttp
 
-__all__ = ["Plan", "Told"]
-
 FOR_NOW = {429, 503}
 PATIENCE_S = 90.0
 """Then somebody gives up, which is counted; it has not been done."""

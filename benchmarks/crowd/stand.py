@@ -22,10 +22,9 @@ import httpx
 import psutil
 from crowd.hub import name_of, servers_of
 
-from runai.hub_service.api.schemas import ProcessReport, SubmitRequest
+from runai.hub_service.api.program_schemas import ProcessReport
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
-
-__all__ = ["PROJECTS", "Stand", "Watch", "project_of", "standing"]
 
 HERE = Path(__file__).parent
 HUB_TOKEN = "token-of-the-hub"

@@ -14,8 +14,6 @@ import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-__all__: list[str] = []
-
 OPEN_AT_ONCE = 50
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pynvml
 
 from runai.hub_service.agent.devices import DeviceSource
-from runai.hub_service.agent.nvml import NvmlDevices, NvmlMissing
+from runai.hub_service.agent.nvml import NvmlDevices
+from runai.hub_service.agent.nvml_hardware import NvmlMissing
 from runai.hub_service.api.reports import AgentAllocation
 from runai.hub_service.api.schemas import DeviceShareView
 from runai.hub_service.limits.mps import PROGRAM as MPS_PROGRAM

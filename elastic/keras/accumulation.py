@@ -14,8 +14,6 @@ from typing import Any
 import keras
 from keras import ops
 
-__all__ = ["Accumulator", "Periodic"]
-
 # What a Keras optimizer is told at construction: the plain optimizer's answers count, not ours.
 _PLAIN = (
     "weight_decay",

@@ -24,8 +24,6 @@ from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
 if TYPE_CHECKING:
     from runai.elastic.keras.generations import Generation
 
-__all__ = ["Checkpoint"]
-
 _FIXED = ("global_batch_size", "seed", "updates_per_epoch")
 
 

@@ -20,8 +20,6 @@ from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
 from runai.elastic.torch import group
 from runai.hub_service.elastic_messages import Target, WorkerPhase
 
-__all__ = ["Generation", "current", "enter", "peers"]
-
 _WAIT_S = 0.01
 
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from runai.elastic.keras.training import Count
 
-__all__ = ["count_for"]
-
 
 def count_for(model: Any) -> Count | None:
     """Return how to count what the model's loss is the mean of; None: samples.

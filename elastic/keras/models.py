@@ -22,8 +22,6 @@ from runai.elastic.keras.sources import rows, updates_of
 from runai.elastic.keras.steps import devices_of, step_of
 from runai.elastic.keras.training import Count, Follow, Training
 
-__all__ = ["Model", "training_of"]
-
 
 def Model(model: Any, *, count: Count | None = None, seed: int = 0) -> Any:  # noqa: N802  # the original's name
     """Make `fit` train with the global batch of `init` on any number of GPUs; return the model.

@@ -18,8 +18,6 @@ from runai.elastic.keras import generations
 from runai.elastic.membership import Membership
 from runai.elastic.torch import group
 
-__all__ = ["agree", "join", "rank_and_ranks", "share_weights", "sum_over_ranks"]
-
 
 def join() -> tuple[int, int]:
     """Form the group of the processes that train together; return this rank and their number.

@@ -13,16 +13,6 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
-__all__ = [
-    "ArrayUpdates",
-    "Batch",
-    "PyDatasetUpdates",
-    "StreamUpdates",
-    "Updates",
-    "rows",
-    "updates_of",
-]
-
 Batch = tuple[Any, ...]
 
 

@@ -12,8 +12,6 @@ import keras
 
 import runai.elastic
 
-__all__ = ["init"]
-
 
 def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = None) -> None:
     """Divide the global batch among the GPUs, and set the attributes of `runai.elastic`.

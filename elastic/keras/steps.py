@@ -15,8 +15,6 @@ import numpy as np
 
 from runai.elastic.keras.training import MicroBatch, Training
 
-__all__ = ["devices_of", "step_of"]
-
 
 def devices_of(model: Any) -> int:
     """Return how many devices this process trains the model on."""

@@ -18,8 +18,6 @@ import runai.elastic
 from runai.elastic.batching import plan_batches, split
 from runai.elastic.keras.sources import Batch, Updates, rows
 
-__all__ = ["Count", "Follow", "MicroBatch", "Training", "cut"]
-
 Count = Callable[[Any, Any, Any], Any]
 """(x, y, sample weights) -> how many values the loss is the mean of."""
 

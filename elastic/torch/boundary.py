@@ -14,9 +14,6 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-__all__ = ["Average", "Boundary"]
-
-
 _KEPT_WEIGHTS = 64
 
 

@@ -18,9 +18,7 @@ from typing import Any, BinaryIO
 import torch
 
 from runai.elastic import checkpoint
-from runai.elastic.checkpoint import CheckpointError, latest
-
-__all__ = ["CheckpointError", "Saver", "latest", "load", "map_tensors", "save"]
+from runai.elastic.checkpoint import CheckpointError
 
 
 def save(directory: str | os.PathLike[str], state: object, update: int, *, keep: int = 2) -> Path:

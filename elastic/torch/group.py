@@ -25,15 +25,6 @@ from torch._C._distributed_c10d import (  # torch.distributed has them for every
     TCPStore,
 )
 
-__all__ = [
-    "Agreement",
-    "GroupLost",
-    "abandon_group",
-    "form_group",
-    "leave_group",
-    "meet",
-]
-
 PEER_TIMEOUT = timedelta(seconds=45)
 """How long a collective waits for a peer that hangs; one that died is seen at once."""
 _STORE_TIMEOUT = timedelta(seconds=20)

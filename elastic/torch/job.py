@@ -37,8 +37,6 @@ from runai.elastic.torch.trainable import TrainableParameters
 from runai.elastic.torch.virtual import VirtualWorkers, be_bitwise
 from runai.ga.torch.optim import unwrap
 
-__all__ = ["Job", "current_job"]
-
 _FORWARD = 3  # where the random numbers of forward passes begin; 1 and 2 are in samples.py
 
 _made: list[Job] = []  # the last one, for loaders that are given none

@@ -27,8 +27,6 @@ from runai.elastic.torch.samples import (
 )
 from runai.elastic.torch.weighting import weigh
 
-__all__ = ["DataLoader", "Reading"]
-
 _OURS = {
     "batch_size": "the plan decides it (runai.elastic.torch.init)",
     "sampler": "the order is a function of the job's seed and the epoch",

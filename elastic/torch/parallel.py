@@ -23,16 +23,6 @@ from runai.elastic.batching import plan_batches
 from runai.elastic.torch.position import Divider, MicroBatch, Part
 from runai.elastic.torch.start import launched
 
-__all__ = [
-    "DataParallelRanks",
-    "RankDivision",
-    "Ranks",
-    "broadcast_tensors",
-    "device_of",
-    "join_launched",
-    "total_over_ranks",
-]
-
 
 class Ranks(Protocol):
     """How the ranks of a job compute an update together.

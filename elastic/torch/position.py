@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["Divider", "GivenUp", "MicroBatch", "Part", "Position", "micro_batches"]
-
 
 @dataclass(frozen=True, slots=True)
 class Position:

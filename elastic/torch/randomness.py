@@ -12,8 +12,6 @@ import sys
 
 import torch
 
-__all__ = ["key", "seed_everything", "seed_torch"]
-
 _MASK = 2**64 - 1
 
 

@@ -26,8 +26,6 @@ from runai.elastic.torch.checkpoint import Saver, load
 from runai.elastic.torch.sharing import share_state
 from runai.hub_service.elastic_messages import Reason, Target, WorkerPhase
 
-__all__ = ["Resized", "Resizing", "attach", "on_resize", "should_stop"]
-
 _WAIT_S = 0.01
 _CHECKPOINT_EVERY_S = 600.0
 

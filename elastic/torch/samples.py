@@ -21,8 +21,6 @@ from torch.utils.data._utils.worker import WorkerInfo
 from runai.elastic.torch.position import Divider, Part
 from runai.elastic.torch.randomness import key, seed_everything
 
-__all__ = ["Portion", "Samples", "Stream", "Where", "WorkerInit", "order_of", "size_of"]
-
 T = TypeVar("T")
 
 # Where the random numbers of orders and of samples begin; any two numbers that differ.

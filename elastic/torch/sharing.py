@@ -15,8 +15,6 @@ from torch import Tensor
 
 from runai.elastic.torch.checkpoint import map_tensors
 
-__all__ = ["share_state"]
-
 _SMALL_BYTES = 1 << 20
 """Below this, tensors travel together: a message costs as much as copying so many bytes twice."""
 

@@ -13,8 +13,6 @@ import torch
 import runai.elastic
 from runai.utils.notices import notice
 
-__all__ = ["init", "launched"]
-
 DIVIDES = (
     "runai.elastic: {gpus} GPUs in one process. torch.nn.DataParallel divides what a loader yields:"
     " let it yield {size} samples (runai.elastic.batch_size is for each GPU), as"

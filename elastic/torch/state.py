@@ -18,8 +18,6 @@ from runai.elastic.torch.position import Position
 if TYPE_CHECKING:
     from runai.elastic.torch.job import Job
 
-__all__ = ["capture", "restore"]
-
 _FIXED = {"global_batch": "the global batch", "virtual_workers": "virtual workers"}
 _PARTS = ("optimizer", "scheduler", "scaler", "ema")
 

@@ -19,8 +19,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from runai.elastic.torch.parallel import broadcast_tensors
 from runai.elastic.torch.position import Part
 
-__all__ = ["RunningStatistics", "running_layers", "warn_of_ghost_batches"]
-
 _warned = False
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 

@@ -17,8 +17,6 @@ from torch.optim import Optimizer
 from runai.elastic.torch.parallel import Ranks
 from runai.elastic.torch.position import MicroBatch
 
-__all__ = ["TrainableParameters"]
-
 
 class TrainableParameters:
     """Which of a model's parameters are trainable, as all ranks have agreed upon.

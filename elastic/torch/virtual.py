@@ -21,16 +21,6 @@ from runai.elastic.torch.parallel import broadcast_tensors
 from runai.elastic.torch.position import Divider, MicroBatch, Part
 from runai.elastic.torch.statistics import RunningStatistics
 
-__all__ = [
-    "Node",
-    "SliceDivision",
-    "VirtualWorkers",
-    "be_bitwise",
-    "default_workers",
-    "fold",
-    "roots",
-]
-
 _NODE_GPUS = 8
 
 Gradient = list[Tensor]

@@ -12,8 +12,6 @@ from typing import Protocol, TypeVar
 
 from runai.elastic.torch.position import MicroBatch
 
-__all__ = ["weigh"]
-
 T = TypeVar("T")
 
 

@@ -32,8 +32,6 @@ from runai.hub_service.parent import end_with_parent
 if TYPE_CHECKING:
     from runai.hub_service.agent.pod_resources import PodResources
 
-__all__ = ["Settings", "main"]
-
 log = logging.getLogger(__name__)
 
 

@@ -12,16 +12,6 @@ from typing import Literal, NamedTuple, Protocol
 from runai.hub_service.api.reports import AgentAllocation
 from runai.hub_service.errors import InvalidRequest, Unavailable
 
-__all__ = [
-    "DEFAULT_SIMULATED",
-    "Device",
-    "DeviceReading",
-    "DeviceSource",
-    "Poll",
-    "ProcessReading",
-    "open_devices",
-]
-
 DEFAULT_SIMULATED = 5
 """Simulated GPUs on a machine without a real one: the story of two projects with 2.5 each."""
 
@@ -130,7 +120,8 @@ def open_devices(
     """
     # Imported here: the service asks for simulated devices without the driver's library, and
     # whoever only needs the type Device pays for neither.
-    from runai.hub_service.agent.nvml import NvmlDevices, NvmlMissing  # noqa: PLC0415
+    from runai.hub_service.agent.nvml import NvmlDevices  # noqa: PLC0415
+    from runai.hub_service.agent.nvml_hardware import NvmlMissing  # noqa: PLC0415
     from runai.hub_service.agent.simulated import SimulatedDevices  # noqa: PLC0415
 
     for option, number in (("--gpus", gpus), ("--simulate", simulate)):

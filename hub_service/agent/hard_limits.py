@@ -17,8 +17,6 @@ from runai.hub_service.api.reports import AgentAllocation
 from runai.hub_service.limits.cgroups import GroupsUnavailable
 from runai.hub_service.limits.driver import DriverLimits
 
-__all__ = ["HardLimits"]
-
 log = logging.getLogger(__name__)
 
 Key = tuple[str, int, tuple[tuple[str, int], ...]]

@@ -18,8 +18,6 @@ from runai.hub_service.limits import signalling
 from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.limits.watchdog import Holding, Member, Step, Watchdog
 
-__all__ = ["Keeper", "Limits"]
-
 log = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ import os
 import select
 from collections.abc import Set as AbstractSet
 
-__all__ = ["Lifetimes"]
-
 MOST = 384
 """Handles are open files, of which a process may often have no more than 1,024."""
 

@@ -28,8 +28,6 @@ from runai.hub_service.api.reports import (
 )
 from runai.hub_service.errors import RunaiError, Unavailable
 
-__all__ = ["Agent", "Kubelet", "Reporter", "Tally"]
-
 log = logging.getLogger(__name__)
 
 BUSY_S = 1.0

@@ -13,8 +13,6 @@ from prometheus_client.registry import Collector
 
 from runai.hub_service.agent.loop import Tally
 
-__all__ = ["Node", "serve"]
-
 MIB = 2**20
 
 

@@ -11,8 +11,6 @@ import psutil
 from runai.hub_service.api.reports import AgentAllocation
 from runai.hub_service.limits.sharing import MPS_LIMIT
 
-__all__ = ["MpsClients"]
-
 
 class MpsClients:
     """Remembers what was found."""

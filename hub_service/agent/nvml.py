@@ -33,8 +33,6 @@ from runai.hub_service.agent.nvml_processes import (
 from runai.hub_service.agent.owners import Owners, Whose
 from runai.hub_service.api.reports import AgentAllocation
 
-__all__ = ["NvmlDevices", "NvmlMissing"]
-
 
 class NvmlDevices:
     """The first `number` devices of the driver (None: all), in its order."""

@@ -14,8 +14,6 @@ import pynvml
 
 from runai.hub_service.agent.nvml_hardware import Gpu, Part, known
 
-__all__ = ["InstanceLoads"]
-
 _BUSY = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL: the share of time with any context at work
 
 

@@ -13,8 +13,6 @@ import pynvml
 
 from runai.hub_service.agent.devices import Device
 
-__all__ = ["MIB", "UNKNOWN", "Gpu", "NvmlMissing", "Part", "known", "open_gpus", "used_mib"]
-
 MIB = 1 << 20
 
 UNKNOWN = (

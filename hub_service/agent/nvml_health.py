@@ -13,8 +13,6 @@ import pynvml
 
 from runai.hub_service.agent.nvml_hardware import Gpu, known
 
-__all__ = ["CRITICAL_XIDS", "Health", "lost"]
-
 CRITICAL_XIDS = {
     46: "GPU stopped processing",
     48: "double-bit ECC error",

@@ -12,8 +12,6 @@ from typing import Any
 
 import pynvml
 
-__all__ = ["NOT_AVAILABLE", "processes", "samples"]
-
 _PROCESS = struct.Struct("@IQII")
 """nvmlProcessInfo_t, the same in its second and third version: number, bytes, two instance ids."""
 

@@ -13,8 +13,6 @@ import pynvml
 from runai.hub_service.agent import nvml_lists
 from runai.hub_service.agent.nvml_hardware import MIB, UNKNOWN, Gpu, Part, known
 
-__all__ = ["MPS_SERVER", "Sample", "Users", "average", "busy_by_process", "users"]
-
 MPS_SERVER = "nvidia-cuda-mps"
 """How the name of the process begins that works for all clients of MPS on a GPU."""
 

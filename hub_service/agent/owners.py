@@ -20,8 +20,6 @@ import psutil
 from runai.hub_service.agent.lifetimes import Lifetimes
 from runai.hub_service.api.reports import AgentAllocation
 
-__all__ = ["SAME_START_S", "Owners", "Whose"]
-
 SAME_START_S = 2.0
 """Creation times nearer than this are one process: the kernel gives them relative to a boot time
 in whole seconds, which each program rounds for itself."""

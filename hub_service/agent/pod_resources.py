@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 import grpc
 
-__all__ = ["PodResources"]
-
 GPU_RESOURCE = "nvidia.com/gpu"
 LIST = "/v1.PodResourcesLister/List"
 ANSWERED_WITHIN_S = 5.0

@@ -13,8 +13,6 @@ import psutil
 from runai.hub_service.agent.owners import Owners, Whose
 from runai.hub_service.api.reports import AgentAllocation
 
-__all__ = ["ProcessTable", "ProcessUse"]
-
 MIB = 1 << 20
 
 

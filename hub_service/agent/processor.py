@@ -11,8 +11,6 @@ import psutil
 from runai.hub_service.agent.devices import Poll
 from runai.hub_service.api.reports import AgentAllocation, AgentReport
 
-__all__ = ["ProcessorMeter"]
-
 IDLE_BELOW = 0.01
 
 

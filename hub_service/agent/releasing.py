@@ -13,8 +13,6 @@ from runai.hub_service.agent.devices import Poll
 from runai.hub_service.api.reports import AgentAllocation
 from runai.hub_service.limits import signalling
 
-__all__ = ["Releaser"]
-
 log = logging.getLogger(__name__)
 
 KILL_AFTER_S = 5.0

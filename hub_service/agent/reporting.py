@@ -19,8 +19,6 @@ from runai.hub_service.api.reports import AgentReply, AgentReport
 from runai.hub_service.connection import address_parts
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["HttpReporter"]
-
 
 class HttpReporter:
     """Speaks to one service; one report at a time."""

@@ -13,8 +13,6 @@ from runai.hub_service.agent.devices import Device, DeviceReading, Poll, Process
 from runai.hub_service.agent.processes import ProcessTable, ProcessUse
 from runai.hub_service.api.reports import AgentAllocation
 
-__all__ = ["SimulatedDevices", "equal_shares"]
-
 MEMORY_MIB = 16384
 """Of each simulated device."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from runai.hub_service.agent.devices import Poll, ProcessReading
 from runai.hub_service.api.reports import AgentAllocation, AgentReport
 
-__all__ = ["report"]
-
 
 def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> AgentReport:
     """Turn a poll into what is sent: one sample for each workload and device that it holds.

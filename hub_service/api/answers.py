@@ -39,8 +39,6 @@ from runai.hub_service.scheduler.quantity import milli_gpus
 from runai.hub_service.scheduler.what_if import changed, serves
 from runai.hub_service.submission import Site, known_project, workload_specs
 
-__all__ = ["explanation", "what_if"]
-
 T = TypeVar("T")
 
 WAIT_S = 10.0

@@ -25,14 +25,12 @@ from runai.hub_service.api.page_reply import with_query
 from runai.hub_service.api.permissions import Action, authorise
 from runai.hub_service.api.platform import Caller, On, Platform
 from runai.hub_service.api.problems import MEDIA_TYPE, problem_of
-from runai.hub_service.api.schemas import Problem
 from runai.hub_service.api.templates import templates
 from runai.hub_service.api.tracing import REQUEST, Tracing
 from runai.hub_service.api.validation import invalid_request
+from runai.hub_service.api.wire import Problem
 from runai.hub_service.errors import InvalidRequest, NotFound, RunaiError, Unavailable
 from runai.hub_service.metrics import CONTENT_TYPE, Metrics
-
-__all__ = ["create_app"]
 
 LOG = logging.getLogger("runai.api")
 

@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["AskedOnce"]
-
 T = TypeVar("T")
 
 MOST_KEPT = 10_000

@@ -15,18 +15,6 @@ from starlette.requests import Request
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.errors import Forbidden, Unauthenticated
 
-__all__ = [
-    "IDENTIFIED_WITHIN_S",
-    "XSRF_COOKIE",
-    "XSRF_HEADER",
-    "Authenticator",
-    "SharedTokens",
-    "bearer_token",
-    "check_request_is_ours",
-    "is_the_secret",
-    "xsrf_token",
-]
-
 XSRF_COOKIE = "_xsrf"
 XSRF_HEADER = "X-XSRFToken"
 IDENTIFIED_WITHIN_S = 60.0

@@ -14,8 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runai.hub_service.api.identification import is_known
 
-__all__ = ["MOST_BODY_BYTES", "WITHIN_S", "BoundedBodies"]
-
 MOST_BODY_BYTES = 8 * 2**20
 """A program of a million letters, each of four bytes, beside its command and environment."""
 WITHIN_S = 60.0

@@ -7,8 +7,6 @@ from pydantic import Field
 
 from runai.hub_service.api.wire import Wire
 
-__all__ = ["AllocationView", "DeviceView", "NodeView", "OthersView"]
-
 
 class AllocationView(Wire):
     """Who holds a part of a device."""

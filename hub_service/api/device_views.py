@@ -6,13 +6,11 @@ explain why a device is full. Called by `views`.
 
 from collections.abc import Callable, Sequence
 
+from runai.hub_service.api.device_schemas import AllocationView, DeviceView, OthersView
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.reports import ProcessSample
-from runai.hub_service.api.schemas import AllocationView, DeviceView, OthersView
 from runai.hub_service.api.world import Seat
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
-
-__all__ = ["device_view"]
 
 
 def device_view(seat: Seat, *, actor: Actor, sees: Callable[[WorkloadRecord], bool]) -> DeviceView:

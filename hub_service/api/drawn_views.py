@@ -9,12 +9,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from runai.hub_service.api.schemas import DeviceView, WorkloadView
+from runai.hub_service.api.device_schemas import DeviceView
+from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.api.start_views import start_view
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.explanation import ExpectedStart
-
-__all__ = ["FEW", "MEASURED_FOR_S", "DrawnViews", "Measured", "was_begun"]
 
 MOST = 30_000
 """Views kept at once, of 6 KiB each; then the older half is drawn anew."""

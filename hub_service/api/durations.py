@@ -9,8 +9,6 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-__all__ = ["LONGEST_S", "Seconds", "Text", "seconds"]
-
 _DURATION = re.compile(r"\s*(\d{1,9})\s*([smhd]?)\s*", re.IGNORECASE | re.ASCII)
 _PER_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 LONGEST_S = 10 * 366 * 86400

@@ -5,8 +5,6 @@ Known by `schemas`; made by `elastic_views`.
 
 from runai.hub_service.api.wire import Wire
 
-__all__ = ["ElasticView", "SpeedView"]
-
 
 class SpeedView(Wire):
     """How fast a job was with so many GPUs."""

@@ -9,8 +9,6 @@ from runai.hub_service.api.elastic_schemas import ElasticView, SpeedView
 from runai.hub_service.clusters.membership import joiners, most_gpus
 from runai.hub_service.clusters.records import WorkloadRecord
 
-__all__ = ["elastic_view"]
-
 
 def elastic_view(record: WorkloadRecord) -> ElasticView | None:
     """Show how many GPUs an elastic job has of how many, and how fast it goes; None: it is not."""

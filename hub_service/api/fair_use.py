@@ -24,8 +24,6 @@ from runai.hub_service.api.rush import Rush
 from runai.hub_service.api.shares import Share, Shares, held
 from runai.hub_service.errors import RunaiError, TooMany, Unavailable
 
-__all__ = ["FairUse", "Guests", "credential_of"]
-
 WHOLE = 100
 BURST_S = 5.0
 """Whoever was quiet may ask for as much at once as they may in this time."""

@@ -17,8 +17,6 @@ from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
 from runai.hub_service.broadcast import Broadcast
 
-__all__ = ["Feeds"]
-
 AT_MOST_EVERY_S = 0.5
 LOOK_EVERY_S = 2.0
 """Utilization changes without any event; so does what no cycle is needed for."""

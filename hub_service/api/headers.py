@@ -7,8 +7,6 @@ streams pass as they come. Used by `app`.
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["SafeHeaders"]
-
 _DEFAULTS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = ["NOBODY", "Holders", "OnDevice"]
-
 
 class OnDevice(NamedTuple):
     """Who holds how much of one device."""

@@ -45,8 +45,6 @@ from runai.hub_service.errors import (
     Unavailable,
 )
 
-__all__ = ["HubAuthenticator"]
-
 KEEP_S = 30
 """Seconds an answer of the hub is believed."""
 AT_ONCE = 8

@@ -13,8 +13,6 @@ from runai.hub_service.api.fair_use import Guests, credential_of
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.errors import RunaiError, Unavailable
 
-__all__ = ["MAX_AT_ONCE", "caller_of", "identify", "is_known"]
-
 MAX_AT_ONCE = 1000
 """Identifications; during each, the server may hold some 300 KiB of the request."""
 _FOUND = "runai.identification"

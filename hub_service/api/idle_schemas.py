@@ -11,8 +11,6 @@ from pydantic import BeforeValidator, Field
 from runai.hub_service.api.durations import Text, seconds
 from runai.hub_service.api.wire import Wire
 
-__all__ = ["IdlePut", "IdleView"]
-
 _Bounded = Annotated[int, Field(ge=60, le=30 * 86400)]
 IdleSeconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
 

@@ -14,8 +14,6 @@ from runai.hub_service.idle.machine import Do
 from runai.hub_service.idle.rules import KEEPS, IdleRules
 from runai.hub_service.idle.watch import IdleNow
 
-__all__ = ["idle_rules", "idle_view"]
-
 _TAKES: dict[Do, Literal["release", "stop"]] = {Do.RELEASE: "release", Do.STOP: "stop"}
 
 

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 
 from runai.hub_service.errors import Conflict
 
-__all__ = ["JobLimit"]
-
 
 class JobLimit:
     """The most that anybody may have, and who is about to have more."""

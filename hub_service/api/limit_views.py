@@ -12,8 +12,6 @@ from runai.hub_service.clusters.environment import allocation
 from runai.hub_service.clusters.records import WorkerRecord, WorkloadRecord
 from runai.hub_service.limits.tiers import Tier
 
-__all__ = ["limit_view", "process_views"]
-
 
 def limit_view(
     record: WorkloadRecord, devices: Mapping[str, Sequence[Device]], present: Present

@@ -7,8 +7,6 @@ from typing import Literal
 
 from runai.hub_service.api.wire import Wire
 
-__all__ = ["LimitView", "ProcessView"]
-
 
 class LimitView(Wire):
     """What a workload may use of each device that it shares, and how strictly that is kept."""

@@ -12,8 +12,6 @@ from pydantic import TypeAdapter
 from runai.hub_service.api.metering import charged
 from runai.hub_service.giving_way import Way
 
-__all__ = ["AT_A_TIME", "Around", "in_pieces", "sent_in_pieces"]
-
 AT_A_TIME = 50
 """Some three milliseconds' work."""
 

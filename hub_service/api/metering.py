@@ -11,8 +11,6 @@ from contextvars import ContextVar
 from time import thread_time
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Asking", "asking", "charge", "charged", "metered"]
-
 T = TypeVar("T")
 
 

@@ -8,8 +8,6 @@ from typing import Literal
 
 from runai.hub_service.api.wire import Wire
 
-__all__ = ["NotificationView"]
-
 
 class NotificationView(Wire):
     """What happened to a workload of the caller's."""

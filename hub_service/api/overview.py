@@ -8,15 +8,15 @@ from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.answers import what_if
 from runai.hub_service.api.auth import XSRF_HEADER
+from runai.hub_service.api.device_schemas import NodeView
 from runai.hub_service.api.overview_steps import drawn
 from runai.hub_service.api.permissions import Action, authorise, is_member
 from runai.hub_service.api.platform import Caller, On, Watching
 from runai.hub_service.api.questions import PlanQuestion, WhatIf
-from runai.hub_service.api.schemas import NodeView, Overview, WhoAmI
+from runai.hub_service.api.schemas import Overview, WhoAmI
 from runai.hub_service.api.streams import with_signs_of_life
-from runai.hub_service.scheduler.wire import plan_to_json, snapshot_to_json
-
-__all__ = ["router"]
+from runai.hub_service.scheduler.plan_wire import plan_to_json
+from runai.hub_service.scheduler.snapshot_wire import snapshot_to_json
 
 router = APIRouter(tags=["cluster"])
 

@@ -11,14 +11,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from runai.hub_service.api.long_lists import in_pieces
+from runai.hub_service.api.notification_schemas import NotificationView
 from runai.hub_service.api.queues import place
-from runai.hub_service.api.schemas import NotificationView, Overview, WorkloadView
+from runai.hub_service.api.schemas import Overview, WorkloadView
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters.records import WorkloadRecord
 from runai.hub_service.scheduler.quantity import gpu_text
 from runai.hub_service.submission import build_quota
-
-__all__ = ["SHOWN_OWN", "SHOWN_WAITING", "drawn", "let_others"]
 
 TOLD = 10
 """Notifications in an overview."""

@@ -30,16 +30,15 @@ from runai.hub_service.api.page_stream import part_stream
 from runai.hub_service.api.permissions import Action, Actor, authorise, is_project_admin, may
 from runai.hub_service.api.platform import Caller, On, Platform, Watching
 from runai.hub_service.api.project_fields import NEW_PROJECT, project_fields
-from runai.hub_service.api.schemas import ProjectName, UsageKind
 from runai.hub_service.api.templates import PAGES, templates
 from runai.hub_service.api.usage import usage_between, usage_of_each
+from runai.hub_service.api.usage_schemas import UsageKind
 from runai.hub_service.api.views import Viewer
+from runai.hub_service.api.wire import ProjectName
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadState, workload_id
 from runai.hub_service.errors import InvalidRequest, NotFound
 from runai.hub_service.ledger import UsageFilter
 from runai.hub_service.printable import printable
-
-__all__ = ["STATIC", "Login", "login_router", "router"]
 
 router = APIRouter(include_in_schema=False)
 

@@ -11,27 +11,8 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment
 
-from runai.hub_service.api.schemas import (
-    DeviceView,
-    HistoryView,
-    NodeView,
-    OthersView,
-    Overview,
-    ProjectView,
-    WorkloadView,
-)
-
-__all__ = [
-    "RANGES",
-    "Range",
-    "Rendered",
-    "gpus_page",
-    "gpus_parts",
-    "life",
-    "project_rows",
-    "quota_of_all",
-    "shown_workload",
-]
+from runai.hub_service.api.device_schemas import DeviceView, NodeView, OthersView
+from runai.hub_service.api.schemas import HistoryView, Overview, ProjectView, WorkloadView
 
 FINISHED = frozenset({"succeeded", "failed", "ended"})
 STATES = ("queued", "starting", "running", "stopping", "paused", "suspended", "retrying")

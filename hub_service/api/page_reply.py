@@ -23,8 +23,6 @@ from runai.hub_service.api.problems import problem_of
 from runai.hub_service.api.templates import STYLE_HASHES, templates
 from runai.hub_service.errors import RunaiError, Unauthenticated
 
-__all__ = ["compressed", "compressible", "packed", "page_reply", "pieces", "with_query"]
-
 _POLICY = (
     f"default-src 'none'; script-src 'self'; style-src {' '.join(STYLE_HASHES)}; img-src 'self';"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"

@@ -16,8 +16,6 @@ from runai.hub_service.api.page_reply import compressed, compressible
 from runai.hub_service.api.platform import Platform, Watcher
 from runai.hub_service.api.streams import with_signs_of_life
 
-__all__ = ["part_stream"]
-
 AT_MOST_EVERY_S = 0.5
 LOOK_EVERY_S = 2.0
 """Utilization changes without any event."""

@@ -13,21 +13,6 @@ from typing import Literal
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId, WorkloadSpec
 from runai.hub_service.errors import Forbidden, NotFound
 
-__all__ = [
-    "ADMIN_SCOPE",
-    "HUB_ADMIN_SCOPES",
-    "SUBMIT_SCOPE",
-    "Action",
-    "Actor",
-    "Role",
-    "authorise",
-    "is_member",
-    "is_project_admin",
-    "may",
-    "no_such_workload",
-    "roles",
-]
-
 SUBMIT_SCOPE = "custom:runai:submit"
 ADMIN_SCOPE = "custom:runai:admin"
 HUB_ADMIN_SCOPES = frozenset({"admin:users", "admin-ui"})

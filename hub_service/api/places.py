@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from weakref import WeakKeyDictionary
 
-__all__ = ["Places", "away"]
-
 
 class Places:
     """How many calls of a kind are worked on at once; the others have not begun, or wait.

@@ -40,8 +40,6 @@ from runai.hub_service.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.notifications import Recent
 
-__all__ = ["Caller", "On", "Platform", "Watcher", "Watching"]
-
 
 @dataclass
 class Platform:

@@ -13,8 +13,6 @@ from runai.hub_service.clusters.records import WorkloadId
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.limits.tiers import Tier
 
-__all__ = ["Present"]
-
 RECENT_S = 10.0
 """Older processes are not the present."""
 

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from pydantic import ValidationError
 
-from runai.hub_service.api.schemas import Problem
+from runai.hub_service.api.wire import Problem
 from runai.hub_service.errors import (
     Conflict,
     Forbidden,
@@ -19,8 +19,6 @@ from runai.hub_service.errors import (
     Unavailable,
 )
 from runai.hub_service.printable import printable
-
-__all__ = ["MEDIA_TYPE", "STATUS", "error_from_reply", "problem_of"]
 
 MEDIA_TYPE = "application/problem+json"
 

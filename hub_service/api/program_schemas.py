@@ -9,15 +9,6 @@ from pydantic import Base64Bytes, Field
 
 from runai.hub_service.api.wire import MOST_PID, Argument, Wire
 
-__all__ = [
-    "MOST_INPUT_BYTES",
-    "EnvironmentView",
-    "ExecPiece",
-    "ExecRequest",
-    "LogLine",
-    "ProcessReport",
-]
-
 MOST_INPUT_BYTES = 4 * 2**20
 """What a program may be handed on; of a body it is the larger half, in base 64."""
 

@@ -15,8 +15,6 @@ from runai.hub_service.clusters.base import Ended, Piece
 from runai.hub_service.clusters.records import workload_id
 from runai.hub_service.errors import Conflict, NotFound
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/workloads", tags=["workloads"])
 
 _PIECES = {"application/x-ndjson": {"schema": ExecPiece.model_json_schema()}}

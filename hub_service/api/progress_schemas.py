@@ -5,8 +5,6 @@ Known by `schemas`; made by `progress_views`.
 
 from runai.hub_service.api.wire import Wire
 
-__all__ = ["MetricsView", "ProgressView"]
-
 
 class ProgressView(Wire):
     """How far a job is, as it reports by `runai.reporter`."""

@@ -8,8 +8,6 @@ import math
 from runai.hub_service.api.progress_schemas import MetricsView, ProgressView
 from runai.hub_service.clusters.progress import Progress
 
-__all__ = ["metrics_view", "progress_view"]
-
 _OF_PROGRESS = ("epoch", "overall_epochs")
 SHOWN = 4
 """More metrics than that do not fit into a line; `describe` and the API have all."""

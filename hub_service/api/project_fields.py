@@ -8,8 +8,6 @@ from typing import Literal, NamedTuple
 
 from runai.hub_service.api.schemas import ProjectView
 
-__all__ = ["NEW_PROJECT", "ProjectField", "project_fields"]
-
 NEW_PROJECT = ProjectView(name="", quota=0, build_quota=None)
 
 

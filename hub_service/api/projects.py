@@ -4,12 +4,11 @@ from fastapi import APIRouter
 
 from runai.hub_service.api.permissions import Action, authorise
 from runai.hub_service.api.platform import Caller, On
-from runai.hub_service.api.schemas import ProjectName, ProjectPut, ProjectView
+from runai.hub_service.api.schemas import ProjectPut, ProjectView
+from runai.hub_service.api.wire import ProjectName
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.errors import NotFound
 from runai.hub_service.project_changes import changed_project
-
-__all__ = ["router"]
 
 router = APIRouter(prefix="/projects", tags=["projects"])
 

@@ -8,27 +8,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from runai.hub_service.api.schemas import (
-    Gpus,
-    ProjectName,
-    ReasonView,
-    SubmitRequest,
-    Wire,
-)
+from runai.hub_service.api.schemas import ReasonView, SubmitRequest
 from runai.hub_service.api.start_schemas import ExpectedStartView
-
-__all__ = [
-    "CounterfactualView",
-    "Effect",
-    "ExplanationView",
-    "HolderView",
-    "Outcome",
-    "PlanQuestion",
-    "ProjectEffect",
-    "Setting",
-    "SettingChange",
-    "WhatIf",
-]
+from runai.hub_service.api.wire import Gpus, ProjectName, Wire
 
 
 class HolderView(Wire):

@@ -13,8 +13,6 @@ from runai.hub_service.api.holders import Holders
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadState
 from runai.hub_service.compared import compared, is_same_workload
 
-__all__ = ["RECENT", "WAITING", "LastQueues", "ProjectSums", "Queues", "place", "sums_of"]
-
 RECENT = 100
 """Finished workloads in an overview; `workloads` lists all."""
 

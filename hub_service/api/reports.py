@@ -9,22 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from runai.hub_service.api.schemas import DeviceShareView, Wire
-from runai.hub_service.api.wire import MOST_PID
+from runai.hub_service.api.schemas import DeviceShareView
+from runai.hub_service.api.wire import MOST_PID, Wire
 from runai.hub_service.printable import printable
-
-__all__ = [
-    "AgentAllocation",
-    "AgentReply",
-    "AgentReport",
-    "DeviceSample",
-    "NodeDevice",
-    "Notice",
-    "PodDevices",
-    "ProcessSample",
-    "UsageSample",
-]
-
 
 Uuid = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:/_.-]+$", max_length=100)]
 

@@ -10,8 +10,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Rush"]
-
 SOONEST_S, LATEST_S = 2.0, 30.0
 """Who is told to wait longer than a client is patient would only give up."""
 LOOK_BACK_S = 1.0

@@ -11,8 +11,6 @@ from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.quantity import MilliGpu
 from runai.hub_service.submission import check_limit
 
-__all__ = ["scale"]
-
 
 async def scale(
     on: Platform, caller: Actor, record: WorkloadRecord, asked: ScaleRequest

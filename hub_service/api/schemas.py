@@ -11,20 +11,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from runai.hub_service.api.device_schemas import (
-    AllocationView,
-    DeviceView,
     NodeView,
-    OthersView,
 )
 from runai.hub_service.api.durations import LONGEST_S, Seconds
 from runai.hub_service.api.elastic_schemas import ElasticView
 from runai.hub_service.api.idle_schemas import IdlePut, IdleView
 from runai.hub_service.api.limits import LimitView, ProcessView
 from runai.hub_service.api.notification_schemas import NotificationView
-from runai.hub_service.api.program_schemas import EnvironmentView, LogLine, ProcessReport
 from runai.hub_service.api.progress_schemas import MetricsView, ProgressView
 from runai.hub_service.api.start_schemas import ExpectedStartView
-from runai.hub_service.api.usage_schemas import UsageKind, UsageOf, UsagePoint, UsageSeries
 from runai.hub_service.api.wire import (
     Argument,
     EnvName,
@@ -33,53 +28,12 @@ from runai.hub_service.api.wire import (
     Line,
     Path,
     PositiveInt,
-    Problem,
     ProjectName,
     UserName,
     Wire,
     WorkloadName,
 )
 from runai.hub_service.largest_requests import MOST_MEMORY_MIB, MOST_WORKERS
-
-__all__ = [
-    "AllocationView",
-    "DeviceShareView",
-    "DeviceView",
-    "ElasticView",
-    "EnvironmentView",
-    "ExpectedStartView",
-    "Gpus",
-    "HistoryView",
-    "IdlePut",
-    "IdleView",
-    "LimitView",
-    "LogLine",
-    "NodeView",
-    "NotificationView",
-    "OthersView",
-    "Overview",
-    "PastWorkload",
-    "Problem",
-    "ProcessReport",
-    "ProcessView",
-    "ProjectName",
-    "ProjectPut",
-    "ProjectView",
-    "ReasonView",
-    "ScaleRequest",
-    "SubmitReply",
-    "SubmitRequest",
-    "UsageKind",
-    "UsageOf",
-    "UsagePoint",
-    "UsageSeries",
-    "WhoAmI",
-    "Wire",
-    "WorkerView",
-    "WorkloadDetail",
-    "WorkloadStateName",
-    "WorkloadView",
-]
 
 MOST_PROGRAM_BYTES = 2**20
 """Of a command and its environment: Linux takes twice as much."""

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
 
-__all__ = ["Share", "Shares", "Together", "held"]
-
 held: ContextVar[bool] = ContextVar("held", default=False)
 """Whether whoever asks in this context is made to wait for others."""
 

@@ -7,8 +7,6 @@ from datetime import datetime
 
 from runai.hub_service.api.wire import Wire
 
-__all__ = ["ExpectedStartView"]
-
 
 class ExpectedStartView(Wire):
     """When it starts if nothing else is submitted; None: nobody can tell."""

@@ -19,8 +19,6 @@ from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.scheduler.explanation import ExpectedStart
 from runai.hub_service.scheduler.forecast import retold
 
-__all__ = ["PIECE_S", "Forecasts", "start_view"]
-
 _REST = 25
 """Times as long as it took: else the slowest hundredth of everybody's calls would be those beside a
 forecast about tens of thousands."""

@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["unless", "with_signs_of_life"]
-
 T = TypeVar("T")
 
 SIGN_OF_LIFE_S = 15.0

@@ -26,8 +26,6 @@ from runai.hub_service.scheduler.cycle import forecast
 from runai.hub_service.scheduler.model import Wait
 from runai.hub_service.submission import Site, choose_project, specs_one_by_one
 
-__all__ = ["submit"]
-
 DECIDED_WITHIN_S = 2.0
 """A submission answers with the scheduler's word on it; a slow cycle is not waited for longer."""
 _FORESEEN = 10

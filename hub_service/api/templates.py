@@ -18,8 +18,6 @@ from urllib.parse import quote
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["PAGES", "STYLE_HASHES", "templates"]
-
 PAGES = files("runai.hub_service.api") / "pages"
 _STYLES: Mapping[str, str] = {
     name: (PAGES / name).read_text(encoding="utf-8") for name in ("page.css", "uplot.css")

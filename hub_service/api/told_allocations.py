@@ -13,8 +13,6 @@ from runai.hub_service.api.reports import AgentAllocation, AgentReply
 from runai.hub_service.api.schemas import DeviceShareView
 from runai.hub_service.clusters.records import Allocation, WorkloadId
 
-__all__ = ["ToldAllocations"]
-
 
 @dataclass(slots=True)
 class _OfNode:

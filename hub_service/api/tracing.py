@@ -12,8 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runai.hub_service import request_ids
 
-__all__ = ["REQUEST", "Tracing"]
-
 LOG = logging.getLogger("runai.requests")
 
 _SILENT = ("GET", "HEAD", "OPTIONS")

@@ -10,8 +10,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-__all__ = ["LONGEST", "RESTS", "Turns"]
-
 RESTS = 4.0
 """Drawing has a fifth at most of the time that nobody else needs; sending what was drawn takes
 half as much."""

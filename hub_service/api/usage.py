@@ -14,20 +14,13 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.permissions import Action, Actor, authorise, may
 from runai.hub_service.api.platform import Caller, On, Platform
 from runai.hub_service.api.reports import AgentReply, AgentReport, PodDevices
-from runai.hub_service.api.schemas import (
-    PastWorkload,
-    UsageKind,
-    UsageOf,
-    UsagePoint,
-    UsageSeries,
-)
+from runai.hub_service.api.schemas import PastWorkload
+from runai.hub_service.api.usage_schemas import UsageKind, UsageOf, UsagePoint, UsageSeries
 from runai.hub_service.api.wire import Time
 from runai.hub_service.clusters.base import Seen
 from runai.hub_service.clusters.records import WorkloadId, WorkloadSpec
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
 from runai.hub_service.ledger import Usage, UsageFilter
-
-__all__ = ["router", "usage_between", "usage_of_each"]
 
 router = APIRouter(tags=["usage"])
 

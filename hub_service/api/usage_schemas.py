@@ -8,8 +8,6 @@ from typing import Literal
 
 from runai.hub_service.api.wire import Wire
 
-__all__ = ["UsageKind", "UsageOf", "UsagePoint", "UsageSeries"]
-
 MOSTLY = 0.9
 """Measured less than this, averages say so. Reports are seconds behind: never is it all of it."""
 

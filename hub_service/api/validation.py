@@ -11,8 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from runai.hub_service.errors import InvalidRequest
 
-__all__ = ["checked", "invalid_request"]
-
 M = TypeVar("M", bound=BaseModel)
 
 _NAME = (

@@ -7,8 +7,6 @@ import hashlib
 
 from runai.hub_service.clusters.records import WorkloadRecord
 
-__all__ = ["version_of"]
-
 
 def version_of(record: WorkloadRecord) -> str:
     """Return an opaque text that differs whenever a caller would be shown something else.

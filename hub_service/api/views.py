@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
+from runai.hub_service.api.device_schemas import DeviceView, NodeView
 from runai.hub_service.api.device_views import device_view
 from runai.hub_service.api.elastic_views import elastic_view
 from runai.hub_service.api.idle_views import idle_rules, idle_view
@@ -24,9 +25,7 @@ from runai.hub_service.api.progress_views import metrics_view, progress_view
 from runai.hub_service.api.queues import ProjectSums
 from runai.hub_service.api.schemas import (
     DeviceShareView,
-    DeviceView,
     HistoryView,
-    NodeView,
     ProjectView,
     ReasonView,
     WorkerView,
@@ -45,8 +44,6 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.scheduler.quantity import MilliGpu, fraction_of_memory
 from runai.hub_service.submission import build_quota
-
-__all__ = ["Viewer"]
 
 
 @dataclass(frozen=True)

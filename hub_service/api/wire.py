@@ -16,23 +16,6 @@ from pydantic import (
 
 from runai.hub_service.largest_requests import MOST_GPUS
 
-__all__ = [
-    "MOST_PID",
-    "Argument",
-    "EnvName",
-    "Gpus",
-    "ImageName",
-    "Line",
-    "Path",
-    "PositiveInt",
-    "Problem",
-    "ProjectName",
-    "Time",
-    "UserName",
-    "Wire",
-    "WorkloadName",
-]
-
 # What no name has: controls, and what hides in a line or turns it around.
 _ODD = "\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")

@@ -11,8 +11,6 @@ from pydantic import Field, StringConstraints
 from runai.hub_service.api.wire import Wire
 from runai.hub_service.elastic_messages import Reason, Status, Target, WorkerPhase
 
-__all__ = ["EndedReply", "EndedReport", "StatusReport", "TargetReply"]
-
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 Speed = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 

@@ -19,8 +19,6 @@ from runai.hub_service.api.worker_schemas import (
 from runai.hub_service.clusters.base import WorkerMessages
 from runai.hub_service.errors import NotFound
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/worker", tags=["workers"])
 
 LONGEST_POLL_S = 60.0

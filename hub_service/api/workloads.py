@@ -16,12 +16,10 @@ from runai.hub_service.api.answers import explanation
 from runai.hub_service.api.long_lists import AT_A_TIME, Around, sent_in_pieces
 from runai.hub_service.api.permissions import Action
 from runai.hub_service.api.platform import Caller, On, Platform, Watching
+from runai.hub_service.api.program_schemas import EnvironmentView, LogLine, ProcessReport
 from runai.hub_service.api.questions import ExplanationView
 from runai.hub_service.api.scaling import scale as scale_job
 from runai.hub_service.api.schemas import (
-    EnvironmentView,
-    LogLine,
-    ProcessReport,
     ScaleRequest,
     SubmitReply,
     SubmitRequest,
@@ -35,8 +33,6 @@ from runai.hub_service.api.versions import version_of
 from runai.hub_service.clusters.base import LogChunk
 from runai.hub_service.clusters.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.errors import Conflict, NotFound
-
-__all__ = ["router"]
 
 router = APIRouter(prefix="/workloads", tags=["workloads"])
 

@@ -28,8 +28,6 @@ from runai.hub_service.scheduler.explanation import ExpectedStart
 from runai.hub_service.scheduler.model import ProjectShare
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = ["Meter", "Seat", "World"]
-
 
 class Seat(NamedTuple):
     """A device, and all that is shown of it."""

@@ -17,8 +17,6 @@ from runai.hub_service.cli.platform_files import DATA_DIR_OPTION
 from runai.hub_service.cli.reporting import Group, output_option
 from runai.hub_service.errors import Forbidden, InvalidRequest, NotFound
 
-__all__ = ["user"]
-
 _PASSWORD_STDIN: Final = click.option(
     "--password-stdin", is_flag=True, help="Read the password from standard input."
 )

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["Tell", "at_work"]
-
 Tell = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and of how much."""
 

@@ -11,8 +11,6 @@ from runai.hub_service.cli.at_work import at_work
 from runai.hub_service.cli.platform_files import DATA_DIR_OPTION
 from runai.hub_service.cli.reporting import Command
 
-__all__ = ["backup", "restore"]
-
 
 @click.command(cls=Command)
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))

@@ -23,8 +23,6 @@ from runai.hub_service.config import Config, HubConfig, KubernetesConfig
 from runai.hub_service.connection import Connection
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["examine_cluster", "own_service"]
-
 _LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/runai-scheduler"
 _PROJECTS: Final = "/apis/jupyter-runai.dev/v1alpha1/projects"
 _GPU: Final = "nvidia.com/gpu"

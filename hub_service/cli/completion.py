@@ -6,8 +6,6 @@ from click.shell_completion import get_completion_class
 from runai.hub_service.cli.reporting import Command
 from runai.hub_service.cli.root import cli
 
-__all__ = ["completion"]
-
 
 @click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 import click
 from rich.text import Text
 
+from runai.hub_service.api.device_schemas import NodeView
 from runai.hub_service.api.questions import ExplanationView
-from runai.hub_service.api.schemas import NodeView, ProjectView, WorkloadDetail
+from runai.hub_service.api.schemas import ProjectView, WorkloadDetail
 from runai.hub_service.cli import render, tables
 from runai.hub_service.cli.naming import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.reporting import Command, output_option
@@ -20,8 +21,6 @@ from runai.hub_service.errors import NotFound
 from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
 from runai.hub_service.printable import for_terminal
 from runai.hub_service.scheduler.quantity import duration_text
-
-__all__ = ["describe", "explanation_lines", "workload_lines"]
 
 _WORKLOAD_WORDS = ("job", "jobs", "session", "sessions", "workload", "workloads")
 _PROJECT_WORDS = ("project", "projects")

@@ -13,8 +13,6 @@ from runai.hub_service.cli.examination import examine
 from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.reporting import Command, output_option
 
-__all__ = ["doctor"]
-
 _COLOURS: Final = {"ok": "green", "note": "cyan", "failure": "red"}
 
 

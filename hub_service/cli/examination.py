@@ -16,7 +16,7 @@ from typing import Final
 import httpx
 
 from runai.hub_service import descriptors
-from runai.hub_service.api.schemas import NodeView
+from runai.hub_service.api.device_schemas import NodeView
 from runai.hub_service.cli.findings import Finding
 from runai.hub_service.cli.gpu_examination import check_driver, check_mps, check_mps_daemons
 from runai.hub_service.cli.hub_login import hub_root, is_this_machine
@@ -33,8 +33,6 @@ from runai.hub_service.client import Client
 from runai.hub_service.connection import Connection, config_path, find_connection
 from runai.hub_service.errors import Forbidden, InvalidRequest, RunaiError, Unauthenticated
 from runai.hub_service.tls_trust import untrusted, verification
-
-__all__ = ["examine"]
 
 _NOT_READY: Final = {
     "database": (

@@ -2,8 +2,6 @@
 
 from typing import Literal, NamedTuple
 
-__all__ = ["Finding"]
-
 
 class Finding(NamedTuple):
     """The answer to one question."""

@@ -9,11 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from runai.hub_service.api.schemas import NodeView
+from runai.hub_service.api.device_schemas import NodeView
 from runai.hub_service.cli.findings import Finding
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
-
-__all__ = ["check_driver", "check_mps", "check_mps_daemons"]
 
 _MPS: Final = "MPS"
 _ANSWERS_WITHIN_S: Final = 5.0

@@ -13,8 +13,6 @@ import httpx
 from runai.hub_service.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
 from runai.hub_service.tls_trust import untrusted, verification
 
-__all__ = ["HubLogin", "hub_root", "is_this_machine"]
-
 SERVICE: Final = "services/runai/"
 SCOPES: Final = ("access:services!service=runai", "custom:runai:submit")
 ADMIN_SCOPES: Final = ("custom:runai:admin", "admin-ui")

@@ -20,8 +20,6 @@ from runai.hub_service.client import Client
 from runai.hub_service.connection import config_path, find_connection
 from runai.hub_service.errors import InvalidRequest
 
-__all__ = ["config", "login", "logout", "whoami"]
-
 _READ = "-"
 
 

@@ -16,16 +16,6 @@ from typing import Final
 from runai.hub_service import descriptors
 from runai.hub_service.cli.findings import Finding
 
-__all__ = [
-    "check_command",
-    "check_command_lines",
-    "check_descriptors",
-    "check_groups",
-    "check_hub_version",
-    "check_room_for_files",
-    "check_storage",
-]
-
 LEAST_FREE_BYTES: Final = 1024**3
 FEW_FREE_BYTES: Final = 5 * 1024**3
 LEAST_FREE_FILES: Final = 10_000

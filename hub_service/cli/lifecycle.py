@@ -15,8 +15,6 @@ from runai.hub_service.cli.waiting import FINISHED
 from runai.hub_service.client import Client
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["delete", "for_each", "keep", "regain", "release", "resume", "suspend"]
-
 _NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
 
 

@@ -10,13 +10,12 @@ from typing import Final, get_args
 
 import click
 
-from runai.hub_service.api.schemas import NodeView, WorkloadStateName, WorkloadView
+from runai.hub_service.api.device_schemas import NodeView
+from runai.hub_service.api.schemas import WorkloadStateName, WorkloadView
 from runai.hub_service.cli import render, tables
 from runai.hub_service.cli.naming import PROJECT_NAME
 from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.client import Client
-
-__all__ = ["any_simulated", "list_", "note_simulated", "show_projects", "show_workloads"]
 
 _KINDS: Final = {
     "jobs": "jobs",

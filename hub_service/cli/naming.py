@@ -13,9 +13,6 @@ from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
 from runai.hub_service.errors import InvalidRequest, NotFound, RunaiError
 
-__all__ = ["PROJECT_NAME", "WORKLOAD_NAME", "find", "find_all", "in_project"]
-
-
 _KIND_WORDS: Final = frozenset({"job", "jobs", "session", "sessions", "workload", "workloads"})
 
 

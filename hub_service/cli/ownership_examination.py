@@ -10,8 +10,6 @@ from typing import Final
 from runai.hub_service.cli.findings import Finding
 from runai.hub_service.errors import Conflict
 
-__all__ = ["check_ownership"]
-
 _SUBJECT: Final = "cluster"
 
 

@@ -6,8 +6,6 @@ import click
 
 from runai.embedded.up import DEFAULT_DATA_DIR
 
-__all__ = ["DATA_DIR_OPTION"]
-
 DATA_DIR_OPTION: Final = click.option(
     "--data-dir",
     envvar="RUNAI_DATA_DIR",

@@ -12,8 +12,6 @@ import click
 from runai.hub_service.cli.reporting import Command
 from runai.hub_service.errors import InvalidRequest
 
-__all__ = ["CommandAfterDashes", "absolute_workdir", "check_script"]
-
 _SCRIPT_ENDINGS: Final = (".py", ".sh")
 _INTERPRETERS: Final = ("python", "bash", "sh", "zsh", "ipython", "torchrun")
 _NO_SCRIPT_FOLLOWS: Final = ("-m", "-c")

@@ -13,8 +13,6 @@ import click
 from runai.hub_service.cli.reporting import Command
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["up"]
-
 _AS_THEY_STAND: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
 

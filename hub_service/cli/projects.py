@@ -21,8 +21,6 @@ from runai.hub_service.cli.values import GPUS, UNLIMITED_GPUS
 from runai.hub_service.client import Client
 from runai.hub_service.errors import Conflict, NotFound
 
-__all__ = ["project"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PEOPLE: Final = {

@@ -12,8 +12,6 @@ import click
 
 from runai.hub_service.cli.root import SECTIONS, cli
 
-__all__ = ["reference"]
-
 _INTRODUCTION: Final = """\
 # The `runai` command
 

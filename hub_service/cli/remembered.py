@@ -9,8 +9,6 @@ from dataclasses import replace
 from runai.hub_service.connection import Connection, config_path, read_config, write_config
 from runai.hub_service.errors import InvalidRequest, Unavailable
 
-__all__ = ["forget", "inside_session", "remember", "use_project"]
-
 
 def inside_session() -> bool:
     """Tell whether the environment of a session says where the service is."""

@@ -17,25 +17,6 @@ from rich.text import Text
 from runai.hub_service.api.schemas import ReasonView, WorkloadView
 from runai.hub_service.printable import for_terminal, json_for_terminal, printable
 
-__all__ = [
-    "SIMULATED_NOTE",
-    "age",
-    "asked",
-    "clock",
-    "devices",
-    "gpus",
-    "holding",
-    "listed",
-    "memory",
-    "quota",
-    "reason",
-    "share",
-    "show_json",
-    "show_lines",
-    "show_table",
-    "state",
-]
-
 SIMULATED_NOTE = (
     "* simulated: derived from the CPU time and memory of the processes that hold the device"
 )

@@ -12,8 +12,6 @@ import click
 from runai.hub_service.errors import RunaiError
 from runai.hub_service.printable import for_terminal, json_for_terminal
 
-__all__ = ["INTERRUPTED", "Command", "Group", "ReportedError", "output_option", "report"]
-
 INTERRUPTED = 130
 """What a shell reports for a program ended by Ctrl-C."""
 

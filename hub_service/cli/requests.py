@@ -8,8 +8,6 @@ from typing import Any
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.api.validation import checked
 
-__all__ = ["project_put", "submit_request"]
-
 
 def submit_request(**options: Any) -> SubmitRequest:
     """Make a submission; options that are None are left out, so that the service's defaults hold.

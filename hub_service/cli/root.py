@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 import click
 
-__all__ = ["SECTIONS", "CommandEntry", "cli"]
-
 
 class CommandEntry(NamedTuple):
     """Where a command lives: `module:attribute` below this package, and its one-line help."""

@@ -26,8 +26,6 @@ from runai.hub_service.client import Client
 from runai.hub_service.errors import Conflict, InvalidRequest, Unavailable
 from runai.hub_service.printable import for_terminal
 
-__all__ = ["exec_", "logs"]
-
 
 @click.command(cls=Command)
 @click.argument("name", type=WORKLOAD_NAME)

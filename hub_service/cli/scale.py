@@ -8,8 +8,6 @@ from runai.hub_service.cli.naming import WORKLOAD_NAME, find_all, in_project
 from runai.hub_service.cli.reporting import Command
 from runai.hub_service.client import Client
 
-__all__ = ["scale"]
-
 
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)

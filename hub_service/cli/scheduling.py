@@ -8,8 +8,6 @@ import click
 
 from runai.hub_service.cli.reporting import Command, output_option
 
-__all__ = ["schedule"]
-
 
 @click.command(cls=Command)
 @click.argument("snapshot", required=False, metavar="[SNAPSHOT.json]")

@@ -18,8 +18,6 @@ from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.client import Client
 from runai.hub_service.errors import InvalidRequest, Unavailable
 
-__all__ = ["simulate"]
-
 _POLICIES: Final = (
     "static-strict",
     "static",

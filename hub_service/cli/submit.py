@@ -17,8 +17,6 @@ from runai.hub_service.cli.requests import submit_request
 from runai.hub_service.cli.values import ENV, GPUS, MEMORY, PRIORITY, EnvPair
 from runai.hub_service.client import Client
 
-__all__ = ["submit"]
-
 
 @click.command(cls=CommandAfterDashes)
 @click.argument("name", required=False)

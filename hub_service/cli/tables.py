@@ -12,18 +12,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from rich.text import Text
 
-from runai.hub_service.api.schemas import DeviceView, NodeView, ProjectView, WorkloadView
+from runai.hub_service.api.device_schemas import DeviceView, NodeView
+from runai.hub_service.api.schemas import ProjectView, WorkloadView
 from runai.hub_service.cli import render
-
-__all__ = [
-    "Column",
-    "DeviceOf",
-    "Table",
-    "devices_of",
-    "node_table",
-    "project_table",
-    "workload_table",
-]
 
 Cell = str | Text
 T = TypeVar("T")

@@ -17,8 +17,6 @@ from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.cli.top_views import Asked, Seen, ViewName
 from runai.hub_service.client import Client
 
-__all__ = ["top"]
-
 _KINDS: Final[dict[str, ViewName]] = {
     **{name: name for name in get_args(ViewName)},
     "node": "nodes",

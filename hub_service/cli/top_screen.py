@@ -22,8 +22,6 @@ from runai.hub_service.cli.top_views import Asked, Seen, ViewName
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["TopScreen", "run_screen"]
-
 AVERAGE_EVERY_S: Final = 30
 WIDE: Final = 140
 """So many cells have room for the columns of `-o wide`."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from runai.hub_service.api.schemas import Overview, UsageSeries, WorkloadView
+from runai.hub_service.api.schemas import Overview, WorkloadView
+from runai.hub_service.api.usage_schemas import UsageSeries
 from runai.hub_service.cli import render, tables
 from runai.hub_service.cli.waiting import FINISHED
 from runai.hub_service.errors import InvalidRequest
-
-__all__ = ["Asked", "Seen", "ViewName", "average", "headline", "see"]
 
 ViewName = Literal["nodes", "jobs", "projects"]
 

@@ -6,14 +6,12 @@ from typing import Final
 
 import click
 
-from runai.hub_service.api.schemas import UsageKind
+from runai.hub_service.api.usage_schemas import UsageKind
 from runai.hub_service.cli import render
 from runai.hub_service.cli.at_work import at_work
 from runai.hub_service.cli.reporting import Command, output_option
 from runai.hub_service.cli.values import LENGTH
 from runai.hub_service.client import Client
-
-__all__ = ["usage"]
 
 HEADER: Final = ("NAME", "ALLOCATED", "UTIL", "GPU-HOURS", "USED", "IDLE")
 KINDS: Final[Mapping[str, UsageKind]] = {"projects": "project", "users": "user", "nodes": "node"}

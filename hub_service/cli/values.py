@@ -14,17 +14,6 @@ import click
 
 from runai.hub_service.api.durations import seconds
 
-__all__ = [
-    "ENV",
-    "GPUS",
-    "LENGTH",
-    "MEMORY",
-    "PRIORITY",
-    "UNLIMITED_GPUS",
-    "EnvPair",
-    "parse_memory_mib",
-]
-
 EnvPair = tuple[str, str]
 
 _MIB_PER_UNIT: Final = {"m": Decimal(1), "g": Decimal(1024), "t": Decimal(1024 * 1024)}

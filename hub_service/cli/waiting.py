@@ -21,8 +21,6 @@ from runai.hub_service.cli.reporting import INTERRUPTED
 from runai.hub_service.client import Client
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["FINISHED", "exit_code_of", "wait_for"]
-
 FINISHED: Final = frozenset({"succeeded", "failed", "ended"})
 _PATIENCE_S: Final = 600.0
 """So long a service may be away, being restarted or upgraded."""

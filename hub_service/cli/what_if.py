@@ -17,13 +17,12 @@ from runai.hub_service.api.questions import (
     SettingChange,
     WhatIf,
 )
-from runai.hub_service.api.schemas import SubmitRequest, Wire
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.wire import Wire
 from runai.hub_service.cli import render
 from runai.hub_service.cli.at_work import at_work
 from runai.hub_service.cli.wishes import parse_addition, parse_setting
 from runai.hub_service.client import Client
-
-__all__ = ["ask"]
 
 T = TypeVar("T", bound=Wire)
 

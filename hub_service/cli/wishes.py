@@ -10,8 +10,6 @@ from typing import Final, get_args
 from runai.hub_service.api.questions import Setting
 from runai.hub_service.cli.values import parse_memory_mib
 
-__all__ = ["parse_addition", "parse_setting"]
-
 _SETTINGS: Final = get_args(Setting)
 _ADDED: Final = re.compile(
     r"^\s*(?P<project>[a-z0-9][-a-z0-9]*)"

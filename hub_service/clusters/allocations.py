@@ -12,8 +12,6 @@ from runai.hub_service.clusters.environment import allocation
 from runai.hub_service.clusters.records import Allocation, Process, WorkloadId, WorkloadRecord
 from runai.hub_service.clusters.row import Row
 
-__all__ = ["Allocations"]
-
 
 @dataclass(slots=True)
 class _OfNode:

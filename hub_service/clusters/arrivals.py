@@ -18,8 +18,6 @@ from runai.hub_service.errors import Conflict
 from runai.hub_service.giving_way import Way
 from runai.hub_service.scheduler.model import Workload
 
-__all__ = ["AT_A_TIME", "Arrivals", "refuse_taken"]
-
 AT_A_TIME = 50
 """Made in one turn of the loop: two milliseconds' work."""
 WRITTEN = 100

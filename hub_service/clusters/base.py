@@ -26,20 +26,6 @@ from runai.hub_service.clusters.records import (
 from runai.hub_service.elastic_messages import Status, Target
 from runai.hub_service.scheduler.model import Plan, Snapshot
 
-__all__ = [
-    "Cluster",
-    "Driven",
-    "Ended",
-    "LogChunk",
-    "Piece",
-    "Programs",
-    "ProjectChange",
-    "Refused",
-    "Seen",
-    "Told",
-    "WorkerMessages",
-]
-
 ProjectChange = Callable[[ProjectSpec | None], ProjectSpec]
 """From what a project is, None where there is none, to what it is to be; it may refuse."""
 

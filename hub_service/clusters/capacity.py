@@ -14,8 +14,6 @@ from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.scheduler.model import DeviceShare, Reserve, Resize, Start
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
 
-__all__ = ["Held", "device_memory", "held_by", "refusal_of_gang", "refusal_of_place"]
-
 
 @dataclass(slots=True)
 class Held:

@@ -11,8 +11,6 @@ from operator import attrgetter
 
 from runai.hub_service.scheduler.model import Worker, WorkerState, Workload
 
-__all__ = ["FOR_USER", "IN_ALL", "Admitted", "Bound", "admitted"]
-
 FOR_USER, IN_ALL = 2, 8
 """Workers for each CPU core: enough to keep all cores busy while some wait for a disk."""
 

@@ -13,8 +13,6 @@ from runai.hub_service.clusters.row import Row
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.model import Plan, Reason, Snapshot, Wait, Workload
 
-__all__ = ["CpuJobQueue", "as_shown"]
-
 _Counted = Mapping[WorkloadId, Workload]
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from runai.hub_service.elastic_messages import Target, WorkerPhase
 
-__all__ = ["ElasticRules", "ElasticState"]
-
 
 @dataclass(frozen=True, slots=True)
 class ElasticRules:

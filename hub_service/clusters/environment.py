@@ -22,8 +22,6 @@ from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import memory_of_fraction
 
-__all__ = ["CONTEXT_MIB", "allocation", "elastic_dir", "memory_limits", "worker_environment"]
-
 CONTEXT_MIB = 500
 """Device memory of a process's CUDA context, counted inside its share (a first guess)."""
 

@@ -12,8 +12,6 @@ from runai.hub_service.clusters.records import WorkloadId
 from runai.hub_service.clusters.row import ACTIVE, Row, Step
 from runai.hub_service.clusters.wishes import unreserved
 
-__all__ = ["told", "with_faults"]
-
 
 def with_faults(devices: Sequence[Device], faults: Mapping[str, str]) -> tuple[Device, ...]:
     """Return the devices with what was told of them, by UUID; others are as they were."""

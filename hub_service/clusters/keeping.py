@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from runai.hub_service.clusters.records import WorkloadId
 
-__all__ = ["Finished", "Keeping"]
-
 DAY_S = 86_400.0
 
 

@@ -21,19 +21,6 @@ from runai.hub_service.clusters.row import ACTIVE, Ending, Grant, Row, Step
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, count_text, gpu_text
 
-__all__ = [
-    "ATTACH_WITHIN_S",
-    "attached",
-    "due",
-    "exited",
-    "next_due",
-    "request_text",
-    "resized",
-    "running",
-    "started",
-    "stopped",
-]
-
 ATTACH_WITHIN_S = 120.0
 """How long a granted session may take until its process is attached."""
 

@@ -4,8 +4,6 @@ Used by every cluster that reads what programs write, who may write anything: al
 end, or nothing but ends.
 """
 
-__all__ = ["LONGEST_LINE_BYTES", "cut"]
-
 LONGEST_LINE_BYTES = 2**20
 """A longer line is told as several, so that nobody has to keep more of it."""
 

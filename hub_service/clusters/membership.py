@@ -14,23 +14,6 @@ from runai.hub_service.clusters.row import Row, Step
 from runai.hub_service.elastic_messages import Reason, Status, Target, WorkerPhase
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
-__all__ = [
-    "MOST_LOSSES_OF_A_WORKER",
-    "done",
-    "followed",
-    "goes_on_without",
-    "heard",
-    "is_done_by",
-    "is_of_its_end",
-    "joiners",
-    "keeps_its_size",
-    "late",
-    "most_gpus",
-    "resized",
-    "sized",
-    "without",
-]
-
 MOST_LOSSES_OF_A_WORKER = 3
 """A worker that ended unexpectedly oftener is not started again beside the others."""
 

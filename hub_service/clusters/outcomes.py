@@ -9,8 +9,6 @@ from runai.hub_service.clusters.membership import is_of_its_end
 from runai.hub_service.clusters.records import StateReason, WorkerRecord, WorkloadState
 from runai.hub_service.clusters.row import Row, Step
 
-__all__ = ["LONGEST_BACK_OFF_S", "settle"]
-
 BACK_OFF_S = 10.0
 LONGEST_BACK_OFF_S = 300.0
 MOST_LOSSES = 6

@@ -27,15 +27,6 @@ from runai.hub_service.scheduler.model import (
 )
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, Mib, MilliGpu
 
-__all__ = [
-    "NODE_TYPE_LABEL",
-    "only_leaves",
-    "project_for_core",
-    "snapshot",
-    "wants_devices",
-    "workload_for_core",
-]
-
 NODE_TYPE_LABEL = "runai/node-type"
 
 _WANTS_DEVICES = (

@@ -28,8 +28,6 @@ from runai.hub_service.scheduler.model import (
     Wait,
 )
 
-__all__ = ["PlanSteps"]
-
 
 class PlanSteps:
     """Collect what a plan makes of each row; the rows themselves stay untouched."""

@@ -9,8 +9,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["PROGRESS_FILE", "Progress", "read_progress"]
-
 PROGRESS_FILE = "progress.json"
 """In the job's checkpoint directory; `runai.reporter` writes it."""
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadId
 from runai.hub_service.errors import Conflict, InvalidRequest
 
-__all__ = ["check_deletion", "check_parent"]
-
 NAMED_AT_MOST = 3
 
 

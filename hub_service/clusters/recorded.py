@@ -45,8 +45,6 @@ from runai.hub_service.errors import Conflict, NotFound
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.scheduler.model import Plan, Snapshot, Workload
 
-__all__ = ["RecordedCluster"]
-
 
 class RecordedCluster:
     """Keep workloads and projects, and carry out plans upon their rows."""

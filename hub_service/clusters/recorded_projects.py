@@ -16,8 +16,6 @@ from runai.hub_service.clusters.row_store import Store
 from runai.hub_service.clusters.shelf import FORGOTTEN_AT_ONCE, Shelf
 from runai.hub_service.errors import NotFound
 
-__all__ = ["RecordedProjects"]
-
 _GONE: Final = Step(None, aged=True)
 """What a workload has made is its user's, and stays: nobody has asked for that to go."""
 

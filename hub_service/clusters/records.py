@@ -15,23 +15,6 @@ from runai.hub_service.idle.rules import FOR_JOBS, FOR_SESSIONS, IdleRules
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = [
-    "SOURCE_PLACEHOLDER",
-    "Allocation",
-    "HistoryEvent",
-    "Process",
-    "ProjectRecord",
-    "ProjectSpec",
-    "StateReason",
-    "WorkerEnvironment",
-    "WorkerRecord",
-    "WorkloadId",
-    "WorkloadRecord",
-    "WorkloadSpec",
-    "WorkloadState",
-    "workload_id",
-]
-
 SOURCE_PLACEHOLDER = "{source}"
 """An argument for which the cluster puts the path of the file with the job's `source`."""
 

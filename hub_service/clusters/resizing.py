@@ -11,14 +11,6 @@ from runai.hub_service.clusters.row import Ending, Grant, Row
 from runai.hub_service.scheduler.model import DeviceShare, Worker, WorkerState, Workload
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
-__all__ = [
-    "coming",
-    "for_core_while_resizing",
-    "grant_after",
-    "shown_while_resizing",
-    "without_resize",
-]
-
 
 def grant_after(row: Row, ending: Ending) -> Grant | None:
     """Return what a worker that has just ended is to start again on; None: it is not.

@@ -14,8 +14,6 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.scheduler.model import DeviceShare
 
-__all__ = ["ACTIVE", "Ending", "Grant", "Row", "Step"]
-
 ACTIVE = ("starting", "running", "stopping")
 """States of a worker that has processes, or may have."""
 

@@ -6,8 +6,6 @@ from typing import Protocol
 from runai.hub_service.clusters.records import HistoryEvent, ProjectRecord, WorkloadId
 from runai.hub_service.clusters.row import Row
 
-__all__ = ["Store"]
-
 
 class Store(Protocol):
     """Where rows and projects outlive the process; `save` is one transaction, then durable."""

@@ -12,8 +12,6 @@ from runai.hub_service.clusters.row import Row, Step
 from runai.hub_service.clusters.wishes import refuse_unless_job
 from runai.hub_service.errors import Conflict, InvalidRequest
 
-__all__ = ["scaled", "trimmed", "with_scale"]
-
 _WAITS = ("pending", "reserved")
 
 

@@ -26,8 +26,6 @@ from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord, Workl
 from runai.hub_service.clusters.row import ACTIVE, Row
 from runai.hub_service.scheduler.model import Wait, Workload
 
-__all__ = ["FORGOTTEN_AT_ONCE", "Said", "Shelf"]
-
 FORGOTTEN_AT_ONCE = 5
 """Each is a write to the disk, for which others wait."""
 

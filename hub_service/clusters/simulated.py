@@ -22,8 +22,6 @@ from runai.hub_service.clusters.records import (
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row
 from runai.hub_service.errors import Conflict
 
-__all__ = ["MemoryStore", "SimulatedCluster"]
-
 
 class MemoryStore:
     """Keeps what it is told for as long as it lives, so that a cluster can be made again on it."""

@@ -6,8 +6,6 @@ Knows what is worth a GPU, and what to expect of a size that was never tried. Pu
 
 from collections.abc import Mapping
 
-__all__ = ["throughput_for_core"]
-
 
 def throughput_for_core(
     measured: Mapping[int, float], most: int, *, pays_from: float | None = 0.1

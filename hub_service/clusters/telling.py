@@ -20,8 +20,6 @@ from runai.hub_service.clusters.row_store import Store
 from runai.hub_service.clusters.shelf import Said, Shelf
 from runai.hub_service.scheduler.model import Wait
 
-__all__ = ["AT_A_TIME", "FIRST_OF_ONE", "WRITTEN_DOWN", "tell"]
-
 LOOKED_AT, AT_A_TIME = 4000, 200
 """Waits between which others have their turn, while looking and while drawing: a millisecond."""
 WRITTEN_DOWN = 50

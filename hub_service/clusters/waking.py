@@ -7,8 +7,6 @@ import asyncio
 
 from runai.hub_service.broadcast import Broadcast
 
-__all__ = ["Waking"]
-
 
 class Waking:
     """What has changed since the last look."""

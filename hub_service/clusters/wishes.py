@@ -21,20 +21,6 @@ from runai.hub_service.clusters.row import ACTIVE, Row, Step
 from runai.hub_service.errors import Conflict
 from runai.hub_service.scheduler.model import DeviceShare, Wait
 
-__all__ = [
-    "deleted",
-    "refuse_unless_attachable",
-    "refuse_unless_job",
-    "regained",
-    "released",
-    "reserved",
-    "resumed",
-    "submitted",
-    "suspended",
-    "unreserved",
-    "waiting",
-]
-
 _IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
 
 

@@ -15,8 +15,6 @@ from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["cull_arbiter"]
-
 
 async def cull_arbiter(
     *, inactive: timedelta, inactive_limit: float, server: Mapping[str, Any], **_more: object

@@ -8,8 +8,6 @@ from runai.hub_service.idle.machine import Action
 from runai.hub_service.ledger import Totals
 from runai.hub_service.scheduler.quantity import count_text
 
-__all__ = ["evidence", "minutes"]
-
 
 def evidence(record: WorkloadRecord, action: Action, totals: Totals) -> str:
     """Return what was measured: how long it was idle, and what it used of what it held."""

@@ -9,8 +9,6 @@ from enum import StrEnum
 
 from runai.hub_service.idle.rules import IDLE_BELOW, KEEP_S, KEEPS, NEVER_USED_S, IdleRules
 
-__all__ = ["Action", "Do", "Idleness", "Measured", "due_in", "kept", "look"]
-
 CPU_BUSY = 0.5
 """Processor cores above which a kernel is at work, though not on the GPU."""
 

@@ -5,8 +5,6 @@ Plain data, in seconds. By default one is shown and told; nothing is taken until
 
 from dataclasses import dataclass
 
-__all__ = ["FOR_JOBS", "FOR_SESSIONS", "IDLE_BELOW", "KEEPS", "KEEP_S", "NEVER_USED_S", "IdleRules"]
-
 IDLE_BELOW = 0.01
 """A workload that keeps less of every device busy is idle, whatever memory it holds."""
 

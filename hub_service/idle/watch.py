@@ -18,8 +18,6 @@ from runai.hub_service.idle.machine import Action, Do, Idleness, Measured, due_i
 from runai.hub_service.idle.rules import KEEP_S, KEEPS, IdleRules
 from runai.hub_service.ledger import Ledger
 
-__all__ = ["IdleNow", "IdleWatch"]
-
 REPORTED_S = 15.0
 """A longer time between two reports is not counted as reclaimed."""
 

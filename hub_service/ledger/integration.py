@@ -13,8 +13,6 @@ from typing import NamedTuple
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger.totals import Scope, Series
 
-__all__ = ["IDLE_BELOW", "Held", "Integration", "Span"]
-
 GAP_S = 60.0
 """A silence longer than this (a machine asleep) was witnessed by nobody."""
 

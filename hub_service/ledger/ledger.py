@@ -23,8 +23,6 @@ from runai.hub_service.ledger.store import Event, Row, Store, Stored
 from runai.hub_service.ledger.totals import LEVELS_S, MEMORY_S, Scope, Series, Totals
 from runai.hub_service.ledger.writing import Writer
 
-__all__ = ["Ledger"]
-
 WRITE_S = LEVELS_S[0]
 LATE_S = 3
 """How long after its end a stretch is written: reports of it should be in."""

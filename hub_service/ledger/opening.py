@@ -17,8 +17,6 @@ from runai.hub_service.database_upgrade import revision, upgrade, upgrade_file
 from runai.hub_service.errors import InvalidRequest, Unavailable
 from runai.hub_service.ledger import schema
 
-__all__ = ["MIGRATIONS", "engine_of", "ledger_url", "prepare", "said_why"]
-
 MIGRATIONS = Path(__file__).with_name("migrations")
 ANSWERS_WITHIN_S = 5
 """A server that says nothing to who connects is taken for away."""

@@ -9,8 +9,6 @@ import sqlalchemy as sa
 
 from runai.hub_service.ledger import schema
 
-__all__ = ["Taken", "claim", "take"]
-
 FROZEN_S = 3
 """A transaction that says nothing for so long is ended by the server: its process may be frozen."""
 

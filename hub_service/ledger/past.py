@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from runai.hub_service.ledger.totals import Series, Totals
 
-__all__ = ["Asked", "Past", "merged", "past_of"]
-
 
 class Asked(NamedTuple):
     """What a workload asked for."""

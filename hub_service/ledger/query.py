@@ -10,17 +10,6 @@ from dataclasses import dataclass
 from runai.hub_service.ledger.integration import Span
 from runai.hub_service.ledger.totals import LEVELS_S, Scope, Totals
 
-__all__ = [
-    "Point",
-    "Range",
-    "Usage",
-    "UsageFilter",
-    "answers",
-    "choose_range",
-    "usage",
-    "watched_s",
-]
-
 MAX_POINTS = 1500
 NICE_POINTS = 300
 NICE_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)

@@ -12,8 +12,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["Reader"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

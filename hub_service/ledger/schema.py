@@ -21,19 +21,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-__all__ = [
-    "HEAD",
-    "events",
-    "insert_into",
-    "metadata",
-    "owner",
-    "requests",
-    "series",
-    "spans",
-    "totals",
-    "upsert_into",
-]
-
 HEAD = "0004"
 """The newest revision in `migrations`; a database that is there already needs no migration."""
 

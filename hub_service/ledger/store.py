@@ -16,11 +16,9 @@ from sqlalchemy.dialects import postgresql
 
 from runai.hub_service.ledger import owner, schema
 from runai.hub_service.ledger.integration import Span
-from runai.hub_service.ledger.opening import engine_of, ledger_url, prepare, said_why
+from runai.hub_service.ledger.opening import engine_of, prepare, said_why
 from runai.hub_service.ledger.past import Asked, Past, past_of
 from runai.hub_service.ledger.totals import Scope, Series, Totals
-
-__all__ = ["Batch", "Event", "Row", "Store", "Stored", "ledger_url"]
 
 DAY_S = 86400
 RETENTION_S = {10: 2 * DAY_S, 60: 90 * DAY_S}

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-__all__ = ["LEVELS_S", "MEMORY_S", "Scope", "Series", "Totals"]
-
 MEMORY_S = 15 * 60
 """How long single seconds are kept."""
 

@@ -16,8 +16,6 @@ from runai.hub_service.ledger.owner import Taken
 from runai.hub_service.ledger.reading import Reader
 from runai.hub_service.ledger.store import Batch, Store, Stored
 
-__all__ = ["Writer"]
-
 log = logging.getLogger(__name__)
 
 MAX_WAITING_ROWS = 100_000

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Mapping
 from typing import Final, Literal
 
-__all__ = ["Verdict", "try_limit"]
-
 Verdict = Literal["refused", "allowed", "unknown"]
 """What came of the allocation; unknown: the driver said something else, or nothing in time."""
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Groups", "GroupsUnavailable", "why_none"]
-
 PASSES = 5
 """A process may start another while it is moved: look again, so often."""
 

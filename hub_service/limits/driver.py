@@ -12,8 +12,6 @@ import pynvml
 
 from runai.hub_service.limits.cgroups import Groups, GroupsUnavailable
 
-__all__ = ["DriverLimits", "DriverLimitsUnavailable"]
-
 MIB = 1 << 20
 PROBE = "probe"
 

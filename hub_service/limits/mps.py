@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final, Self
 
-__all__ = ["PROGRAM", "MpsDaemon", "MpsUnavailable"]
-
 PROGRAM: Final = "nvidia-cuda-mps-control"
 PATIENCE_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.02

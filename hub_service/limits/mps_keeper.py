@@ -18,8 +18,6 @@ import psutil
 from runai.hub_service.limits.canary import try_limit
 from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
 
-__all__ = ["KeeperState", "keep"]
-
 CANARY_MIB = 1024
 """Small against what is free on any device, or a full device passes for a limit that is kept."""
 

@@ -6,8 +6,6 @@ Everything that a Python of a workload imports is found as before: only the firs
 import os
 from pathlib import Path
 
-__all__ = ["HOOK", "with_hook"]
-
 HOOK = str(Path(__file__).with_name("hook"))
 """A folder that only interpreters of workloads have on their path."""
 

@@ -19,8 +19,6 @@ from runai.hub_service.limits.mps import MpsDaemon
 from runai.hub_service.limits.mps_keeper import KeeperState
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 
-__all__ = ["MPS_LIMIT", "MpsSharing", "Sharing", "TimeSliced"]
-
 MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """By this variable a worker is known as a client of MPS with a limit."""
 

@@ -8,8 +8,6 @@ import signal
 
 import psutil
 
-__all__ = ["send"]
-
 SAME_START_S = 0.005
 """Start times come in ticks of 10 ms."""
 

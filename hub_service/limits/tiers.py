@@ -7,8 +7,6 @@ strongest one is used, and the user is told which. Pure; shown by the API and th
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["MPS_IS_TRIED", "NO_MPS_HERE", "Tier", "TierState", "strongest"]
-
 MPS_IS_TRIED = "it is being tried whether its limit holds"
 NO_MPS_HERE = "this device cannot have it"
 """Of parts of a GPU (MIG), beside devices that can."""

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from runai.hub_service.limits.wording import gib
 
-__all__ = ["Holding", "Member", "Rung", "Step", "Watchdog"]
-
 SAMPLES_OVER = 3
 """A peak of a second or two is nobody's trouble."""
 

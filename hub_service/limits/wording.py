@@ -1,7 +1,5 @@
 """The words for shares of device memory that pages, notebooks and the terminal have in common."""
 
-__all__ = ["COMPUTE_IS_SHARED", "gib"]
-
 COMPUTE_IS_SHARED = "Memory is limited, compute is shared equally among active sessions."
 """Stands beside every fraction."""
 

@@ -14,8 +14,6 @@ from runai.hub_service.metrics.happened import Happened
 from runai.hub_service.metrics.original import original
 from runai.hub_service.metrics.present import present
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -12,8 +12,6 @@ from prometheus_client import Metric
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.metrics.present import MIB, gauge, running
 
-__all__ = ["original"]
-
 JOB_TYPE = {"job": "training", "session": "interactive"}
 
 

@@ -12,12 +12,11 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from runai.hub_service.agent.devices import Device
-from runai.hub_service.api.schemas import DeviceView, WorkloadView
+from runai.hub_service.api.device_schemas import DeviceView
+from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadState
 from runai.hub_service.ledger import Totals
-
-__all__ = ["MIB", "gauge", "present", "running"]
 
 MIB = 2**20
 

@@ -19,8 +19,6 @@ import httpx
 from runai.hub_service.notifications.news import Notification
 from runai.hub_service.notifications.settings import MailSettings, WebhookSettings
 
-__all__ = ["Channel", "Mail", "Undelivered", "Webhook"]
-
 WITHIN_S = 20.0
 SIGNATURE_HEADER = "X-Runai-Signature"
 

@@ -10,8 +10,6 @@ from typing import Literal
 
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadState
 
-__all__ = ["NEVER_RAN", "Kind", "Notification", "Recent", "Seen", "happened", "seen"]
-
 Kind = Literal["paused", "resumed", "failed", "idle"]
 
 RECENT_S = 3600.0

@@ -13,8 +13,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from runai.hub_service.errors import InvalidRequest
 
-__all__ = ["MailSettings", "NotificationSettings", "WebhookSettings"]
-
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _LOCAL_PART = re.compile(r"[A-Za-z0-9._%+-]+(@[A-Za-z0-9.-]+)?")
 _ADDRESS = re.compile(r"""[^\s@<>"(),:;\[\]\\]+@[^\s@<>"(),:;\[\]\\]+""")

@@ -29,8 +29,6 @@ from runai.hub_service.notifications.news import (
     seen,
 )
 
-__all__ = ["Notifier"]
-
 LOG = logging.getLogger("runai.notifications")
 
 LOOK_EVERY_S = 5.0

@@ -31,7 +31,7 @@ def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
     is in them. `policy` replaces the snapshot's own. An index gives the plan of its snapshot, at
     the cost of what changed.
 
-    >>> from runai.hub_service.scheduler.wire import snapshot_from_json
+    >>> from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
     >>> plan = decide(snapshot_from_json({
     ...     "nodes": [{"name": "dgx-1", "devices": 8}],
     ...     "projects": [{"name": "vision", "quota": 2}],

@@ -12,8 +12,6 @@ from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.index import Changes, Index
 from runai.hub_service.scheduler.model import Node, Plan, Policy, Project, Snapshot, Workload
 
-__all__ = ["Decider"]
-
 
 class Decider:
     """One cluster as the core sees it."""

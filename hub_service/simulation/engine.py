@@ -35,8 +35,6 @@ from runai.hub_service.simulation.results import Meter, Results
 from runai.hub_service.simulation.timeline import Timeline
 from runai.hub_service.simulation.traces import TraceRow
 
-__all__ = ["EVERY_S", "Run", "Setting", "simulate"]
-
 EVERY_S: Final = 10
 BEYOND: Final = 800
 _SETTLING: Final = 20

@@ -16,13 +16,12 @@ from runai.hub_service.api.schemas import PastWorkload
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.past_requests import workload_of
+from runai.hub_service.scheduler.fields import InvalidSnapshot
 from runai.hub_service.scheduler.model import LeftOut, Node, Policy, Project, Snapshot, Workload
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
-from runai.hub_service.scheduler.wire import InvalidSnapshot, snapshot_from_json
+from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
 from runai.hub_service.simulation.policies import PolicyName
 from runai.hub_service.simulation.traces import TraceRow
-
-__all__ = ["EVERY_S", "Today", "left_out", "rows_of", "seconds_of"]
 
 RESUME_S: Final = 60
 """What a pause is taken to cost a job: to save, to start, and to read its checkpoint."""

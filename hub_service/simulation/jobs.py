@@ -13,8 +13,6 @@ from runai.hub_service.scheduler.model import DeviceShare, Worker, WorkerState, 
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, Mib, MilliGpu
 from runai.hub_service.simulation.traces import TraceRow
 
-__all__ = ["PERMILLE", "Job"]
-
 PERMILLE = 1000
 """Speed of one worker's GPU, in the thousandths in which work is counted."""
 

@@ -17,8 +17,6 @@ from runai.hub_service.scheduler.quantity import WHOLE_GPU, gpu_text
 from runai.hub_service.simulation.results import Results, as_json
 from runai.hub_service.simulation.timeline import Timeline
 
-__all__ = ["SUFFIXES", "Column", "draw_svg", "write_picture"]
-
 SUFFIXES: Final = (".svg", ".html", ".png")
 
 _LEFT, _TOP, _LANE, _GAP, _WIDTH, _BETWEEN = 112, 84, 40, 10, 520, 28

@@ -14,8 +14,6 @@ from typing import Final, Literal, get_args
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.model import LeftOut, Node, Phase, Policy, Project
 
-__all__ = ["POLICIES", "PartPlan", "PolicyName", "parts_of", "quotas_of"]
-
 PolicyName = Literal["static-strict", "static", "pool-strict", "pool", "quota", "quota+consolidate"]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 

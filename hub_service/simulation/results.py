@@ -14,16 +14,6 @@ from typing import Final
 
 from runai.hub_service.simulation.timeline import Timeline
 
-__all__ = [
-    "RESULT_KEYS",
-    "Meter",
-    "ProjectRecord",
-    "Results",
-    "as_json",
-    "jain_index",
-    "percentile",
-]
-
 _HOUR: Final = 3600
 _ANOMALY_S: Final = 60
 """Worse off than alone is a mean wait longer than the private cluster's by more than this."""

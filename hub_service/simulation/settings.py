@@ -21,11 +21,10 @@ from runai.hub_service.clusters.project_tree import check_parent
 from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.project_changes import changed_project
+from runai.hub_service.scheduler.fields import InvalidSnapshot
 from runai.hub_service.scheduler.model import Node, Project
 from runai.hub_service.scheduler.quantity import Mib
-from runai.hub_service.scheduler.wire import InvalidSnapshot, snapshot_from_json
-
-__all__ = ["projects_for_core", "read_cluster", "with_changes"]
+from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
 
 _SHAPE: Final = re.compile(r"^([0-9]{1,9})x([0-9]{1,9})$")
 MOST_GPUS: Final = 100_000

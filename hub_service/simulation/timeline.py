@@ -10,8 +10,6 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["STEPS", "Timeline"]
-
 STEPS: Final = 480
 
 

@@ -21,8 +21,6 @@ from runai.hub_service.largest_requests import MOST_WORKERS
 from runai.hub_service.scheduler.model import Workload, WorkloadKind
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, gpu_text
 
-__all__ = ["OPTIONAL_COLUMNS", "REQUIRED_COLUMNS", "TraceRow", "read_trace", "shuffled"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRow:

@@ -16,8 +16,7 @@ from control_plane.agents import agent_token
 from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jobs
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
-from control_plane.objects import pod
-from control_plane.plane import ApiRefused
+from control_plane.objects import ApiRefused, pod
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.clusters.base import Ended, Seen
 from runai.hub_service.clusters.kubernetes.acting import Acting
@@ -40,8 +39,6 @@ from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.own_pod import LEADS, OwnPod
 from runai.hub_service.scheduler.model import Plan, Reason, Start, Stop
 from waiting import eventually_async
-
-__all__ = ["ACTS", "EXEC", "OF_KUBEFLOW", "Act", "Stage", "runs_a_program"]
 
 HOME = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}
 OWN_PODS = "/api/v1/namespaces/runai/pods"

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from control_plane.calls import ApiRefused
 from control_plane.chart import rendered
-from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.plane import ControlPlane
 from waiting import eventually
-
-__all__ = ["Right", "grant", "rights_of", "whole", "without"]
 
 NUMBERS = itertools.count(1)
 KINDS = {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from control_plane.lab import ClusterLab
-from control_plane.objects import pod
-from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.objects import ApiRefused, pod
+from control_plane.plane import ControlPlane
 
 pytestmark = pytest.mark.kubernetes
 

@@ -9,8 +9,8 @@ import pytest
 
 from control_plane.chart import CHART, HelmRefused, helm, install
 from control_plane.lab import ClusterLab
-from control_plane.objects import job
-from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.objects import ApiRefused, job
+from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
 
 pytestmark = pytest.mark.kubernetes

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api.schemas import NodeView
+from runai.hub_service.api.device_schemas import NodeView
 from runai.hub_service.cli import examination
 from runai.hub_service.cli.gpu_examination import check_mps
 from runai.hub_service.cli.installation import check_groups

@@ -18,6 +18,7 @@ import pytest
 
 from cli_service import NODE, RunningService, running_service
 from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.program_schemas import ProcessReport
 from runai.hub_service.api.reports import (
     AgentAllocation,
     AgentReport,
@@ -25,7 +26,7 @@ from runai.hub_service.api.reports import (
     ProcessSample,
     UsageSample,
 )
-from runai.hub_service.api.schemas import ProcessReport, SubmitRequest
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
 from runai.hub_service.clusters.records import ProjectSpec
 from runai.hub_service.idle.rules import IdleRules

@@ -6,15 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from runai.hub_service.api.device_schemas import AllocationView, DeviceView, NodeView, OthersView
 from runai.hub_service.api.elastic_schemas import ElasticView
 from runai.hub_service.api.idle_schemas import IdleView
+from runai.hub_service.api.limits import LimitView
 from runai.hub_service.api.schemas import (
-    AllocationView,
     DeviceShareView,
-    DeviceView,
-    LimitView,
-    NodeView,
-    OthersView,
     ProjectView,
     ReasonView,
     WorkerView,

@@ -7,15 +7,9 @@ from datetime import timedelta
 import pytest
 
 import overviews
+from runai.hub_service.api.device_schemas import DeviceView, NodeView
 from runai.hub_service.api.idle_schemas import IdleView
-from runai.hub_service.api.schemas import (
-    DeviceView,
-    NodeView,
-    Overview,
-    ProjectView,
-    ReasonView,
-    WorkerView,
-)
+from runai.hub_service.api.schemas import Overview, ProjectView, ReasonView, WorkerView
 from runai.hub_service.cli.top_views import Asked, headline, see
 from runai.hub_service.errors import InvalidRequest
 

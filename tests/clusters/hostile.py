@@ -18,8 +18,6 @@ from runai.hub_service.clusters.local.cluster import LocalCluster
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
 from waiting import eventually_async
 
-__all__ = ["MOST", "MOST_TASKS", "Neighbour", "begin", "beside_a_neighbour", "log", "of_it", "play"]
-
 MOST = 200
 MOST_TASKS = 600
 HELD_UP_S = 10.0

@@ -6,8 +6,6 @@ from typing import Any
 
 from labs import Lab
 
-__all__ = ["kinds", "seen"]
-
 
 async def seen(lab: Lab, workload: str) -> Any:
     """Return a workload as the next snapshot draws it; None when it is left out."""

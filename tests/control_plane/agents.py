@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from control_plane.objects import pod
 from control_plane.plane import ControlPlane
 
-__all__ = ["agent_token"]
-
 RUNAI = "/api/v1/namespaces/runai"
 NUMBERS = itertools.count(1)
 

@@ -16,8 +16,6 @@ import httpx
 
 from control_plane.programs import find_program
 
-__all__ = ["ApiRefused", "Calls"]
-
 WITHIN_S = 120
 
 

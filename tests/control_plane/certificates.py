@@ -17,8 +17,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = ["Authority", "Certificate", "write_signing_keys"]
-
 VALID = dt.timedelta(days=2)
 EARLIER = dt.timedelta(hours=1)  # a clock that is set back meanwhile harms nothing
 

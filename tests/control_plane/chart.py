@@ -13,8 +13,6 @@ from pathlib import Path
 from control_plane.plane import ControlPlane
 from control_plane.programs import find_program
 
-__all__ = ["CHART", "HelmRefused", "helm", "install", "rendered"]
-
 CHART = Path(__file__).parents[2] / "helm"
 SERVED = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 """What a rendering without a cluster must be told that the API server has."""

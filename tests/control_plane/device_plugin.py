@@ -16,12 +16,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.calls import ApiRefused
+from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.base import Seen
-
-__all__ = ["DevicePlugin"]
 
 RESERVATIONS = "runai-reservation"
 DEVICE = "run.ai/reserve_for_gpu_index"

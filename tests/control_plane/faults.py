@@ -27,8 +27,6 @@ from aiohttp import web
 
 from control_plane.sockets import all_closed
 
-__all__ = ["FaultyServer"]
-
 STARTED_WITHIN_S = 90
 _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "host", "content-encoding"}
 

@@ -15,18 +15,10 @@ from typing import Any
 
 import yaml
 
-from control_plane.objects import Namespace, pod
-from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.objects import ApiRefused, Namespace, pod
+from control_plane.plane import ControlPlane
 from control_plane.programs import find_resource
 from waiting import eventually
-
-__all__ = [
-    "kind_of_pytorch_jobs",
-    "pytorch_job",
-    "pytorch_jobs",
-    "training_operator",
-    "without_pytorch_jobs",
-]
 
 SERVED = "/apis/kubeflow.org/v1/pytorchjobs"
 WITHIN_S = 120

@@ -23,8 +23,6 @@ from aiohttp import web
 from control_plane.certificates import Authority
 from control_plane.sockets import all_closed
 
-__all__ = ["Kubelet"]
-
 WITHIN_S = 90
 
 

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from control_plane.chart import install
-from control_plane.objects import Namespace, add_node, add_project, job, pod
-from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.objects import ApiRefused, Namespace, add_node, add_project, job, pod
+from control_plane.plane import ControlPlane
 from waiting import eventually
-
-__all__ = ["ClusterLab", "allow_jobs", "installed"]
 
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 VOLUMES = "/api/v1/persistentvolumes"

@@ -22,8 +22,6 @@ from control_plane.calls import Calls
 from control_plane.programs import find_program
 from waiting import eventually
 
-__all__ = ["CONTEXT", "NamedCluster", "why_no_cluster"]
-
 CONTEXT = "RUNAI_CLUSTER_CONTEXT"
 """The variable that names it."""
 WITHIN_S = 60

@@ -12,8 +12,6 @@ from typing import Any
 from control_plane.calls import ApiRefused, Calls
 from waiting import eventually
 
-__all__ = ["Namespace", "add_node", "add_project", "job", "pod"]
-
 SCHEDULER = "runai-scheduler"
 
 

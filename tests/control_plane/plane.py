@@ -34,8 +34,6 @@ from control_plane.certificates import Authority, Certificate, write_signing_key
 from control_plane.programs import find_program, why_no_kubernetes
 from ports import free_ports
 
-__all__ = ["ApiRefused", "ControlPlane"]
-
 STAGES = Path(__file__).with_name("kwok-stages.yaml")
 READY_WITHIN_S = 120
 STARTS = 3  # a free port may be taken by somebody else before the program takes it

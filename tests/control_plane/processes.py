@@ -30,10 +30,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from control_plane.calls import ApiRefused
 from control_plane.kubelet import Kubelet
-from control_plane.plane import ApiRefused, ControlPlane
-
-__all__ = ["NODE", "ProcessKubelet"]
+from control_plane.plane import ControlPlane
 
 NODE = "processes"
 PARTS = range(64, 128)

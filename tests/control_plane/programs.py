@@ -15,8 +15,6 @@ import os
 import shutil
 from pathlib import Path
 
-__all__ = ["BUILD", "find_program", "find_resource", "why_no_kubernetes", "why_no_operator"]
-
 BUILD = Path(__file__).with_name("build")
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok", "helm")
 

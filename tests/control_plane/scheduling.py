@@ -24,8 +24,6 @@ from runai.hub_service.controller import Controller, Cycle
 from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model import Policy
 
-__all__ = ["Scheduler"]
-
 STOPPED_WITHIN_S = 90
 LEASE_LASTS_S = 6
 

@@ -10,8 +10,6 @@ import asyncio
 
 from waiting import eventually_async
 
-__all__ = ["all_closed"]
-
 
 async def all_closed() -> None:
     """Return when no socket is open but the loop's own."""

@@ -18,9 +18,8 @@ from typing import Any, Self
 
 import httpx
 
-from control_plane.plane import ApiRefused, ControlPlane
-
-__all__ = ["Witness"]
+from control_plane.calls import ApiRefused
+from control_plane.plane import ControlPlane
 
 WATCH_S = 1
 """A watch ends by itself after this, so that whoever stops us waits no longer."""

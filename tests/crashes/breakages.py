@@ -16,8 +16,6 @@ from crashes.ground import Ground
 from crashes.small_disk import immutable
 from waiting import eventually
 
-__all__ = ["KINDS", "Breakages", "hand", "needs_of"]
-
 KINDS = (
     "service killed",
     "service frozen",

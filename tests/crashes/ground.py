@@ -19,8 +19,6 @@ from crashes.small_disk import SmallDisk
 from e2e.running import Platform, end_everything_below
 from postgres_restarts import RestartedServer, restarted_server
 
-__all__ = ["Ground", "on_ground"]
-
 DISK_MIB = 96
 
 

@@ -14,8 +14,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["ShiftedClock"]
-
 SOURCE = Path(__file__).with_name("shifted_clock.c")
 INTERPRETER = r"""
 #include <stdlib.h>

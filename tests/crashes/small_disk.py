@@ -16,8 +16,6 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-__all__ = ["SmallDisk", "immutable", "why_no_mounts"]
-
 PIECE = 1 << 20
 
 

@@ -25,8 +25,6 @@ from runai.hub_service.client import Client
 from runai.hub_service.errors import Conflict, RunaiError, Unavailable
 from waiting import eventually
 
-__all__ = ["Told", "play"]
-
 PROGRAM = Path(__file__).with_name("counting.py")
 FINISHED = {"succeeded", "failed", "ended"}
 STEP_S = "0.05"

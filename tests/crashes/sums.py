@@ -19,8 +19,6 @@ from crashes.ground import Ground
 from runai.hub_service.client import Client
 from waiting import eventually
 
-__all__ = ["UNWRITTEN_S", "wrong_sums"]
-
 UNWRITTEN_S = 13.0
 """What a killed service had not written: ten seconds, told three seconds late."""
 

@@ -22,8 +22,6 @@ from faults.invariants import over_granted, over_limits, owed_projects, unexplai
 from runai.hub_service.clusters.local import store
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord
 
-__all__ = ["Watching", "runs_after_success", "unfinished_starts", "who_is_left"]
-
 LOOKS_EVERY_S = 0.25
 OWED_FOR_CYCLES = 3
 """What a project is owed one cycle decides; the one after it may have been under way."""

@@ -10,8 +10,6 @@ from collections import Counter
 
 from endurance.month import Month
 
-__all__ = ["kept", "sizes"]
-
 
 def kept() -> Counter[str]:
     """Count what the garbage collector knows: our own by kind, others together as "others"."""

@@ -19,8 +19,6 @@ from runai.hub_service.ledger import Held, Ledger, schema
 from runai.hub_service.ledger.integration import GAP_S
 from runai.hub_service.ledger.totals import Scope
 
-__all__ = ["Meter", "Stored", "stored"]
-
 ABOUT_GPU_S = 0.001
 """Floats, added up."""
 

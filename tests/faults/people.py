@@ -12,8 +12,6 @@ from faults.service import Service
 from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = ["HOUR_S", "PROJECTS", "Act", "People"]
-
 HOUR_S = 3600.0
 PROJECTS = {"vision": 2000, "nlp": 1000, "audio": 1000}
 MOST_GPUS = 4000

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["on_each_database"]
-
 on_each_database = pytest.mark.parametrize(
     "new_database",
     ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)],

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from ledger.databases import on_each_database
 from runai.hub_service.ledger import Held, UsageFilter
-from runai.hub_service.ledger.store import ledger_url
+from runai.hub_service.ledger.opening import ledger_url
 
 A = Held("vision", "ana", "vision/a", "GPU-0", 500)
 B = Held("nlp", "bo", "nlp/b", "GPU-0", 500)

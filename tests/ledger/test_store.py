@@ -13,7 +13,8 @@ from alembic.migration import MigrationContext
 
 from ledger.databases import on_each_database
 from runai.hub_service.ledger import Held, UsageFilter, migrations, schema
-from runai.hub_service.ledger.store import Store, ledger_url
+from runai.hub_service.ledger.opening import ledger_url
+from runai.hub_service.ledger.store import Store
 
 A = Held("vision", "ana", "vision/a", "GPU-0", 500)
 MINUTE, HOUR, DAY = 60, 3600, 86400

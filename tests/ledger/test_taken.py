@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from ledger.databases import on_each_database
 from runai.hub_service.errors import InvalidRequest, Unavailable
 from runai.hub_service.ledger import Held, Ledger, UsageFilter
+from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.owner import Taken
-from runai.hub_service.ledger.store import Batch, Event, Store, ledger_url
+from runai.hub_service.ledger.store import Batch, Event, Store
 
 EVERYTHING = (
     "SELECT * FROM series ORDER BY id",

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from waiting import eventually
 
-__all__ = ["below", "hierarchies", "make", "remove"]
-
 MOUNTED = Path("/sys/fs/cgroup")
 INHERITED = ("cpuset.cpus", "cpuset.mems")
 """Empty in a new group, and then no process can join it."""

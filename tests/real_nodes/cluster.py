@@ -26,8 +26,6 @@ from real_nodes.names import Names
 from real_nodes.network import GATEWAY, Network
 from real_nodes.node import CHECKOUT, Node
 
-__all__ = ["RealCluster"]
-
 PLACES = Path("/var/tmp")
 PREFIX, LOCK, GROUPS = "runai-nodes-", "lock", "groups"
 NODES = 2

@@ -22,8 +22,6 @@ import grpc
 
 from protocol_buffers import messages
 
-__all__ = ["Gpus"]
-
 RESOURCE = "nvidia.com/gpu"
 VERSION = "v1beta1"
 SOCKET = "gpu.sock"

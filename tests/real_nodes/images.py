@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PAUSE", "RUNAI", "write_images"]
-
 PAUSE = "rig.local/pause:1"
 RUNAI = "rig.local/runai:1"
 WAITS = ["/bin/sh", "-c", "trap 'exit 0' TERM; tail -f /dev/null & wait"]

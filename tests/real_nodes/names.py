@@ -13,9 +13,8 @@ import struct
 import threading
 from typing import Any, Self
 
-from control_plane.plane import ApiRefused, ControlPlane
-
-__all__ = ["DOMAIN", "Names"]
+from control_plane.calls import ApiRefused
+from control_plane.plane import ControlPlane
 
 DOMAIN = "cluster.local"
 HEADER, QUESTION = 12, 4

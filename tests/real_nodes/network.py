@@ -18,8 +18,6 @@ import threading
 from collections.abc import Iterator
 from typing import Self
 
-__all__ = ["GATEWAY", "Network", "node_address", "pod_range"]
-
 GATEWAY, HARDWARE = "10.250.0.1", "02:00:0a:fa:00:01"
 CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -33,8 +33,6 @@ from real_nodes.network import GATEWAY, Network, node_address, pod_range
 from real_nodes.programs import DEBIAN
 from waiting import eventually
 
-__all__ = ["CHECKOUT", "Node"]
-
 CHECKOUT = Path(__file__).parents[2]
 DRIVER = "/opt/gpus"
 """Where containers have the driver's library."""

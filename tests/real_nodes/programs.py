@@ -14,8 +14,6 @@ from pathlib import Path
 from control_plane.programs import find_program, why_no_kubernetes
 from real_nodes.cgroups import hierarchies
 
-__all__ = ["DEBIAN", "why_no_nodes"]
-
 DEBIAN = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "runai/nodes/root"
 """What `fetch` has unpacked: a tree as in `/`."""
 OF_KUBERNETES = ("kube-proxy", "kube-scheduler", "kubelet")

@@ -12,8 +12,6 @@ from real_nodes.images import PAUSE
 from real_nodes.names import DOMAIN
 from real_nodes.network import GATEWAY
 
-__all__ = ["containerd", "kubelet", "network", "proxy"]
-
 POD_NETWORK = "10.244.0.0/16"
 
 

@@ -9,8 +9,9 @@ from decimal import Decimal
 
 import pytest
 
+from runai.hub_service.api.program_schemas import ProcessReport
 from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
-from runai.hub_service.api.schemas import ProcessReport, ProjectPut, SubmitRequest
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.errors import Forbidden, NotFound, Unavailable
 from runai.hub_service.scheduler.quantity import MilliGpu
 

@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 
 from runai.hub_service.api.reports import AgentReport, UsageSample
-from runai.hub_service.api.schemas import SubmitRequest, UsageSeries
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.usage_schemas import UsageSeries
 from runai.hub_service.errors import InvalidRequest
 
 

@@ -18,7 +18,8 @@ import pytest
 from control_plane.certificates import Authority
 from runai.hub_service import calls
 from runai.hub_service.api.problems import STATUS, error_from_reply, problem_of
-from runai.hub_service.api.schemas import LogLine, ProjectPut, SubmitRequest
+from runai.hub_service.api.program_schemas import LogLine
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.calls import LogDecoder, OverviewDecoder, Retries
 from runai.hub_service.client import AsyncClient, Client
 from runai.hub_service.errors import (

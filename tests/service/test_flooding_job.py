@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service.api.schemas import LogLine, SubmitRequest
+from runai.hub_service.api.program_schemas import LogLine
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.clusters.local.attempt import Instructions
 from service_process import Service
 from waiting import eventually

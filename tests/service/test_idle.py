@@ -17,8 +17,9 @@ from runai.hub_service.agent import usage
 from runai.hub_service.agent.releasing import Releaser
 from runai.hub_service.agent.simulated import SimulatedDevices
 from runai.hub_service.api.idle_schemas import IdlePut
+from runai.hub_service.api.program_schemas import ProcessReport
 from runai.hub_service.api.reports import AgentAllocation, AgentReport
-from runai.hub_service.api.schemas import ProcessReport, ProjectPut, SubmitRequest
+from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.idle.culler import cull_arbiter
 from waiting import eventually_async

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from runai.hub_service.api import device_views
+from runai.hub_service.api.device_schemas import DeviceView
 from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews, Measured
 from runai.hub_service.api.overview_steps import drawn
 from runai.hub_service.api.page_parts import ShownDevice, ShownPart
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.queues import Queues
-from runai.hub_service.api.schemas import DeviceView, SubmitRequest, WorkloadView
+from runai.hub_service.api.schemas import SubmitRequest, WorkloadView
 from runai.hub_service.api.start_views import start_view
 from runai.hub_service.api.templates import templates
 from runai.hub_service.api.views import Viewer

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from authz import ROWS, USERS, expected, token_name
+from runai.hub_service.api.elastic_schemas import ElasticView
 from runai.hub_service.api.idle_schemas import IdleView
-from runai.hub_service.api.schemas import ElasticView, SubmitRequest
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.api.templates import templates
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)

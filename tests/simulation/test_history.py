@@ -26,7 +26,7 @@ from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.quantity import MilliGpu
-from runai.hub_service.scheduler.wire import snapshot_to_json
+from runai.hub_service.scheduler.snapshot_wire import snapshot_to_json
 from runai.hub_service.simulation.engine import Run, Setting, simulate
 from runai.hub_service.simulation.history import EVERY_S, Today, left_out, rows_of
 from runai.hub_service.simulation.jobs import PERMILLE

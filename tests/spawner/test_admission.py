@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from runai.hub_service.api.schemas import ProcessReport, SubmitRequest
+from runai.hub_service.api.program_schemas import ProcessReport
+from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import NotFound
 from runai.spawner.admission import Admission

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api.schemas import DeviceView, NodeView, ProjectView, SubmitRequest
+from runai.hub_service.api.device_schemas import DeviceView, NodeView
+from runai.hub_service.api.schemas import ProjectView, SubmitRequest
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import InvalidRequest
 from runai.spawner.admission import Admission

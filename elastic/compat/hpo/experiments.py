@@ -21,8 +21,6 @@ from typing import Any, Final
 
 from runai.utils.flock import Flock
 
-__all__ = ["HpoError", "Status", "Strategy", "init", "pick", "report"]
-
 TIME: Final = "%d/%m/%Y %H:%M:%S"
 
 

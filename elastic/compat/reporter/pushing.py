@@ -21,17 +21,6 @@ import httpx
 
 from runai.utils.notices import notice
 
-__all__ = [
-    "GATEWAY_URL_KEY",
-    "GROUPING_KEY",
-    "PROGRESS_FILE",
-    "PUSH_GATEWAY_JOB_NAME",
-    "RETRIES",
-    "Report",
-    "ReportType",
-    "push",
-]
-
 GROUPING_KEY: Final = "podUUID"
 GATEWAY_URL_KEY: Final = "reporterGatewayURL"
 PUSH_GATEWAY_JOB_NAME: Final = "reporter_pod_info"

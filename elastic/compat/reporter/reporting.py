@@ -14,8 +14,6 @@ from typing import Final, Self
 from runai.reporter.pushing import Report, ReportType, push
 from runai.utils.notices import notice
 
-__all__ = ["Reporter", "finish", "reportMetric", "reportParameter", "send"]
-
 MOST_NAMES: Final = 1000
 """More names than that wait for a slow network in no training; further ones are left out."""
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Self
 
-__all__ = ["Attribute", "rename"]
-
 
 def rename(obj: object, old: str, new: str) -> None:
     """Give an attribute another name.

@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from typing import Self
 
-__all__ = ["Flock"]
-
 
 class Flock:
     """Hold the lock of a file in a `with` block; who comes second waits.

@@ -10,8 +10,6 @@ import os
 import shutil
 import subprocess
 
-__all__ = ["available", "count"]
-
 
 def available() -> bool:
     """Whether there is a GPU."""

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-__all__ = ["Hook"]
-
 
 class Hook:
     """Call `hook`, or a subclass's `__hook__`, where `module.method` is called.

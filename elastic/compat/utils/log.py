@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["critical", "debug", "error", "info", "log", "warning"]
-
 log = logging.getLogger("runai")
 
 debug = log.debug

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["notice"]
-
 _SAID: set[str] = set()
 
 

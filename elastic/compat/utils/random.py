@@ -9,8 +9,6 @@ import random as _random
 import string as _string
 from collections.abc import Sequence
 
-__all__ = ["choice", "number", "shape", "string", "strings"]
-
 choice = _random.choice
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-__all__ = ["Replaced", "replaced"]
-
 
 class Replaced(NotImplementedError):
     """A name of runai 0.4.1 that does not work any more; the text says what does."""

@@ -44,8 +44,6 @@ from runai.hub_service.clusters.kubernetes.telling import (
 )
 from runai.hub_service.scheduler.model import Move, Reserve, Resize, Start, Stop, Wait
 
-__all__ = ["Acting", "Call", "at_once", "promised"]
-
 CALLS_AT_ONCE = 16
 
 Call = Callable[[], Awaitable[None]]

@@ -11,18 +11,6 @@ from typing import Any
 
 from runai.hub_service.scheduler.quantity import MilliGpu, gpu_text, milli_gpus
 
-__all__ = [
-    "cpu_milli",
-    "gpus",
-    "gpus_text",
-    "memory_mib",
-    "requested",
-    "smaller",
-    "times",
-    "when",
-    "whole",
-]
-
 _BELOW_ONE = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")}
 _DECIMAL = {suffix: Decimal(1000) ** (i + 1) for i, suffix in enumerate("kMGTPE")}
 _BINARY = {f"{suffix}i": Decimal(1024) ** (i + 1) for i, suffix in enumerate("KMGTPE")}

@@ -22,8 +22,6 @@ from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
 from runai.hub_service.clusters.kubernetes.decoding import decoded
 
-__all__ = ["Api", "ApiError", "Channels", "Object", "key_of"]
-
 Object = Mapping[str, Any]
 """What the API server keeps, as JSON."""
 

@@ -8,8 +8,6 @@ from runai.hub_service.clusters.kubernetes.api import ApiError
 from runai.hub_service.clusters.records import WorkloadSpec
 from runai.hub_service.errors import Conflict, InvalidRequest, Unavailable
 
-__all__ = ["asking", "taken"]
-
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:

@@ -12,8 +12,6 @@ from runai.hub_service.clusters.kubernetes.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.refusals import Refusals
 
-__all__ = ["Budgets", "Kept"]
-
 
 class Kept(NamedTuple):
     """A pod that was not evicted, for whom it was to be, and what the API server says of that."""

@@ -50,8 +50,6 @@ from runai.hub_service.clusters.row import Row
 from runai.hub_service.clusters.scaling import scaled
 from runai.hub_service.errors import Conflict, NotFound
 
-__all__ = ["KubernetesCluster"]
-
 
 class KubernetesCluster(PodSessions, KeptProjects):
     """All that the contract asks of a cluster, but for what a pod of JupyterHub's does itself."""

@@ -8,8 +8,6 @@ from runai.hub_service.clusters.kubernetes.amounts import smaller, times
 from runai.hub_service.clusters.records import WorkloadSpec
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
-__all__ = ["AS_NOTEBOOKS", "Confinement"]
-
 _BOUNDED = ("cpu", "memory", "ephemeral-storage")
 
 

@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from runai.hub_service.clusters.kubernetes.api import Object
 
-__all__ = ["Counting", "counted_again", "left_out", "read_counting"]
-
 FINALIZER = "batch.kubernetes.io/job-tracking"
 LEAVING = "runai/leaving"
 """Annotation: we took the finalizer, since the pod is about to be evicted."""

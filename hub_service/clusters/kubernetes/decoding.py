@@ -9,8 +9,6 @@ import json
 import re
 from typing import Any
 
-__all__ = ["decoded"]
-
 _DEEPEST = 200
 """No object that we read has a third of it."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)

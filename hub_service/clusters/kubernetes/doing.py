@@ -13,8 +13,6 @@ from runai.hub_service.clusters.kubernetes.grouping import Group
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import Pod
 
-__all__ = ["Bound", "OurDoing"]
-
 LEAVES_WITHIN_S = 30.0
 MAKES_PODS_WITHIN_S = 30.0
 """How long devices are kept for the pods of a Job that was let go."""

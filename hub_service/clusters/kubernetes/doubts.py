@@ -17,8 +17,6 @@ from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod, read_p
 from runai.hub_service.clusters.kubernetes.telling import pod_path
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["count_again", "hold_no_more", "resolve"]
-
 
 async def resolve(api: Api, doing: OurDoing, clock: Callable[[], float]) -> None:
     """Look at the pods of which nobody knows whether what we asked was done.

@@ -26,8 +26,6 @@ from runai.hub_service.clusters.speed import throughput_for_core
 from runai.hub_service.elastic_messages import Status, WorkerPhase
 from runai.hub_service.scheduler.model import Move, Plan, Start, Stop
 
-__all__ = ["LEFT", "Drawn", "ElasticJobs", "elastic_jobs"]
-
 LEFT = 143
 """How a pod ends whose worker left while others go on: its Job does not count it."""
 COMES_UP_WITHIN_S = 60.0

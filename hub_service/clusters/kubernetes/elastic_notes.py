@@ -8,8 +8,6 @@ from typing import Any
 from runai.hub_service.clusters.elastic_state import ElasticState
 from runai.hub_service.elastic_messages import MessageError, Target
 
-__all__ = ["ELASTIC", "elastic_text", "read_elastic"]
-
 ELASTIC = "runai/elastic"
 """Annotation: who trains and what is known of an elastic job's speed, as JSON."""
 

@@ -7,8 +7,6 @@ and the service; the token that it shows is its pod's own. Pure; called by `maki
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["AUDIENCE", "job_fields", "messages", "under_relay"]
-
 AUDIENCE = "runai-worker"
 """What the workers' tokens are for: nobody can use one with the API server itself."""
 DIRECTORY = "/run/runai-elastic"

@@ -12,8 +12,6 @@ from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.telling import tell_event
 
-__all__ = ["EventQueue"]
-
 LOG = logging.getLogger("runai.kubernetes")
 
 TOLD_AT_ONCE = 4

@@ -16,8 +16,6 @@ from runai.hub_service.clusters.kubernetes.telling import pod_path
 from runai.hub_service.clusters.records import WorkloadId
 from runai.hub_service.errors import Conflict, InvalidRequest, NotFound, RunaiError, Unavailable
 
-__all__ = ["PodPrograms"]
-
 STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 END_OF_STDIN = bytes((255, STDIN))
 MOST_AT_ONCE = 65_536

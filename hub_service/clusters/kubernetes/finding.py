@@ -15,8 +15,6 @@ from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.reservations import Guard, Slot, reservation_name
 from runai.hub_service.scheduler.model import Start
 
-__all__ = ["DeviceFinding"]
-
 
 class DeviceFinding:
     """The devices of one plan's starts."""

@@ -16,8 +16,6 @@ from runai.hub_service.clusters.kubernetes.pools import Pool
 from runai.hub_service.clusters.kubernetes.pytorch import PYTORCH_JOBS, PYTORCH_KIND
 from runai.hub_service.clusters.kubernetes.watching import Mirror
 
-__all__ = ["Jobs"]
-
 KINDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WITHOUT = "PyTorchJobs are not scheduled (runai doctor names what the service may not do)"
 """What a role that is older than the service, or narrower than the chart's, comes to."""

@@ -24,22 +24,6 @@ from runai.hub_service.scheduler.quantity import (
     milli_gpus,
 )
 
-__all__ = [
-    "OF_MEMORY",
-    "RESUMED",
-    "SHARING",
-    "VISIBLE",
-    "Grant",
-    "Part",
-    "blindness",
-    "read_grant",
-    "read_part",
-    "sees_its_memory",
-    "sees_its_share",
-    "shown",
-    "told_of_memory",
-]
-
 FRACTION, MEMORY, DEVICES = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
 MOST = "runai/max-gpus"
 """Annotation of a pod that may be started again on more or fewer whole devices than it asks for."""

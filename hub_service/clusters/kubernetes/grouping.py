@@ -17,8 +17,6 @@ from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import PYTORCH_JOB, SCHEDULER, Pod
 from runai.hub_service.largest_requests import MOST_WORKERS
 
-__all__ = ["Group", "Grouping", "name_of", "project_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Group:

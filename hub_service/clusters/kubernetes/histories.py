@@ -14,8 +14,6 @@ from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.clusters.lifecycle import request_text
 from runai.hub_service.clusters.records import HistoryEvent, WorkloadRecord
 
-__all__ = ["read"]
-
 _KINDS: Mapping[str, str] = {
     "Deleted": "stopping",
     "LetGo": "starting",

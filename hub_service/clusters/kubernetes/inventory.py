@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.kubernetes.objects import Machine, Pod
 
-__all__ = ["inventory", "named"]
-
 
 def named(
     pods: Iterable[Pod],

@@ -13,8 +13,6 @@ from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.asking import asking, taken
 from runai.hub_service.clusters.records import WorkloadSpec
 
-__all__ = ["job_name", "made_under_a_free_name", "other_name"]
-
 _READABLE = 40
 
 

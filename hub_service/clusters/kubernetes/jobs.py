@@ -31,28 +31,6 @@ from runai.hub_service.clusters.kubernetes.objects import (
 from runai.hub_service.clusters.records import WorkloadSpec
 from runai.hub_service.largest_requests import MOST_WORKERS
 
-__all__ = [
-    "MIN_WORKERS",
-    "PAUSES",
-    "STARTS",
-    "SUSPENDED_BY",
-    "Job",
-    "Steps",
-    "drawn_pod",
-    "freed",
-    "held",
-    "let_go",
-    "queued_by_kueue",
-    "read_job",
-    "redrawn",
-    "resizing",
-    "resumed",
-    "suspended",
-    "times_noted",
-    "told",
-    "with_workers",
-]
-
 PAUSES = "runai/pauses"
 """Annotation: when the scheduler stopped it, as a JSON list of Unix seconds."""
 SUSPENDED_BY = "runai/suspended-by"

@@ -14,8 +14,6 @@ from runai.hub_service.clusters.project_tree import check_deletion, check_parent
 from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
 from runai.hub_service.errors import Conflict, NotFound
 
-__all__ = ["KeptProjects"]
-
 TRIES = 10
 
 

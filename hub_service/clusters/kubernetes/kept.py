@@ -7,8 +7,6 @@ by those who draw (`showing`, `metering`).
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Kept"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from typing import Any, NoReturn
 
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object
 
-__all__ = ["Leadership"]
-
 LOG = logging.getLogger("runai.kubernetes")
 
 

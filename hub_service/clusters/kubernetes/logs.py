@@ -16,8 +16,6 @@ from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.clusters.kubernetes.telling import pod_path
 from runai.hub_service.clusters.lines import cut
 
-__all__ = ["Look", "follow", "read"]
-
 MOST_WAITING = 100
 """Pieces that were read of the pods and nobody has taken yet, 64 KiB each or a long line."""
 

@@ -43,14 +43,6 @@ from runai.hub_service.largest_requests import MOST_GPUS, MOST_WORKERS
 from runai.hub_service.scheduler.kinds import NODE_TYPE_LABEL
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
-__all__ = [
-    "CHECKPOINTS",
-    "Surroundings",
-    "manifest",
-    "read_spec",
-    "surroundings",
-]
-
 SPEC = "runai/spec"
 """Annotation of a Job that was submitted: the specification, as JSON."""
 CHECKPOINTS = "runai/checkpoints"

@@ -15,8 +15,6 @@ from runai.hub_service.clusters.kubernetes.showing import Known
 from runai.hub_service.clusters.kubernetes.slots import shares_of
 from runai.hub_service.clusters.records import Allocation
 
-__all__ = ["Metering"]
-
 
 class Metering:
     """Says who holds devices one time after the other; who holds what it held is the same again."""

@@ -21,8 +21,6 @@ from runai.hub_service.clusters.kubernetes import elastic_pods
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["AUDIENCE", "NodeTokens", "read_claims"]
-
 AUDIENCE = "runai"
 """What the agents' tokens are for: nobody can use one with the API server itself."""
 _REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"

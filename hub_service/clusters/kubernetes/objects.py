@@ -36,31 +36,6 @@ from runai.hub_service.clusters.kubernetes.placement import (
 from runai.hub_service.scheduler.fields import MOST_DEVICES, MOST_GPUS
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
-__all__ = [
-    "ELASTIC_LABEL",
-    "GANG_LABEL",
-    "GPU_RESOURCE",
-    "GPU_TYPE_LABEL",
-    "HELD",
-    "INDEX",
-    "PRIORITIES",
-    "PRIORITY",
-    "PYTORCH_JOB",
-    "RESERVATIONS",
-    "RESERVED_DEVICE",
-    "RESERVED_MIB",
-    "ROLE",
-    "SCHEDULER",
-    "WORKLOAD_LABEL",
-    "Machine",
-    "Owner",
-    "Pod",
-    "figure",
-    "project_label",
-    "read_machine",
-    "read_pod",
-]
-
 SCHEDULER = "runai-scheduler"
 GPU_RESOURCE = "nvidia.com/gpu"
 GPU_TYPE_LABEL = "nvidia.com/gpu.product"

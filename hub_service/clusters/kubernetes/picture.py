@@ -27,8 +27,6 @@ from runai.hub_service.scheduler.model import (
 )
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, Mib, MilliGpu
 
-__all__ = ["Drawing", "Promise", "Shape", "World"]
-
 KNOWN_DEMANDS: Final = 2_000
 """Of so many it is kept which nodes they allow; with a volume of its own each pod has others."""
 

@@ -11,23 +11,6 @@ from typing import Any
 from runai.hub_service.clusters.kubernetes.amounts import requested, whole
 from runai.hub_service.clusters.kubernetes.api import Object
 
-__all__ = [
-    "Demands",
-    "Taint",
-    "Term",
-    "any_term",
-    "may_go",
-    "may_mount",
-    "obstacle",
-    "on_nodes",
-    "read_demands",
-    "read_stock",
-    "read_taints",
-    "read_terms",
-    "unkept",
-    "wanted",
-]
-
 _COUNTED = frozenset({"cpu", "memory", "pods", "nvidia.com/gpu"})
 """What the core keeps count of, and what nobody asks for."""
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})

@@ -35,8 +35,6 @@ from runai.hub_service.scheduler.model import (
 )
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
-__all__ = ["PlanCalls"]
-
 _Halt = Stop | Move
 
 

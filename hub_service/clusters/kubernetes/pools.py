@@ -15,8 +15,6 @@ from runai.hub_service.clusters.kubernetes.jobs import Job, read_job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod, read_pod
 from runai.hub_service.clusters.kubernetes.pytorch import read_pytorch_job
 
-__all__ = ["EVERYTHING", "Pool"]
-
 ELSEWHERE = "the scheduler of another pool"
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _DOMAIN = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"

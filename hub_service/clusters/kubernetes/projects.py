@@ -16,8 +16,6 @@ from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
 from runai.hub_service.scheduler.model import Project, ProjectShare
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = ["PROJECTS", "change", "for_core", "manifest", "misplaced", "read_project", "status"]
-
 PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
 
 

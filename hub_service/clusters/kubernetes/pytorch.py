@@ -31,8 +31,6 @@ from runai.hub_service.clusters.kubernetes.objects import (
 from runai.hub_service.largest_requests import MOST_WORKERS
 from runai.hub_service.scheduler.quantity import MilliGpu
 
-__all__ = ["PYTORCH_JOBS", "PYTORCH_KIND", "adopted", "read_pytorch_job"]
-
 PYTORCH_JOBS = "/apis/kubeflow.org/v1/pytorchjobs"
 PYTORCH_KIND = "pytorchjobs.kubeflow.org"
 """What its CustomResourceDefinition is called."""

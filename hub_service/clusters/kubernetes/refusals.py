@@ -13,8 +13,6 @@ from runai.hub_service.clusters.kubernetes.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 
-__all__ = ["Refusals", "TurnedAway", "turned_away"]
-
 CLOSED_S, LONGEST_CLOSED_S = 5.0, 300.0
 """How long a node's devices are left alone."""
 IS_NEWS_S = 300.0

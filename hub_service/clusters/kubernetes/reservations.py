@@ -20,18 +20,6 @@ from runai.hub_service.clusters.kubernetes.objects import (
     Pod,
 )
 
-__all__ = [
-    "IMAGE",
-    "PODS",
-    "Guard",
-    "Slot",
-    "device_note",
-    "guards",
-    "manifest",
-    "reservation_name",
-    "unguarded",
-]
-
 PODS = f"/api/v1/namespaces/{RESERVATIONS}/pods"
 GROUP = "runai-gpu-group"
 PRIORITY_CLASS = "runai-reservation"

@@ -10,8 +10,6 @@ from typing import Literal, NamedTuple
 
 from runai.hub_service.clusters.kubernetes.api import Api
 
-__all__ = ["RIGHTS", "Right", "Where", "missing"]
-
 Where = Literal["everywhere", "own", "jobs", "reservations"]
 """In every namespace, the service's, that of the notebooks, or that of the pods that hold GPUs."""
 

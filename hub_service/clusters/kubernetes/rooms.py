@@ -15,8 +15,6 @@ from runai.hub_service.clusters.kubernetes.slots import shares_of
 from runai.hub_service.scheduler.model import DeviceShare, Move, Plan, Reserve, Resize, Start
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, memory_of_fraction
 
-__all__ = ["Room", "room_for"]
-
 
 class Room:
     """How much of which devices of which nodes is whose, by the places of workers."""

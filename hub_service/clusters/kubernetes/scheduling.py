@@ -66,8 +66,6 @@ from runai.hub_service.clusters.kubernetes.watching import Mirror
 from runai.hub_service.clusters.records import ProjectRecord, WorkloadId
 from runai.hub_service.scheduler.model import Move, Plan, Resize, Snapshot, Start, Stop, Wait
 
-__all__ = ["Scheduling"]
-
 TRIES_AGAIN_IN_S = 1.0
 
 

@@ -16,8 +16,6 @@ from runai.hub_service.clusters.records import (
 )
 from runai.hub_service.errors import Conflict
 
-__all__ = ["PodSessions"]
-
 
 class _Knows(Protocol):
     async def workload(self, workload: WorkloadId) -> WorkloadRecord: ...

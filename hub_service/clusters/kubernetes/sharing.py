@@ -30,8 +30,6 @@ from runai.hub_service.clusters.kubernetes.reservations import (
 from runai.hub_service.clusters.kubernetes.slots import Slots
 from runai.hub_service.clusters.kubernetes.telling import binding, eviction, pod_path
 
-__all__ = ["Sharing"]
-
 DEVICE_KNOWN_WITHIN_S = 60.0
 """How long a reservation pod may be bound without anybody saying which device it has."""
 TROUBLE_LASTS_S = 30.0

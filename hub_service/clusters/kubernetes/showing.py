@@ -30,8 +30,6 @@ from runai.hub_service.largest_requests import MOST_WORKERS
 from runai.hub_service.scheduler.model import DeviceShare, Move, Reason, Resize, Stop, Wait
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
-__all__ = ["Known", "Showing", "record_of_job"]
-
 
 @dataclass(frozen=True, slots=True)
 class Known:

@@ -12,8 +12,6 @@ from dataclasses import replace
 from runai.hub_service.agent.devices import Device
 from runai.hub_service.clusters.kubernetes.objects import Machine, Pod
 
-__all__ = ["Sizes"]
-
 
 class Sizes:
     """What agents have counted, by node."""

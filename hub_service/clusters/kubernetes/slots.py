@@ -14,8 +14,6 @@ from runai.hub_service.clusters.kubernetes.objects import Pod
 from runai.hub_service.scheduler.model import DeviceShare
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
 
-__all__ = ["Slots", "shares_of"]
-
 
 @dataclass(slots=True)
 class _Unit:

@@ -17,8 +17,6 @@ from runai.hub_service.clusters.kubernetes.objects import Machine
 from runai.hub_service.clusters.records import ProjectRecord
 from runai.hub_service.scheduler.model import Plan
 
-__all__ = ["ProjectStatuses"]
-
 
 class ProjectStatuses:
     """The statuses of all projects, as they were written last."""

@@ -14,8 +14,6 @@ from runai.hub_service.clusters.kubernetes.objects import Machine, Pod
 from runai.hub_service.clusters.kubernetes.placement import Demands
 from runai.hub_service.scheduler.model import Start
 
-__all__ = ["dealt", "is_crowd", "left_on", "tightest", "too_few_for_all", "too_many"]
-
 
 def left_on(machines: Sequence[Machine], pods: Iterable[Pod]) -> Sequence[Machine]:
     """Return the machines with what pods, whoever schedules them, have left of their stock."""

@@ -19,21 +19,6 @@ from runai.hub_service.clusters.kubernetes.placement import (
     read_terms,
 )
 
-__all__ = [
-    "SELECTED_NODE",
-    "VOLUMES",
-    "Claim",
-    "Storage",
-    "StorageClass",
-    "Volume",
-    "placed",
-    "read_claim",
-    "read_class",
-    "read_volume",
-    "selected",
-    "taken_by",
-]
-
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 VOLUMES = "/api/v1/persistentvolumes"
 _BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from runai.hub_service.clusters.kubernetes.workers import ElasticWorkers
 from runai.hub_service.clusters.records import WorkloadRecord
 
-__all__ = ["Submitted"]
-
 
 class Submitted(ElasticWorkers):
     """A cluster that knows what was submitted."""

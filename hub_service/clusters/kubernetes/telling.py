@@ -15,16 +15,6 @@ from runai.hub_service.clusters.kubernetes.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Pod
 from runai.hub_service.scheduler.model import Reason
 
-__all__ = [
-    "binding",
-    "eviction",
-    "pod_path",
-    "show_waiting",
-    "tell_event",
-    "tell_waiting",
-    "why",
-]
-
 # More machines would help here, and only here: an autoscaler acts on this word.
 _UNSCHEDULABLE = frozenset({"no_room", "fragmented", "no_such_node"})
 

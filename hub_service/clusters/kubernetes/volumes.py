@@ -15,8 +15,6 @@ from runai.hub_service.clusters.records import WorkloadSpec
 from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu, count_text
 
-__all__ = ["beside", "check_room"]
-
 _ON_SEVERAL_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 

@@ -15,8 +15,6 @@ from typing import Generic, NoReturn, TypeVar
 from runai.hub_service.clusters.kubernetes.api import Api, ApiError, Object, key_of
 from runai.hub_service.errors import RunaiError
 
-__all__ = ["Mirror"]
-
 LOG = logging.getLogger("runai.kubernetes")
 
 T = TypeVar("T")

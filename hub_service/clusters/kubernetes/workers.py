@@ -12,8 +12,6 @@ from runai.hub_service.clusters.records import WorkloadId
 from runai.hub_service.elastic_messages import Status, Target
 from runai.hub_service.errors import NotFound
 
-__all__ = ["ElasticWorkers"]
-
 
 class ElasticWorkers(Scheduling):
     """A scheduler that the workers of elastic jobs talk to."""

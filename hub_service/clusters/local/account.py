@@ -14,8 +14,6 @@ from pathlib import Path
 from runai.hub_service.errors import NotFound
 from runai.hub_service.home_name import home_name
 
-__all__ = ["Account", "account_of"]
-
 _PASSED_ON = re.compile(
     r"LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|CUDA_HOME|CUDA_PATH"
     r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|(?:http|https|no)_proxy",

@@ -28,8 +28,6 @@ from runai.hub_service.clusters.local.starting import ROOM_S
 from runai.hub_service.clusters.records import Process
 from runai.hub_service.clusters.row import Ending
 
-__all__ = ["Attempt", "Instructions"]
-
 SUPERVISOR = Path(__file__).with_name("witness.py")
 STATUS_FD = 3
 

@@ -59,8 +59,6 @@ from runai.hub_service.errors import NotFound, Unavailable
 from runai.hub_service.later_ports import later_port
 from runai.hub_service.limits.sharing import Sharing
 
-__all__ = ["LocalCluster"]
-
 OWN_DIR = ".local/share/runai"
 """Where a user with an account of their own keeps what jobs write, relative to their home."""
 

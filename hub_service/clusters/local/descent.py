@@ -7,16 +7,6 @@ import contextlib
 import os
 import signal
 
-__all__ = [
-    "descendants",
-    "end_all",
-    "group_of",
-    "kill_all",
-    "most_tasks_of_machine",
-    "tasks_of_machine",
-    "threads_below",
-]
-
 STOP_ROUNDS = 50
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from runai.hub_service.elastic_messages import Status, Target
 
-__all__ = ["ElasticDir"]
-
 MOST_BYTES = 64 * 1024
 _NEW = ".target.json.new"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING or __package__:
 else:
     import starting  # in the witness's program, which has seen to it that it is found
 
-__all__ = ["LOOK_EVERY_S", "FileCount", "count_files"]
-
 LOOK_EVERY_S = 5.0
 REST = 50
 """Of all time a look takes at most this part."""

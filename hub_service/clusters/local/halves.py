@@ -13,8 +13,6 @@ from sqlalchemy import Connection
 from runai.hub_service.clusters.local import one_step
 from runai.hub_service.clusters.records import WorkloadId
 
-__all__ = ["Halves"]
-
 NOBODY = ""
 """In whose history the lines are: no workload is called so."""
 

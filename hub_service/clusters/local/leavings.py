@@ -20,8 +20,6 @@ from runai.hub_service.clusters.local.starting import NOT_NOW
 from runai.hub_service.clusters.records import WorkloadId
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["CHECKPOINTS", "AtHome", "Leaving", "Leavings"]
-
 LOG = logging.getLogger("runai.leavings")
 
 CHECKPOINTS = "checkpoints"

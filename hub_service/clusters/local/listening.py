@@ -17,8 +17,6 @@ from runai.hub_service.clusters.row import Row
 from runai.hub_service.elastic_messages import Status, WorkerPhase
 from runai.hub_service.errors import NotFound, Unavailable
 
-__all__ = ["Listening"]
-
 LOOK_EVERY_S = 0.2
 """How often statuses are read while an elastic job runs."""
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from runai.hub_service.clusters.base import LogChunk
 from runai.hub_service.clusters.lines import cut
 
-__all__ = ["WorkerLog"]
-
 BLOCK_BYTES = 256 * 1024
 
 _ATTEMPT = re.compile(r"attempt-(\d+)")

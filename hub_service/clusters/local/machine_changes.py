@@ -4,8 +4,6 @@ from dataclasses import replace
 
 from runai.hub_service.clusters.row import ACTIVE, Row
 
-__all__ = ["on_this_machine"]
-
 
 def on_this_machine(row: Row, node: str, devices: int) -> Row:
     """Return a row as it is after the machine was renamed, or has lost devices."""

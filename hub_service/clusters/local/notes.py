@@ -10,8 +10,6 @@ import os
 import time
 from typing import Any
 
-__all__ = ["Notes"]
-
 AGAIN_EVERY_S = 1.0
 
 

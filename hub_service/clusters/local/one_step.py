@@ -10,8 +10,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-__all__ = ["AT_ONCE", "delete_named", "insert"]
-
 AT_ONCE = 100
 """Rows of one statement; SQLite before 3.32 takes 999 values, and no row has more than nine."""
 

@@ -19,17 +19,6 @@ from pathlib import Path
 
 from runai.hub_service.errors import Conflict
 
-__all__ = [
-    "LOCK",
-    "RESTORING",
-    "Holder",
-    "check_is_whole",
-    "claim",
-    "holder",
-    "sole_owner",
-    "waiting",
-]
-
 LOG = logging.getLogger("runai.service")
 
 LOCK = "cluster.lock"

@@ -19,8 +19,6 @@ import psutil
 
 from runai.hub_service.clusters.records import Process
 
-__all__ = ["Watch", "end_tree", "is_same", "kill_leftovers", "lasting", "told_now"]
-
 SAME_START_S = 2.0
 """Starts of one process may be told this much apart: the boot time moves with the clock."""
 

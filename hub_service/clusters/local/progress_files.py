@@ -15,8 +15,6 @@ from runai.hub_service.clusters.progress import PROGRESS_FILE, Progress, read_pr
 from runai.hub_service.clusters.records import WorkloadId
 from runai.hub_service.errors import NotFound
 
-__all__ = ["ProgressFile", "ProgressFiles"]
-
 MOST_BYTES = 64 * 1024
 
 

@@ -13,22 +13,6 @@ import time
 import warnings  # noqa: F401  exec imports it, in a child that may not read our files any more
 from typing import Any, NamedTuple
 
-__all__ = [
-    "AGAIN_EVERY_S",
-    "CANNOT",
-    "NOT_NOW",
-    "NO_ROOM",
-    "ROOM_S",
-    "Started",
-    "change_account",
-    "die_with",
-    "fork_patiently",
-    "limit_open_files",
-    "prctl",
-    "set_signals_right",
-    "start",
-]
-
 PR_SET_PDEATHSIG = 1
 CANNOT = 127
 """The exit code of what could not become the program, as a shell's."""

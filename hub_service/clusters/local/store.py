@@ -44,8 +44,6 @@ from runai.hub_service.database_files import check, newer
 from runai.hub_service.database_upgrade import not_upgraded, revision, upgrade_file
 from runai.hub_service.errors import Unavailable
 
-__all__ = ["LATEST", "MIGRATIONS", "ROWS", "SqliteStore", "metadata"]
-
 LATEST = "0001"
 """The newest revision in `MIGRATIONS`."""
 

@@ -28,8 +28,6 @@ from runai.hub_service.clusters.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.clusters.row import ACTIVE, Ending, Row
 from runai.hub_service.errors import NotFound, Unavailable
 
-__all__ = ["THIS_MACHINE", "Machine", "Rows", "Tending"]
-
 LOG = logging.getLogger("runai.tending")
 
 LOOK_AGAIN_S = 0.05

@@ -9,8 +9,6 @@ from control_plane.objects import Namespace, pod
 from control_plane.scheduling import Scheduler
 from waiting import eventually
 
-__all__ = ["events", "give_away", "half", "lose", "notes", "sentence", "visible"]
-
 
 def half(name: str, fraction: str = "0.5", *, devices: int = 1, **how: Any) -> dict[str, Any]:
     """Return a notebook that asks for a part of a GPU, or of each of several."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clusters.kubernetes.sharing_world import sentence
-from control_plane.objects import pod
-from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.objects import ApiRefused, pod
+from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]

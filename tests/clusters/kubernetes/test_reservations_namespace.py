@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from clusters.kubernetes.sharing_world import half, sentence, visible
+from control_plane.calls import ApiRefused
 from control_plane.chart import install
-from control_plane.plane import ApiRefused, ControlPlane
+from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
 
 pytestmark = pytest.mark.kubernetes

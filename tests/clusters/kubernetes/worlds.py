@@ -13,8 +13,6 @@ from runai.hub_service.clusters.kubernetes.placement import Demands
 from runai.hub_service.clusters.records import WorkloadSpec
 from runai.hub_service.scheduler.quantity import WHOLE_GPU
 
-__all__ = ["a_job", "a_machine", "a_pod", "an_elastic"]
-
 
 def a_pod(name: str, *, of: Job | None = None, **fields: Any) -> Pod:
     """Return a pod that waits for one GPU; `of` is the Job that made it."""

@@ -13,8 +13,6 @@ import keras
 
 from runai.elastic.keras.accumulation import Periodic
 
-__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "Adamax", "Nadam", "Optimizer", "RMSprop"]
-
 
 def Optimizer(optimizer: Any, steps: int) -> Any:  # noqa: N802 - the original's
     """Let an optimizer act on every `steps`-th micro-batch, with the mean of their gradients.

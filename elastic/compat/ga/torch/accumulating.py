@@ -16,8 +16,6 @@ from runai.ga.torch.accumulation import Accumulation
 from runai.ga.torch.scaling import under_way, unscaling, wait_for_updates
 from runai.utils.notices import notice
 
-__all__ = ["Accumulating", "accumulating", "plain"]
-
 SCHEDULE_NOTICE = (
     "runai.ga.torch: the learning rate changed between the micro-batches of an update. A schedule"
     " that counts updates is stepped `if optimizer.runai.updated: scheduler.step()`; one whose"

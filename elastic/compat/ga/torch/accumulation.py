@@ -14,8 +14,6 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["REDUCTIONS", "Accumulation"]
-
 REDUCTIONS = ("mean", "sum")
 _NARROW = (torch.float16, torch.bfloat16)
 

@@ -16,8 +16,6 @@ from runai.ga.torch.accumulating import Accumulating, accumulating, plain
 from runai.ga.torch.accumulation import Accumulation
 from runai.utils.notices import notice
 
-__all__ = ["Optimizer", "State", "unwrap"]
-
 T = TypeVar("T", bound=torch.optim.Optimizer)
 
 MEAN_NOTICE = (

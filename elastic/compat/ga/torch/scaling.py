@@ -19,8 +19,6 @@ from torch.amp.grad_scaler import GradScaler, OptState
 if TYPE_CHECKING:
     from runai.ga.torch.accumulating import Accumulating
 
-__all__ = ["under_way", "unscaling", "wait_for_updates"]
-
 under_way: weakref.WeakSet[Accumulating] = weakref.WeakSet()
 """The optimizers that have gathered some micro-batches of an update, not all."""
 

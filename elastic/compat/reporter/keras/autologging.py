@@ -15,8 +15,6 @@ import keras
 
 import runai.reporter
 
-__all__ = ["Reporter", "autolog", "autologged", "disableAutoLog", "disableAutolog"]
-
 ACCURACIES: Final = ("accuracy", "acc", "categorical_accuracy", "sparse_categorical_accuracy")
 
 _Logs = Mapping[str, float] | None

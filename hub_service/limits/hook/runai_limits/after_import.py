@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-__all__ = ["Watch", "swallowed"]
-
 
 def swallowed(what: str, act: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401
     """Do it; an error is nobody's but ours, and told only where somebody asked for it."""

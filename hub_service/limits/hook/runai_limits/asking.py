@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-__all__ = ["ask"]
-
 WITHIN_S = 1.0
 """Without what the service knows rather than late."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from .share import Share
 
-__all__ = ["cap_tensorflow", "cap_torch"]
-
 
 def cap_torch(torch: Any, share: Share) -> None:  # noqa: ANN401  the module
     """Leave word with PyTorch; it calls us when it initialises CUDA."""

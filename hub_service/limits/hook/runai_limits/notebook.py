@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-__all__ = ["is_out_of_memory", "line_after", "watch_shells"]
-
 OUT_OF_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
 """By name: PyTorch's, TensorFlow's and CuPy's, without importing them."""
 

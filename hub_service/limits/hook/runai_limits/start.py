@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-__all__ = ["start"]
-
 WATCHED = ("torch", "tensorflow.python.eager.context", "IPython.core.interactiveshell")
 USERS = ("jax", "cupy", "numba.cuda")
 """Others that look for devices when they are first used."""
