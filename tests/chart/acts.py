@@ -13,10 +13,11 @@ from typing import Any
 
 from chart.rights import Right
 from control_plane.agents import agent_token
+from control_plane.calls import ApiRefused
 from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jobs
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
-from control_plane.objects import ApiRefused, pod
+from control_plane.objects import pod
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.clusters.base import Ended, Seen
 from runai.hub_service.clusters.kubernetes.acting import Acting

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from control_plane.calls import ApiRefused
 from control_plane.lab import ClusterLab
-from control_plane.objects import ApiRefused, pod
+from control_plane.objects import pod
 from control_plane.plane import ControlPlane
 
 pytestmark = pytest.mark.kubernetes

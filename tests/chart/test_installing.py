@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from control_plane.calls import ApiRefused
 from control_plane.chart import CHART, HelmRefused, helm, install
 from control_plane.lab import ClusterLab
-from control_plane.objects import ApiRefused, job
+from control_plane.objects import job
 from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from control_plane.objects import ApiRefused, Namespace, pod
+from control_plane.calls import ApiRefused
+from control_plane.objects import Namespace, pod
 from control_plane.plane import ControlPlane
 from control_plane.programs import find_resource
 from waiting import eventually

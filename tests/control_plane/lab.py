@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from control_plane.calls import ApiRefused
 from control_plane.chart import install
-from control_plane.objects import ApiRefused, Namespace, add_node, add_project, job, pod
+from control_plane.objects import Namespace, add_node, add_project, job, pod
 from control_plane.plane import ControlPlane
 from waiting import eventually
 

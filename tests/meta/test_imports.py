@@ -30,6 +30,9 @@ PURE = {
 
 # What spawner and widgets may know of the service.
 CLIENT_SIDE = {
+    "runai.hub_service.api.device_schemas",
+    "runai.hub_service.api.limits",
+    "runai.hub_service.api.program_schemas",
     "runai.hub_service.api.schemas",
     "runai.hub_service.api.validation",
     "runai.hub_service.client",

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from clusters.kubernetes.sharing_world import sentence
-from control_plane.objects import ApiRefused, pod
+from control_plane.calls import ApiRefused
+from control_plane.objects import pod
 from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
 

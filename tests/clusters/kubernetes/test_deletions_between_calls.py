@@ -15,10 +15,11 @@ import pytest
 
 from clusters.kubernetes.sharing_world import events, half, notes, sentence, visible
 from clusters.kubernetes.test_faults_between_calls import CALLS, GivenBack, Play, Story, TakenBack
+from control_plane.calls import ApiRefused
 from control_plane.device_plugin import DEVICE, DevicePlugin
 from control_plane.faults import FaultyServer
 from control_plane.lab import ClusterLab
-from control_plane.objects import ApiRefused, pod
+from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.objects import ApiRefused, add_project, job
+from control_plane.calls import ApiRefused
+from control_plane.objects import add_project, job
 from control_plane.scheduling import Scheduler
 
 pytestmark = pytest.mark.kubernetes
