@@ -52,7 +52,6 @@ HANDED_ON = (
     "RUNAI_USER_CALLS",
     "RUNAI_USER_JOBS",
     "RUNAI_USER_OPEN",
-    "RUNAI_USER_TIME",
 )
 """The service's own variables that whoever starts the platform may set."""
 # What members of projects may do with the service, from the browser, a notebook or the terminal.

@@ -18,10 +18,10 @@ from runai.hub_service.agent.devices import Device, open_devices
 from runai.hub_service.agent_process import agent_environment, keep_agent_running
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens
-from runai.hub_service.api.fair_use import Guests
 from runai.hub_service.api.job_limit import JobLimit
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.present import Present
+from runai.hub_service.api.request_limits import Callers
 from runai.hub_service.bookkeeping import Bookkeeping
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.local.cluster import LocalCluster
@@ -181,7 +181,7 @@ async def serve_here(config: Config) -> None:
             proxy=config.proxy,
             workdir_exists=no_opinion if config.system_users else is_directory,
             present=Present(sharing),
-            guests=Guests(config.allowance),
+            callers=Callers(config.allowance),
             jobs=JobLimit(config.allowance.unfinished_jobs),
             cpu_jobs=cluster.cpu_jobs,
         )

@@ -1,4 +1,4 @@
-"""How much people may ask: what the operator sets, and `fair_use` and `job_limit` keep."""
+"""How much people may ask: what the operator sets, and `request_limits` and `job_limit` keep."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,5 @@ class Allowance:
     """Calls and streams of one person that are under way."""
     submissions_at_once: int = 0
     """Of all persons together: more would wait longer than their clients do."""
-    time_percent: int = 0
-    """Of the time in which the service can answer anybody, one person's part; 0 or 100: all."""
     unfinished_jobs: int = 0
     """Of one person: an array that would be too many is refused whole."""

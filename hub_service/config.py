@@ -302,14 +302,13 @@ def _keeping(environ: Mapping[str, str]) -> Keeping:
 
 
 def _allowance(environ: Mapping[str, str]) -> Allowance:
-    def asked(name: str, default: int, most: int = MOST_AT_ONCE) -> int:
-        return _count(name, environ, most=most) if environ.get(name) else default
+    def asked(name: str, default: int) -> int:
+        return _count(name, environ, most=MOST_AT_ONCE) if environ.get(name) else default
 
     return Allowance(
         calls_per_s=asked("RUNAI_USER_CALLS", 30),
         open_at_once=asked("RUNAI_USER_OPEN", 200),
         submissions_at_once=asked("RUNAI_SUBMISSIONS_AT_ONCE", 256),
-        time_percent=asked("RUNAI_USER_TIME", 10, 100),
         unfinished_jobs=asked("RUNAI_USER_JOBS", 20_000),
     )
 

@@ -96,8 +96,6 @@ class Controller:
         self._ended = -1.0
         self._pressed = True
         """Whether the last cycle was made for something pressing."""
-        self.computed = 0.0
-        """Seconds of a processor that the last decision took; its cycle may be under way."""
         self._failing = ""
         self.changes = Broadcast()
         """Announced after every cycle, so after every change that anybody could see."""
@@ -174,11 +172,8 @@ class Controller:
             index = Index(snapshot)
 
         def followed(snapshot: Snapshot) -> Plan:
-            began = time.thread_time()
             index.follow(snapshot)
-            plan = self._decide(index)
-            self.computed = time.thread_time() - began
-            return plan
+            return self._decide(index)
 
         plan = await self._beside_requests(snapshot, followed)
         self._index = index

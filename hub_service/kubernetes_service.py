@@ -14,10 +14,10 @@ from kubernetes_asyncio.config import ConfigException
 
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens
-from runai.hub_service.api.fair_use import Guests
 from runai.hub_service.api.hub_auth import HubAuthenticator
 from runai.hub_service.api.job_limit import JobLimit
 from runai.hub_service.api.platform import Platform
+from runai.hub_service.api.request_limits import Callers
 from runai.hub_service.bookkeeping import Bookkeeping
 from runai.hub_service.clusters.base import Cluster
 from runai.hub_service.clusters.kubernetes.api import Api
@@ -170,7 +170,7 @@ async def lead(
         images=True,
         workers=cluster,
         programs=PodPrograms(api, cluster.pods_of),
-        guests=Guests(config.allowance),
+        callers=Callers(config.allowance),
         jobs=JobLimit(config.allowance.unfinished_jobs),
     )
     platform.checks = {"scheduler": platform.controller.trouble}

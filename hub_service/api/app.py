@@ -19,12 +19,12 @@ from starlette.responses import RedirectResponse
 from runai.hub_service import request_ids
 from runai.hub_service.api import overview, page, programs, projects, usage, workers, workloads
 from runai.hub_service.api.bodies import MOST_BODY_BYTES, WITHIN_S, BoundedBodies
-from runai.hub_service.api.fair_use import FairUse
 from runai.hub_service.api.headers import SafeHeaders
 from runai.hub_service.api.page_reply import with_query
 from runai.hub_service.api.permissions import Action, authorise
 from runai.hub_service.api.platform import Caller, On, Platform
 from runai.hub_service.api.problems import MEDIA_TYPE, problem_of
+from runai.hub_service.api.request_limits import RequestLimits
 from runai.hub_service.api.templates import templates
 from runai.hub_service.api.tracing import REQUEST, Tracing
 from runai.hub_service.api.validation import invalid_request
@@ -55,7 +55,7 @@ def create_app(
         redirect_slashes=False,  # to whatever Host the caller sends
     )
     app.add_middleware(BoundedBodies)
-    app.add_middleware(FairUse, prefix=platform.prefix, free=FREE, refuse=_reply)
+    app.add_middleware(RequestLimits, prefix=platform.prefix, free=FREE, refuse=_reply)
     app.add_middleware(SafeHeaders)
     app.state.platform = platform
     app.include_router(_api(), prefix=f"{platform.prefix}{API}")

@@ -1,16 +1,19 @@
-"""Show a device: who holds it, how busy it is, and what else runs there.
+"""Show a device to people and to its agent: who holds it, how busy it is, what else runs there.
 
 Pure. Processes of nobody, or of a workload that does not hold the device, are never left out: they
 explain why a device is full. Called by `views`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
+from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.device_schemas import AllocationView, DeviceView, OthersView
 from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.reports import ProcessSample
+from runai.hub_service.api.reports import AgentAllocation, AgentReply, ProcessSample
+from runai.hub_service.api.schemas import DeviceShareView
 from runai.hub_service.api.world import Seat
-from runai.hub_service.clusters.records import WorkloadId, WorkloadRecord
+from runai.hub_service.clusters.records import Allocation, WorkloadId, WorkloadRecord
 
 
 def device_view(seat: Seat, *, actor: Actor, sees: Callable[[WorkloadRecord], bool]) -> DeviceView:
@@ -68,3 +71,44 @@ def _others(processes: Sequence[ProcessSample], actor: Actor) -> list[OthersView
             )
         )
     return views
+
+
+def agent_reply(
+    devices: Sequence[Device],
+    allocations: Sequence[Allocation],
+    releasing: AbstractSet[WorkloadId],
+) -> AgentReply:
+    """Return what a node's agent is to measure; of those that release, no program may stay."""
+    uuids = {device.index: device.uuid for device in devices}
+    return AgentReply(
+        allocations=[
+            _allocation(held, uuids, release=held.workload in releasing) for held in allocations
+        ]
+    )
+
+
+def _allocation(held: Allocation, uuids: Mapping[int, str], *, release: bool) -> AgentAllocation:
+    return AgentAllocation(
+        workload=held.workload,
+        worker=held.worker,
+        project=held.project,
+        user=held.user,
+        # A pod that others put onto a node, past all that is free, is beyond its devices until its
+        # kubelet turns it away: no agent can measure what is not there.
+        shares=[
+            DeviceShareView(device=s.device, uuid=uuids[s.device], gpus=s.gpus / 1000)
+            for s in held.shares
+            if s.device in uuids
+        ],
+        pid=held.process.pid if held.process else None,
+        created=held.process.created if held.process else None,
+        limits_mib={
+            uuids[share.device]: limit
+            for share, limit in zip(held.shares, held.limits_mib, strict=False)
+            if limit is not None and share.device in uuids
+        },
+        is_server=held.is_server,
+        release=release,
+        cgroup=held.cgroup,
+        checkpoint_dir=held.checkpoint_dir,
+    )

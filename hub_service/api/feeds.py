@@ -6,18 +6,17 @@ as long as anybody reads. Knows actors and text; what is in it is `views`'. Kept
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 
-from runai.hub_service.api.overview_steps import drawn, let_others
+from runai.hub_service.api.overview_views import overview_view
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.schemas import Overview
-from runai.hub_service.api.turns import Turns
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
 from runai.hub_service.broadcast import Broadcast
 
-AT_MOST_EVERY_S = 0.5
+AT_MOST_EVERY_S = 1.0
 LOOK_EVERY_S = 2.0
 """Utilization changes without any event; so does what no cycle is needed for."""
 
@@ -42,13 +41,10 @@ class _Feed:
 class Feeds:
     """The overviews of everybody who looks on."""
 
-    def __init__(
-        self, world: Callable[[], Awaitable[World]], changes: Broadcast, turns: Turns
-    ) -> None:
-        """Draw what `world` gives after `changes`, in turns with others."""
+    def __init__(self, world: Callable[[], Awaitable[World]], changes: Broadcast) -> None:
+        """Draw what `world` gives after `changes`."""
         self._world = world
         self._changes = changes
-        self._turns = turns
         self._feeds: dict[Actor, _Feed] = {}
         self.drawn = 0
         """How many overviews were drawn, ever."""
@@ -91,12 +87,8 @@ class Feeds:
 
     async def _keep_drawing(self, feed: _Feed) -> None:
         while True:
-            # Who has just come does not wait for a turn.
-            async with self._turns.turn() if feed.text else nullcontext(let_others) as rest:
-                # Not before: the world of then would be nobody else's by the time of the turn.
-                version = self._changes.version
-                shown = await drawn(Viewer(await self._world(), feed.actor), rest)
-                self._tell(feed, shown)
+            version = self._changes.version
+            self._tell(feed, overview_view(Viewer(await self._world(), feed.actor)))
             await asyncio.sleep(AT_MOST_EVERY_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):

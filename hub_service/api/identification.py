@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from runai.hub_service.api.auth import Authenticator
-from runai.hub_service.api.fair_use import Guests, credential_of
 from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.request_limits import Callers, credential_of
 from runai.hub_service.errors import RunaiError, Unavailable
 
 MAX_AT_ONCE = 1000
@@ -64,7 +64,7 @@ async def identify(request: Request) -> Actor:
     """
     platform = request.app.state.platform
     authenticator: Authenticator = platform.authenticator
-    guests: Guests = platform.guests
+    callers: Callers = platform.callers
     under_way: asyncio.Semaphore = platform.identifications
     if under_way.locked():
         raise Unavailable(
@@ -75,6 +75,6 @@ async def identify(request: Request) -> Actor:
         )
     async with under_way:
         actor = await authenticator.actor(request)
-    name, free = f"{actor.kind} {actor.name}", actor.kind != "user"
-    guests.learn(credential_of(request.headers), name, free=free)
+    name, exempt = f"{actor.kind} {actor.name}", actor.kind != "user"
+    callers.learn(credential_of(request.headers), name, exempt=exempt)
     return actor

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 
-from runai.hub_service.api.metering import charged
 from runai.hub_service.giving_way import Way
 
 AT_A_TIME = 50
@@ -42,7 +41,7 @@ def sent_in_pieces(
 ) -> StreamingResponse:
     """Answer with what `draw` makes of the items, as one JSON list, and what is `around` it."""
     pieces = _pieces(items, draw, adapter, around or Around())
-    return StreamingResponse(charged(pieces), status, media_type="application/json")
+    return StreamingResponse(pieces, status, media_type="application/json")
 
 
 async def _pieces(

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from runai.hub_service.api.answers import what_if
 from runai.hub_service.api.auth import XSRF_HEADER
 from runai.hub_service.api.device_schemas import NodeView
-from runai.hub_service.api.overview_steps import drawn
+from runai.hub_service.api.overview_views import overview_view
 from runai.hub_service.api.permissions import Action, authorise, is_member
 from runai.hub_service.api.platform import Caller, On, Watching
 from runai.hub_service.api.questions import PlanQuestion, WhatIf
@@ -42,7 +42,7 @@ async def whoami(on: On, caller: Caller, response: Response) -> WhoAmI:
 async def overview(on: On, caller: Caller) -> Overview:
     """Show everything that the caller may see, at one instant."""
     authorise(caller, Action.SEE_CLUSTER)
-    return await drawn(await on.viewer(caller))
+    return overview_view(await on.viewer(caller))
 
 
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
@@ -54,10 +54,7 @@ _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
     responses={200: {"description": "Events named `overview`", "content": _EVENTS}},
 )
 async def events(on: On, watching: Watching) -> StreamingResponse:
-    """Stream an overview at once and whenever it differs, at most twice a second.
-
-    Less often where so many look on that drawing would take the time of those who ask.
-    """
+    """Stream an overview at once and whenever it differs, at most once a second."""
     authorise(watching.actor, Action.SEE_CLUSTER)
     body = with_signs_of_life(
         on.feeds.follow(lambda: watching.actor), b":\n\n", watching.check, on.leaving

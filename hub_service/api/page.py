@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.answers import explanation
-from runai.hub_service.api.overview_steps import drawn
+from runai.hub_service.api.overview_views import overview_view
 from runai.hub_service.api.page_parts import (
     RANGES,
     Range,
@@ -79,7 +79,7 @@ async def gpus(request: Request, on: On, chosen: Chosen = "24h") -> Response:
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
-        overview = await drawn(Viewer(await on.shared_world(), caller))
+        overview = overview_view(Viewer(await on.shared_world(), caller))
         return {
             "here": "",
             "live": "gpus",
@@ -98,10 +98,8 @@ async def gpus_live(request: Request, on: On, watching: Watching) -> StreamingRe
     environment = templates(on.prefix)
 
     async def render() -> Rendered:
-        world = await on.shared_world()
-        async with on.turns.turn() as rest:
-            overview = await drawn(Viewer(world, watching.actor), rest)
-            return gpus_parts(environment, overview, watching.actor.name)
+        overview = overview_view(Viewer(await on.shared_world(), watching.actor))
+        return gpus_parts(environment, overview, watching.actor.name)
 
     return part_stream(request, on, watching, render)
 

@@ -16,7 +16,6 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
 from runai.hub_service.api.identification import caller_of
-from runai.hub_service.api.metering import charged
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.problems import problem_of
@@ -62,7 +61,7 @@ async def page_reply(request: Request, on: Platform, template: str, values: Valu
     if compressible(request):
         headers["Content-Encoding"] = "gzip"
         body = compressed(body)
-    return StreamingResponse(charged(body), status, headers, "text/html; charset=utf-8")
+    return StreamingResponse(body, status, headers, "text/html; charset=utf-8")
 
 
 def with_query(path: str, request: Request) -> str:

@@ -16,7 +16,7 @@ from runai.hub_service.api.page_reply import compressed, compressible
 from runai.hub_service.api.platform import Platform, Watcher
 from runai.hub_service.api.streams import with_signs_of_life
 
-AT_MOST_EVERY_S = 0.5
+AT_MOST_EVERY_S = 1.0
 LOOK_EVERY_S = 2.0
 """Utilization changes without any event."""
 
@@ -24,7 +24,7 @@ LOOK_EVERY_S = 2.0
 def part_stream(
     request: Request, on: Platform, watching: Watcher, render: Callable[[], Awaitable[Rendered]]
 ) -> StreamingResponse:
-    """Stream the parts of a page at once, then those that differ, at most twice a second."""
+    """Stream the parts of a page at once, then those that differ, at most once a second."""
     body = with_signs_of_life(_changes(on, render), b":\n\n", watching.check, on.leaving)
     headers = {"X-Accel-Buffering": "no"}
     if compressible(request):

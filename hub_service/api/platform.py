@@ -16,17 +16,14 @@ from fastapi import Depends, Request
 from runai.hub_service.api.asked_once import AskedOnce
 from runai.hub_service.api.auth import Authenticator
 from runai.hub_service.api.drawn_views import MEASURED_FOR_S, DrawnViews
-from runai.hub_service.api.fair_use import Guests
 from runai.hub_service.api.feeds import Feeds
 from runai.hub_service.api.identification import MAX_AT_ONCE, caller_of, identify
 from runai.hub_service.api.job_limit import JobLimit
 from runai.hub_service.api.permissions import Action, Actor, authorise, no_such_workload
 from runai.hub_service.api.present import Present
 from runai.hub_service.api.queues import LastQueues
-from runai.hub_service.api.shares import Together
+from runai.hub_service.api.request_limits import Callers
 from runai.hub_service.api.start_views import Forecasts
-from runai.hub_service.api.told_allocations import ToldAllocations
-from runai.hub_service.api.turns import Turns
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.world import World
 from runai.hub_service.bookkeeping import Holdings
@@ -67,7 +64,6 @@ class Platform:
     """Which workloads without a GPU the scheduler is shown."""
     clock: Callable[[], float] = time.time
     present: Present = field(default_factory=Present)
-    told: ToldAllocations = field(default_factory=ToldAllocations)
     recent: Recent = field(default_factory=Recent)
     """What people were told lately."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -80,18 +76,13 @@ class Platform:
     drawn: DrawnViews = field(default_factory=DrawnViews)
     queues: LastQueues = field(default_factory=LastQueues)
     """Of the workloads as they were when somebody looked last."""
-    guests: Guests = field(default_factory=Guests)
-    """Who calls how much."""
+    callers: Callers = field(default_factory=Callers)
     identifications: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE)
     )
     """Taken while a caller is identified."""
     jobs: JobLimit = field(default_factory=JobLimit)
     """How many of anybody may be unfinished."""
-    undecided: Together = field(default_factory=Together)
-    """Submissions that are stored and wait for the scheduler's word."""
-    turns: Turns = field(default_factory=Turns)
-    """In which streams are drawn."""
     _shared: World | None = None
     _shared_version: int = -1
     _reported: AskedOnce[Mapping[WorkloadId, Progress]] = field(
@@ -104,7 +95,7 @@ class Platform:
     @cached_property
     def feeds(self) -> Feeds:
         """Return what all event streams read."""
-        return Feeds(self.shared_world, self.controller.changes, self.turns)
+        return Feeds(self.shared_world, self.controller.changes)
 
     @cached_property
     def holdings(self) -> Holdings:

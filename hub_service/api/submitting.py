@@ -6,16 +6,14 @@ The steps between the parsed request and the reply. Leaves the rules for request
 
 import asyncio
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
 from runai.hub_service.api.long_lists import AT_A_TIME, in_pieces
-from runai.hub_service.api.metering import charge
 from runai.hub_service.api.permissions import Action, Actor, authorise, is_member, may
-from runai.hub_service.api.places import away
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.schemas import SubmitReply, SubmitRequest, WorkloadView
-from runai.hub_service.api.shares import held
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters import wishes
 from runai.hub_service.clusters.cpu_job_queue import as_shown
@@ -60,8 +58,7 @@ async def submit(
         try:
             unfinished = await platform.cluster.unfinished_jobs(owner.name)
             with platform.jobs.taken(owner.name, jobs, unfinished):
-                # Each cycle is a part of everybody's time: who floods has fewer made.
-                added = await platform.cluster.submit(specs, pressing=not held.get())
+                added = await platform.cluster.submit(specs)
         except Conflict:
             if request.name is not None or attempt == TRIES - 1:
                 raise
@@ -163,11 +160,9 @@ async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: i
         if controller.changes.version == seen or ids[0] not in controller.last.names:
             await controller.word.on(ids)
 
-    async with away():
-        part = await platform.undecided.told(word(), len(ids), within_s=DECIDED_WITHIN_S)
-    # Who submits makes a decision necessary, in which all who ask find the interpreter busy; most
-    # of one that is made about thousands and one is not the one's.
-    charge(controller.computed * part)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DECIDED_WITHIN_S):
+            await word()
     viewer = await platform.viewer(actor, progress_of=(), listed=False)
     records = [await platform.cluster.workload(workload) for workload in ids]
     return await _reply(viewer, records, dry_run=False)

@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from runai.hub_service.agent.devices import Device
+from runai.hub_service.api.device_views import agent_reply
 from runai.hub_service.api.permissions import Action, Actor, authorise, may
 from runai.hub_service.api.platform import Caller, On, Platform
 from runai.hub_service.api.reports import AgentReply, AgentReport, PodDevices
@@ -152,7 +153,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
             await on.cluster.note(notice.workload, notice.text)
     releasing = on.idle.all_releasing((await on.cluster.holders()).values())
     here = (await on.cluster.devices()).get(node, ())
-    return on.told.reply(node, here, allocations, releasing)
+    return agent_reply(here, allocations, releasing)
 
 
 async def usage_between(on: Platform, asked: UsageFilter, start: float, end: float) -> UsageSeries:

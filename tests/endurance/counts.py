@@ -45,6 +45,6 @@ def sizes(month: Month) -> dict[str, int]:
         "idle workloads watched": len(month.platform.idle._watched),
         "views drawn": len(month.platform.drawn),
         "holders reported": len(month.platform.present._held),
-        "callers": len(month.platform.guests._guests),
+        "callers": len(month.platform.callers._known),
         "streams": len(month.platform.feeds._feeds),
     }

@@ -27,11 +27,11 @@ from runai.hub_service.agent.devices import Device
 from runai.hub_service.allowance import Allowance
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth import SharedTokens, bearer_token
-from runai.hub_service.api.fair_use import Guests
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.platform import Platform
 from runai.hub_service.api.program_schemas import ProcessReport
 from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.api.request_limits import Callers
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.bookkeeping import Bookkeeping, held_devices
 from runai.hub_service.client import AsyncClient
@@ -174,7 +174,7 @@ class Month:
             version="soak",
             workdir_exists=lambda _: True,
             clock=self.clock,
-            guests=Guests(Allowance(30, 200, 256), clock=lambda: self.clock.true),
+            callers=Callers(Allowance(0, 200, 256)),
         )
         self.notifier = Notifier(
             self.cluster,

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from runai.hub_service.api.long_lists import AT_A_TIME, sent_in_pieces
-from runai.hub_service.api.overview_steps import SHOWN_OWN, SHOWN_WAITING
+from runai.hub_service.api.overview_views import SHOWN_OWN, SHOWN_WAITING
 from runai.hub_service.api.schemas import SubmitRequest
 
 MORE = 30

@@ -13,7 +13,7 @@ import pytest
 from runai.hub_service.api import device_views
 from runai.hub_service.api.device_schemas import DeviceView
 from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews, Measured
-from runai.hub_service.api.overview_steps import drawn
+from runai.hub_service.api.overview_views import overview_view
 from runai.hub_service.api.page_parts import ShownDevice, ShownPart
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.queues import Queues
@@ -22,7 +22,6 @@ from runai.hub_service.api.start_views import start_view
 from runai.hub_service.api.templates import templates
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters.records import (
-    ProjectSpec,
     WorkerRecord,
     WorkloadRecord,
     WorkloadSpec,
@@ -37,10 +36,6 @@ ANA, MIA, OUT = Actor("ana"), Actor("mia"), Actor("out")
 ME, OTHERS = (True, True), (False, False)
 
 
-async def at_once(_took: float) -> None:
-    """Rest not at all, between the steps of a drawing."""
-
-
 async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated):
     ana, mia = [await simulated.client(name) for name in ("ana", "mia")]
     for client in (ana, mia):
@@ -50,9 +45,9 @@ async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated
 
     for actor in (*everybody, *everybody):  # from here on nothing happens: nothing is awaited
         own = replace(shared, drawn=DrawnViews(), queued=Queues.of)
-        alone = await drawn(Viewer(own, actor), at_once)
+        alone = overview_view(Viewer(own, actor))
 
-        together = await drawn(Viewer(shared, actor), at_once)
+        together = overview_view(Viewer(shared, actor))
 
         assert together == alone
 
@@ -216,30 +211,6 @@ async def test_who_looks_at_devices_after_a_change_elsewhere_draws_none_of_them(
 
     assert before > 0
     assert len(drawn) == before
-
-
-async def test_a_stream_that_had_to_wait_for_its_turn_draws_the_world_of_then(simulated):
-    feeds, platform = simulated.platform.feeds, simulated.platform
-    stream = feeds.follow(lambda: ANA)
-    await anext(stream)
-    asked: list[int] = []
-    gathered = feeds._world
-
-    async def counted():
-        asked.append(platform.turns._one_at_a_time.locked())
-        return await gathered()
-
-    feeds._world = counted
-    async with platform.turns.turn():
-        await platform.cluster.put_project(ProjectSpec("chemistry"))
-        await asyncio.sleep(0)
-        assert asked == []
-
-    async for event in stream:
-        if b"chemistry" in event:
-            break
-    assert all(asked)
-    await stream.aclose()
 
 
 async def test_reports_of_all_jobs_are_read_once_and_of_one_job_alone(simulated, monkeypatch):

@@ -85,15 +85,14 @@ def test_what_people_may_ask_at_once_is_set():
             "RUNAI_USER_CALLS": "5",
             "RUNAI_USER_OPEN": "0",
             "RUNAI_SUBMISSIONS_AT_ONCE": "7",
-            "RUNAI_USER_TIME": "20",
             "RUNAI_USER_JOBS": "50",
         }
     )
 
     assert given.allowance == Allowance(
-        calls_per_s=5, open_at_once=0, submissions_at_once=7, time_percent=20, unfinished_jobs=50
+        calls_per_s=5, open_at_once=0, submissions_at_once=7, unfinished_jobs=50
     )
-    assert Config.from_environment(LEAST).allowance == Allowance(30, 200, 256, 10, 20_000)
+    assert Config.from_environment(LEAST).allowance == Allowance(30, 200, 256, 20_000)
 
 
 ON_KUBERNETES = LEAST | {"RUNAI_CLUSTER": "kubernetes"}
@@ -186,9 +185,8 @@ def test_a_missing_setting_is_named(variable):
         ("RUNAI_GPU_SHARING", "both"),
         ("RUNAI_LOG_LEVEL", "loud"),
         ("RUNAI_USER_CALLS", "1000001"),
-        ("RUNAI_USER_OPEN", "1000001"),
         ("RUNAI_SUBMISSIONS_AT_ONCE", "1000001"),
-        ("RUNAI_USER_TIME", "1000001"),
+        ("RUNAI_USER_OPEN", "1000001"),
         ("RUNAI_USER_JOBS", "1000001"),
         ("RUNAI_ELASTIC_GROW_EVERY", "-1"),
         ("RUNAI_ELASTIC_RESIZE_COST", "soon"),

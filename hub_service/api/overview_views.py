@@ -1,19 +1,14 @@
-"""An overview, drawn in steps, so that others have their turn in between.
+"""The overview of everything that somebody may see, at one instant.
 
-Knows views, not who asks for them, nor how long to rest. Drawn in one step, hundreds of workloads
-held everybody up for 10 to 30 ms. Used by routes, pages and `feeds`.
+Knows views, not who asks for them. Used by routes, pages and `feeds`.
 """
 
-import asyncio
 import heapq
-import time
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from runai.hub_service.api.long_lists import in_pieces
 from runai.hub_service.api.notification_schemas import NotificationView
 from runai.hub_service.api.queues import place
-from runai.hub_service.api.schemas import Overview, WorkloadView
+from runai.hub_service.api.schemas import Overview
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters.records import WorkloadRecord
 from runai.hub_service.scheduler.quantity import gpu_text
@@ -25,39 +20,21 @@ TOLD = 10
 SHOWN_WAITING, SHOWN_OWN = 200, 300
 """Workloads that wait in an overview: of thousands the first, and how many more there are."""
 
-AT_A_TIME = 120
-"""Workloads: some five milliseconds' work. Each step waits for one of everybody else's: in a rush
-an overview of twelve steps took half a second."""
 
-Rest = Callable[[float], Awaitable[None]]
-"""After a step that took so many seconds."""
-
-
-async def let_others(_took: float) -> None:
-    """Rest for one turn of the loop."""
-    await asyncio.sleep(0)
-
-
-async def drawn(viewer: Viewer, rest: Rest = let_others) -> Overview:
-    """Draw an overview of one world, with a rest between its steps.
+def overview_view(viewer: Viewer) -> Overview:
+    """Return an overview of one world.
 
     It shows everything, without what finished long ago and without the ends of long queues.
     """
-    world, began = viewer.world, time.perf_counter()
+    world = viewer.world
     waiting, left_out = _first_in_queue(viewer)
     seen = [*filter(viewer.sees, world.queues.present), *waiting]
     seen.sort(key=lambda record: record.submitted)
-    workloads: list[WorkloadView] = []
-    for piece in in_pieces(seen, AT_A_TIME):
-        await rest(time.perf_counter() - began)
-        began = time.perf_counter()
-        workloads += map(viewer.workload, piece)
-    await rest(time.perf_counter() - began)
     # All of it are views already: looked through once more, they are copied.
     return Overview.model_construct(
         at=_time(world.at),
         projects=viewer.projects(),
-        workloads=workloads,
+        workloads=[*map(viewer.workload, seen)],
         waiting_left_out=left_out,
         nodes=viewer.nodes(),
         idle_gpu_hours_reclaimed=world.meter.reclaimed() / 3600,
