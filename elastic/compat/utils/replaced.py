@@ -1,21 +1,70 @@
-"""Errors for what the original library had and today's frameworks have by themselves.
-
-Knows how such an error reads. Called by `runai.profiler` and `runai.mp`.
-"""
+"""Refuse names of the original library that have no counterpart, and name the replacement."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NamedTuple, Never
 
 
 class Replaced(NotImplementedError):
-    """A name of runai 0.4.1 that does not work any more; the text says what does."""
+    """A name of runai 0.4.1 that does not work any more; the text names its replacement."""
 
 
-def replaced(name: str, why: str, instead: str) -> NoReturn:
-    """Refuse a name, with the reason and the way out.
+class _Refusals(NamedTuple):
+    why: str
+    instead: str
+    called: tuple[str, ...] = ()
+    """Names that import and are refused when called."""
+    read: tuple[str, ...] = ()
+    """Names that are refused when read."""
 
-    Raises:
-        Replaced: always.
-    """
-    raise Replaced(f"{name} does not work any more: {why}. Instead: {instead}.")
+
+_REFUSED = {
+    "runai.ga.keras.hooks": _Refusals(
+        "it replaced functions of keras.backend in graphs of TensorFlow 1",
+        "`runai.ga.keras.optimizers.Optimizer(optimizer, steps)`, or"
+        " `runai.elastic.keras.models.Model(model)`, which accumulates by itself",
+        read=("get_gradients", "update", "update_add", "update_sub"),
+    ),
+    "runai.mp": _Refusals(
+        "it replaced layers of Keras 2.2 by ones that were split by channels",
+        "`keras.distribution.ModelParallel` with Keras (its LayoutMap splits weights; JAX and"
+        " TensorFlow back ends), `torch.distributed.fsdp.fully_shard` or"
+        " `torch.distributed.tensor.parallel.parallelize_module` with PyTorch",
+        called=("init",),
+        read=("keras", "splits", "method"),
+    ),
+    "runai.profiler": _Refusals(
+        "it recorded sessions of TensorFlow 1",
+        "`torch.profiler.profile()` with PyTorch,"
+        " `keras.callbacks.TensorBoard(profile_batch=(10, 20))` with Keras,"
+        " `tf.profiler.experimental.start(...)` with TensorFlow, `jax.profiler.trace(...)`"
+        " with JAX",
+        called=("Profiler", "profile"),
+        read=("keras", "tf"),
+    ),
+}
+
+
+def refusals(module: str) -> Callable[[str], type]:
+    """Return the `__getattr__` of a module whose old names raise `Replaced`."""
+    refused = _REFUSED[module]
+
+    def refuse(name: str) -> Never:
+        raise Replaced(
+            f"{module}.{name} does not work any more: {refused.why}. Instead: {refused.instead}."
+        )
+
+    def when_called(name: str) -> type:  # a class: programs derive their own from Profiler
+        return type(name, (), {"__new__": lambda *_args, **_options: refuse(name)})
+
+    called = {name: when_called(name) for name in refused.called}
+
+    def get(name: str) -> type:
+        if name in refused.read:
+            refuse(name)
+        if name not in called:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return called[name]
+
+    return get
