@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from runai.hub_service.allowance import Allowance
@@ -18,6 +18,7 @@ from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.log_lines import LogFormat
 from runai.hub_service.notifications import NotificationSettings
 
+T = TypeVar("T")
 DAY_S = 86_400
 MOST_PORT = 65_535
 MOST_AT_ONCE = 1_000_000
@@ -150,7 +151,7 @@ class Config:
             port=port,
             prefix=prefix,
             api_url=api_url,
-            simulate=_count("RUNAI_SIMULATE", environ) if environ.get("RUNAI_SIMULATE") else None,
+            simulate=_count_or(None, "RUNAI_SIMULATE", environ),
             gpus=None if gpus in {"auto", ""} else _count("RUNAI_GPUS", environ),
             projects_file=Path(projects_file).absolute() if projects_file else None,
             policy_file=Path(policy_file).absolute() if policy_file else None,
@@ -164,16 +165,12 @@ class Config:
             log_format=log_format(environ),
             elastic=_elastic_rules(environ),
             keeping=_keeping(environ),
-            job_files=_count("RUNAI_JOB_FILES", environ, most=MOST_EVER_FILES)
-            if environ.get("RUNAI_JOB_FILES")
-            else MOST_JOB_FILES,
+            job_files=_count_or(MOST_JOB_FILES, "RUNAI_JOB_FILES", environ, MOST_EVER_FILES),
             kubernetes=_kubernetes(environ),
             notify=NotificationSettings.from_environment(environ),
             allowance=_allowance(environ),
             proxy=environ.get("RUNAI_PROXY", ""),
-            hub_pid=_count("RUNAI_HUB_PID", environ, most=MOST_PID)
-            if environ.get("RUNAI_HUB_PID")
-            else None,
+            hub_pid=_count_or(None, "RUNAI_HUB_PID", environ, MOST_PID),
         )
 
 
@@ -217,9 +214,7 @@ def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
         jobs_token=_flag("RUNAI_JOBS_API_TOKEN", environ),
         default_project=environ.get("RUNAI_DEFAULT_PROJECT") or "default",
         pod=environ.get("RUNAI_POD", ""),
-        alive_port=_count("RUNAI_ALIVE_PORT", environ, most=MOST_PORT)
-        if environ.get("RUNAI_ALIVE_PORT")
-        else 0,
+        alive_port=_count_or(0, "RUNAI_ALIVE_PORT", environ, MOST_PORT),
         agent_account=environ.get("RUNAI_AGENT_ACCOUNT") or f"{own}:runai-agent",
         reservation_image=environ.get("RUNAI_RESERVATION_IMAGE", ""),
         node_pool=environ.get("RUNAI_NODE_POOL", ""),
@@ -240,6 +235,10 @@ def _count(name: str, environ: Mapping[str, str], most: int = 1024) -> int:
     if not (value.isascii() and value.isdecimal() and int(value) <= most):
         raise _wrong(name, environ, f"a whole number from 0 to {most}")
     return int(value)
+
+
+def _count_or(default: T, name: str, environ: Mapping[str, str], most: int = 1024) -> int | T:
+    return _count(name, environ, most) if environ.get(name) else default
 
 
 def _quantity(name: str, environ: Mapping[str, str]) -> str:
@@ -275,41 +274,33 @@ def _database(name: str, environ: Mapping[str, str]) -> str:
 
 def _elastic_rules(environ: Mapping[str, str]) -> ElasticRules:
     rules = ElasticRules()
-    if environ.get("RUNAI_ELASTIC_GROW_EVERY"):
-        seconds = _count("RUNAI_ELASTIC_GROW_EVERY", environ, most=DAY_S)
-        rules = replace(rules, grow_every_s=float(seconds))
-    if environ.get("RUNAI_ELASTIC_RESIZE_COST"):
-        seconds = _count("RUNAI_ELASTIC_RESIZE_COST", environ, most=DAY_S)
-        rules = replace(rules, resize_cost_s=seconds)
-    if environ.get("RUNAI_ELASTIC_PAYS_FROM"):
-        rules = replace(rules, pays_from=_part("RUNAI_ELASTIC_PAYS_FROM", environ))
-    return rules
+    grow, cost = rules.grow_every_s, rules.resize_cost_s
+    return ElasticRules(
+        grow_every_s=float(_count_or(grow, "RUNAI_ELASTIC_GROW_EVERY", environ, DAY_S)),
+        resize_cost_s=_count_or(cost, "RUNAI_ELASTIC_RESIZE_COST", environ, DAY_S),
+        pays_from=_part("RUNAI_ELASTIC_PAYS_FROM", environ)
+        if environ.get("RUNAI_ELASTIC_PAYS_FROM")
+        else rules.pays_from,
+    )
 
 
 def _jobs_ttl(environ: Mapping[str, str]) -> int | None:
-    if not environ.get("RUNAI_JOBS_TTL"):
-        return None
-    return _count("RUNAI_JOBS_TTL", environ, most=365 * DAY_S)
+    return _count_or(None, "RUNAI_JOBS_TTL", environ, 365 * DAY_S)
 
 
 def _keeping(environ: Mapping[str, str]) -> Keeping:
     rules = Keeping()
     if (seconds := _jobs_ttl(environ)) is not None:
         rules = replace(rules, for_s=max(float(seconds), rules.at_least_s))
-    if environ.get("RUNAI_JOBS_KEPT"):
-        rules = replace(rules, most=_count("RUNAI_JOBS_KEPT", environ, most=MOST_AT_ONCE))
-    return rules
+    return replace(rules, most=_count_or(rules.most, "RUNAI_JOBS_KEPT", environ, MOST_AT_ONCE))
 
 
 def _allowance(environ: Mapping[str, str]) -> Allowance:
-    def asked(name: str, default: int) -> int:
-        return _count(name, environ, most=MOST_AT_ONCE) if environ.get(name) else default
-
     return Allowance(
-        calls_per_s=asked("RUNAI_USER_CALLS", 30),
-        open_at_once=asked("RUNAI_USER_OPEN", 200),
-        submissions_at_once=asked("RUNAI_SUBMISSIONS_AT_ONCE", 256),
-        unfinished_jobs=asked("RUNAI_USER_JOBS", 20_000),
+        calls_per_s=_count_or(30, "RUNAI_USER_CALLS", environ, MOST_AT_ONCE),
+        open_at_once=_count_or(200, "RUNAI_USER_OPEN", environ, MOST_AT_ONCE),
+        submissions_at_once=_count_or(256, "RUNAI_SUBMISSIONS_AT_ONCE", environ, MOST_AT_ONCE),
+        unfinished_jobs=_count_or(20_000, "RUNAI_USER_JOBS", environ, MOST_AT_ONCE),
     )
 
 
