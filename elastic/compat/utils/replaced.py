@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 
 class Replaced(NotImplementedError):
@@ -46,7 +46,7 @@ _REFUSED = {
 }
 
 
-def refusals(module: str) -> Callable[[str], type]:
+def refusals(module: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module whose old names raise `Replaced`."""
     refused = _REFUSED[module]
 
