@@ -13,6 +13,9 @@ from urllib.parse import quote
 
 from runai.hub_service.errors import Unavailable
 
+NEVER_RELEASED = "000"
+"""How the revisions begin that only commits before 0.1.0 have written; 0.1.0 begins with 0100."""
+
 PAGES_AT_ONCE = 1000
 """So that a writer waits for milliseconds while a large file is copied."""
 
@@ -55,6 +58,12 @@ def check(path: Path, *, to_read: bool = False) -> None:
 
 def newer(path: Path | str, revision: str) -> Unavailable:
     """Return what to raise for a file whose schema this program does not know."""
+    if revision.startswith(NEVER_RELEASED):
+        return Unavailable(
+            f"{path} was written before the first release, whose schemas are others.",
+            hint="To begin anew, move the whole data directory away: mv DIRECTORY DIRECTORY.old",
+            code="database_older",
+        )
     return Unavailable(
         f"{path} has the schema {revision}, which this version does not know.",
         hint="A newer version wrote it: install that one again, or restore a backup of before.",

@@ -31,7 +31,7 @@ def not_upgraded(path: Path, failed: OperationalError) -> Unavailable:
     return Unavailable(
         f"{path} could not be brought up to date: {failed.orig}. It is as it was.",
         hint="Is there room on its disk, and does no other program use it? Where it says that a"
-        " table exists already, an earlier version was killed while it made it: restore a backup,"
+        " table exists already, somebody else has made it: restore a backup,"
         " or move the file away if it is new.",
         code="database_not_upgraded",
     )

@@ -1,8 +1,9 @@
 """Opens a database that is to be made or brought up to date, and is killed after each statement.
 
-`python killed_upgrade.py cluster|ledger PLACE [OLD]`: a child opens a copy of OLD, or a file that
-is not there yet, and kills itself -9 after its first statement, the next one after its second, and
-so on until one comes through. Prints how many were killed, and what was wrong.
+`python killed_upgrade.py cluster|ledger PLACE [again]`: a child opens a file that is not there yet,
+or, `again`, one that lacks a made-up second revision, and kills itself -9 after its
+first statement, the next one after its second, and so on until one
+comes through. Prints how many were killed, and what was wrong.
 """
 
 from __future__ import annotations
@@ -16,16 +17,50 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 
 import alembic.command  # noqa: F401  once for all children
 import sqlalchemy as sa
 
+from runai.hub_service.clusters.local import store
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.database_files import trouble
 from runai.hub_service.errors import Unavailable
+from runai.hub_service.ledger import opening, schema
 from runai.hub_service.ledger.store import Store
 
 KINDS = {"cluster": SqliteStore, "ledger": Store}
+
+SECOND = '''"""A second revision, as there may be one."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0101"
+down_revision = "0100"
+
+
+def upgrade():
+    """Change a table, fill it, and make another."""
+    with op.batch_alter_table("{table}") as table:
+        table.add_column(sa.Column("made_up", sa.Text, nullable=False, server_default="before"))
+    op.create_table("made_up", sa.Column("id", sa.Integer, primary_key=True))
+    op.execute("INSERT INTO made_up VALUES (1), (2)")
+'''
+
+
+def second_revision(kind: str, place: Path) -> list[tuple[ModuleType, str, object]]:
+    """Write a made-up second revision; return what in which module makes a store bring files to it.
+
+    Until there is one of our own, no upgrade is interrupted but this.
+    """
+    module, latest = (store, store) if kind == "cluster" else (opening, schema)
+    migrations = place / "migrations"
+    shutil.copytree(module.MIGRATIONS, migrations)
+    text = SECOND.format(table="projects" if kind == "cluster" else "series")
+    (migrations / "versions/rev_0101_made_up.py").write_text(text)
+    head = "LATEST" if kind == "cluster" else "HEAD"
+    return [(module, "MIGRATIONS", migrations), (latest, head, "0101")]
 
 
 def content(path: Path) -> Iterator[str]:
@@ -54,17 +89,20 @@ def killed(kind: str, path: Path, after: int) -> bool:
 
 def main() -> int:
     """Kill until one comes through; return how many findings there were."""
-    kind, place, old = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
-    path, wanted = place / f"{kind}.sqlite", place / "wanted.sqlite"
-    if old:
-        shutil.copy(old[0], wanted)
+    kind, place, again = sys.argv[1], Path(sys.argv[2]), sys.argv[3:] == ["again"]
+    path, wanted, old = (place / f"{name}.sqlite" for name in (kind, "wanted", "old"))
+    if again:
+        KINDS[kind](old).close()
+        shutil.copy(old, wanted)
+        for module, name, value in second_revision(kind, place):
+            setattr(module, name, value)
     KINDS[kind](wanted).close()
     as_it_should_be, wrong = [*content(wanted)], 0
     for statements in count(1):
         for left in place.glob(f"{path.name}*"):
             left.unlink()
-        if old:
-            shutil.copy(old[0], path)
+        if again:
+            shutil.copy(old, path)
         if not killed(kind, path, statements):
             print(f"{statements - 1} kills")
             return wrong

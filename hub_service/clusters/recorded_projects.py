@@ -44,8 +44,6 @@ class RecordedProjects:
 
     async def change(self, name: str, change: ProjectChange) -> ProjectRecord:
         """Make of one what `change` makes of it; nothing waits from the look to the write."""
-        if name not in self._known:
-            await self._forget_finished(name)  # what an earlier version of ours has left
         known = self._known.get(name)
         spec = change(known.spec if known else None)
         check_parent(spec, [p.spec for p in self._known.values()])

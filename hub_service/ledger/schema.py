@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-HEAD = "0004"
+HEAD = "0100"
 """The newest revision in `migrations`; a database that is there already needs no migration."""
 
 metadata = MetaData()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 
 from ledger.databases import on_each_database
-from runai.hub_service.ledger import Held, UsageFilter, migrations, schema
+from runai.hub_service.ledger import Held, UsageFilter, schema
 from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.store import Store
 
@@ -30,30 +26,6 @@ def test_migrations_make_what_the_program_knows(database, rows):
 
     assert differences == []
     assert rows("SELECT version_num FROM alembic_version") == [(schema.HEAD,)]
-
-
-@on_each_database
-async def test_a_ledger_of_the_first_version_keeps_its_history(database, ledger, clock, report):
-    book = ledger()
-    book.record(clock.now, 0, [A])
-    clock.now += 50
-    book.record(clock.now, 50, [A], report(clock.now, 50, {("vision/a", "GPU-0"): 0.4}))
-    book.close()
-    migrate(database, "0001")
-    book = ledger()
-
-    assert book.totals("vision/a").used_s == pytest.approx(20)
-    assert book.totals("vision/a").allocated_s == pytest.approx(25)
-
-
-def migrate(database, revision):
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    engine = sa.create_engine(ledger_url(database))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, revision)
-    engine.dispose()
 
 
 async def hours_of(book, clock, report, hours, busy_minutes):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -17,27 +14,15 @@ from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger.store import Store
 
-FILES = Path(__file__).with_name("files")
-CASES = [("cluster", None), ("cluster", "7329469"), ("ledger", None)]
-CASES += [("ledger", "7329469"), ("ledger", "2310d37")]
-"""A first start, and a file of each earlier schema."""
+KINDS = ["cluster", "ledger"]
 OPENED = {"cluster": SqliteStore, "ledger": Store}
 
 
-def unpacked(kind: str, old: str, path: Path) -> Path:
-    with gzip.open(FILES / old / f"{kind}.sqlite.gz") as packed, path.open("wb") as plain:
-        shutil.copyfileobj(packed, plain)
-    return path
-
-
-@pytest.mark.parametrize(("kind", "old"), CASES)
-def test_one_killed_after_any_statement_is_opened_by_the_next(kind, old, tmp_path):
-    arguments = [kind, str(tmp_path)]
-    if old:
-        arguments.append(str(unpacked(kind, old, tmp_path / "old.sqlite")))
-
+@pytest.mark.parametrize("again", [False, True], ids=["made", "brought up to date"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_killed_after_any_statement_is_opened_by_the_next(kind, again, tmp_path):
     told = subprocess.run(
-        [sys.executable, killed_upgrade.__file__, *arguments],
+        [sys.executable, killed_upgrade.__file__, kind, str(tmp_path), *["again"] * again],
         capture_output=True,
         text=True,
         check=False,
@@ -46,7 +31,7 @@ def test_one_killed_after_any_statement_is_opened_by_the_next(kind, old, tmp_pat
     assert told.returncode == 0, told.stdout + told.stderr
     kills = re.search(r"(\d+) kills", told.stdout)
     assert kills is not None
-    assert int(kills[1]) > (0 if old else 8)
+    assert int(kills[1]) > 8
 
 
 @pytest.fixture
@@ -60,23 +45,29 @@ def full_disk():
         raw.execute(f"PRAGMA max_page_count={max(pages, 2)}")
         raw.close()
 
-    yield
+    yield begin
     if sa.event.contains(sa.Engine, "begin", begin):
         sa.event.remove(sa.Engine, "begin", begin)
 
 
-@pytest.mark.parametrize(
-    ("kind", "old"),
-    [("cluster", None), ("ledger", None), ("ledger", "2310d37")],
-    ids=["the cluster's first start", "the ledger's first start", "an upgrade of the ledger"],
-)
-def test_a_full_disk_leaves_what_was_there_and_says_so(kind, old, full_disk, request, tmp_path):
+@pytest.mark.parametrize("again", [False, True], ids=["made", "brought up to date"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_leaves_what_was_there_and_says_so(
+    kind, again, full_disk, monkeypatch, tmp_path
+):
     path = tmp_path / f"{kind}.sqlite"
-    if old:
-        unpacked(kind, old, path)
+    if again:
+        sa.event.remove(sa.Engine, "begin", full_disk)
+        OPENED[kind](path).close()
+        sa.event.listen(sa.Engine, "begin", full_disk)
+        for change in killed_upgrade.second_revision(kind, tmp_path):
+            monkeypatch.setattr(*change)
     before = [*killed_upgrade.content(path)]
 
     with pytest.raises(Unavailable, match=r"could not be brought up to date: .*full\. It is as it"):
         OPENED[kind](path)
 
     assert [*killed_upgrade.content(path)] == before
+    sa.event.remove(sa.Engine, "begin", full_disk)
+    OPENED[kind](path).close()
+    assert ("made_up" in "".join(killed_upgrade.content(path))) == again

@@ -2,8 +2,8 @@
 
 `rows.json` has under each number what rows and projects hold. Who gives them a new field, or a
 state of another name, raises `ROWS` in the local cluster's store, adds what is there then under
-the new number (`python tests/upgrades/test_rows.py` prints it), and the files of the last commit
-before (`make_files.py`).
+the new number (`python tests/upgrades/test_rows.py` prints it), and the
+files of the release before.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ class FileCount:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         """Take what the supervisor is told; one that is told of no bound never looks."""
-        # Not told by a service that was there before its programs were replaced.
-        self.most: int = spec.get("most_files", 0)
+        self.most: int = spec["most_files"]
         self.more = False
         self._spec = spec
         self._place: str = spec.get("own_directory", "")

@@ -43,7 +43,7 @@ class Leaving:
 
     @classmethod
     def of(cls, folder: str) -> Self | None:
-        """Read it from such a name; None: it is another, of an earlier version."""
+        """Read it from such a name; None: it is another."""
         try:
             project, name, submitted, why, _ = folder.split("+")
             return cls(f"{project}/{name}", float(submitted), why == "aged")

@@ -35,7 +35,7 @@ class Holder:
     """A process that has the cluster open."""
 
     pid: int = 0
-    """0: it does not say; an earlier version wrote nothing down."""
+    """0: it does not say; the disk was full."""
     since: float = 0.0
 
     def __str__(self) -> str:

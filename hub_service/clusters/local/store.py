@@ -44,7 +44,7 @@ from runai.hub_service.database_files import check, newer
 from runai.hub_service.database_upgrade import not_upgraded, revision, upgrade_file
 from runai.hub_service.errors import Unavailable
 
-LATEST = "0001"
+LATEST = "0100"
 """The newest revision in `MIGRATIONS`."""
 
 MIGRATIONS = Path(__file__).with_name("migrations")

@@ -1,16 +1,16 @@
-"""Series with running totals, the spans that were watched, and what happened to workloads."""
+"""Series with running totals, spans that were watched, events, requests, and whose it all is."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0100"
 down_revision = None
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    """Make the four tables."""
+    """Make the tables."""
     op.create_table(
         "series",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
@@ -21,6 +21,7 @@ def upgrade() -> None:
         sa.Column("device", sa.String(128), nullable=False),
         sa.Column("opened", sa.Double, nullable=False),
         sa.Column("closed", sa.Double),
+        sa.Column("node", sa.String(255), nullable=False, server_default=""),
     )
     op.create_index("series_by_scope", "series", ["kind", "project", "user", "workload", "device"])
     op.create_index("series_by_workload", "series", ["workload"])
@@ -60,9 +61,23 @@ def upgrade() -> None:
     )
     op.create_index("events_by_workload", "events", ["workload", "at"])
     op.create_index("events_by_age", "events", ["at"])
+    op.create_table(
+        "requests",
+        sa.Column("workload", sa.String(128), primary_key=True),
+        sa.Column("submitted", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("asked", sa.Text, nullable=False),
+        sa.Column("starts", sa.Integer, nullable=False),
+    )
+    op.create_index("requests_by_age", "requests", ["submitted"])
+    # Who took the database last writes, and nobody before.
+    op.create_table(
+        "owner",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("epoch", sa.BigInteger, nullable=False),
+    )
 
 
 def downgrade() -> None:
     """Forget the history."""
-    for table in ("events", "spans", "totals", "series"):
+    for table in ("owner", "requests", "events", "spans", "totals", "series"):
         op.drop_table(table)

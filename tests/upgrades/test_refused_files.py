@@ -1,0 +1,68 @@
+"""A database that is broken, or of another version, is refused by name, with the way out.
+
+From the first release on, files of each release are read here, too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.errors import Unavailable
+from runai.hub_service.ledger.store import Store
+
+
+@pytest.mark.parametrize("name", ["cluster.sqlite", "ledger.sqlite"])
+@pytest.mark.parametrize(
+    ("revision", "text", "way_out"),
+    [
+        pytest.param(
+            "9999",
+            "has the schema 9999, which this version does not know",
+            "A newer version wrote it",
+            id="newer",
+        ),
+        pytest.param(
+            "0001", "was written before the first release", "To begin anew, move", id="unreleased"
+        ),
+    ],
+)
+def test_a_file_of_another_version_is_refused_with_a_sentence(
+    name, revision, text, way_out, tmp_path
+):
+    path = tmp_path / name
+    opened = SqliteStore if name == "cluster.sqlite" else Store
+    opened(path).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+    connection.close()
+    before = path.read_bytes()
+
+    with pytest.raises(Unavailable, match=f"{name} {text}") as said:
+        opened(path)
+
+    assert way_out in said.value.hint
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["cluster.sqlite", "ledger.sqlite"])
+@pytest.mark.parametrize("damage", ["no database", "torn page"])
+def test_a_broken_file_is_refused_with_its_name_and_the_way_out(name, damage, tmp_path):
+    path = tmp_path / name
+    opened = SqliteStore if name == "cluster.sqlite" else Store
+    opened(path).close()
+    content = bytearray(path.read_bytes())
+    if damage == "no database":
+        content[:16] = b"something other\0"
+    else:
+        content[4096 : 3 * 4096] = b"\x5a" * (2 * 4096)
+    path.write_bytes(content)
+
+    with pytest.raises(Unavailable, match=f"{name} is broken") as said:
+        opened(path)
+
+    assert "runai restore" in said.value.hint
+    assert path.read_bytes() == content
