@@ -7,7 +7,7 @@ byte for byte. Knows the routes; leaves addresses and tokens to `connection`.
 import random
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -33,6 +33,8 @@ T_co = TypeVar("T_co", covariant=True)
 API = "api/v1"
 ANSWER_WITHIN_S = 15.0
 """Longer than any call takes that does not wait on purpose."""
+FIRST_PAGE, NEXT_PAGES = 200, 2000
+"""Workloads: to look at, and where all are wanted."""
 THOUGHT_WITHIN_S = 60.0
 """A question that the scheduler has to think about, perhaps after somebody else's."""
 SILENCE_S = 45.0
@@ -252,11 +254,24 @@ def delete_project(name: str) -> Call[None]:
     return Call("DELETE", _project(name), type(None))
 
 
-def workloads(
-    project: str | None, user: str | None, state: str | None
-) -> Call[list[schemas.WorkloadView]]:
-    params = _params([("project", project), ("user", user), ("state", state)])
-    return Call("GET", f"{API}/workloads", list[schemas.WorkloadView], params)
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which workloads to list; None: all."""
+
+    project: str | None = None
+    user: str | None = None
+    state: str | None = None
+    kind: str | None = None
+    text: str | None = None
+    """A part of a name, its project's included, or of a user."""
+    mine: bool | None = None
+    """True: only what the caller may pause, resume and delete."""
+
+
+def workload_page(which: Which, limit: int, after: str | None) -> Call[schemas.WorkloadPage]:
+    wanted = [(name.name, getattr(which, name.name)) for name in fields(which)]
+    params = _params([*wanted, ("limit", limit), ("continue", after)])
+    return Call("GET", f"{API}/workloads", schemas.WorkloadPage, params)
 
 
 def workload(workload: str) -> Call[schemas.WorkloadDetail]:

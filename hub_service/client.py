@@ -28,9 +28,11 @@ from runai.hub_service.api.schemas import (
     SubmitRequest,
     WhoAmI,
     WorkloadDetail,
+    WorkloadPage,
     WorkloadView,
 )
 from runai.hub_service.api.usage_schemas import UsageKind, UsageOf, UsageSeries
+from runai.hub_service.calls import FIRST_PAGE, NEXT_PAGES, Which
 from runai.hub_service.connection import find_connection
 from runai.hub_service.transport import AsyncTransport, Transport
 
@@ -118,11 +120,23 @@ class Client(_Face):
         """Delete a project that has no unfinished workloads."""
         self._transport.send(calls.delete_project(name))
 
+    def workload_page(
+        self, which: Which, after: str | None = None, limit: int = FIRST_PAGE
+    ) -> WorkloadPage:
+        """Return a page of workloads, after the token of the one before, and counts of all."""
+        return self._transport.send(calls.workload_page(which, limit, after))
+
     def workloads(
-        self, project: str | None = None, user: str | None = None, state: str | None = None
+        self, which: Which | None = None, *, project: str | None = None, user: str | None = None
     ) -> list[WorkloadView]:
-        """Return the workloads that the caller may see, oldest first."""
-        return self._transport.send(calls.workloads(project, user, state))
+        """Return all workloads that the caller may see, oldest first, page by page."""
+        which = which or Which(project, user)
+        page = self.workload_page(which, limit=NEXT_PAGES)
+        found = page.items
+        while page.next_token is not None:
+            page = self.workload_page(which, page.next_token, NEXT_PAGES)
+            found += page.items
+        return found
 
     def workload(self, workload: str) -> WorkloadDetail:
         """Return one workload by its id, `project/name`."""
@@ -283,11 +297,23 @@ class AsyncClient(_Face):
         """Delete a project that has no unfinished workloads."""
         await self._transport.send(calls.delete_project(name))
 
+    async def workload_page(
+        self, which: Which, after: str | None = None, limit: int = FIRST_PAGE
+    ) -> WorkloadPage:
+        """Return a page of workloads, after the token of the one before, and counts of all."""
+        return await self._transport.send(calls.workload_page(which, limit, after))
+
     async def workloads(
-        self, project: str | None = None, user: str | None = None, state: str | None = None
+        self, which: Which | None = None, *, project: str | None = None, user: str | None = None
     ) -> list[WorkloadView]:
-        """Return the workloads that the caller may see, oldest first."""
-        return await self._transport.send(calls.workloads(project, user, state))
+        """Return all workloads that the caller may see, oldest first, page by page."""
+        which = which or Which(project, user)
+        page = await self.workload_page(which, limit=NEXT_PAGES)
+        found = page.items
+        while page.next_token is not None:
+            page = await self.workload_page(which, page.next_token, NEXT_PAGES)
+            found += page.items
+        return found
 
     async def workload(self, workload: str) -> WorkloadDetail:
         """Return one workload by its id, `project/name`."""

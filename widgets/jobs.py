@@ -272,7 +272,7 @@ def send(request: SubmitRequest, *, using: Link | None = None) -> Job | Jobs:
     """Submit a request that is already checked."""
     using = using or link()
     reply = using.client.submit(request)
-    jobs = Jobs(Job(view.id, notes=reply.notes, using=using) for view in reply.workloads)
+    jobs = Jobs(Job(name, notes=reply.notes, using=using) for name in reply.ids())
     return jobs if request.array is not None else jobs[0]
 
 

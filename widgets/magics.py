@@ -14,6 +14,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
+from runai.hub_service.calls import Which
 from runai.hub_service.errors import RunaiError
 from runai.widgets import text
 from runai.widgets.gpu_cell import CellMeter
@@ -184,7 +185,8 @@ class RunaiMagics(Magics):
         options = _parse(self.runai_list, line)
         here = link()
         user = None if options.all else here.whoami().name
-        return text.workload_table(here.client.workloads(options.project, user))
+        page = here.client.workload_page(Which(options.project, user))
+        return text.workload_table(page.items, sum(page.counts.values()))
 
     @_in_one_sentence
     @magic_arguments()

@@ -60,8 +60,8 @@ def why(view: WorkloadView) -> str:
     return "; ".join(part for part in (reason(view.reason), start) if part)
 
 
-def workload_table(views: Iterable[WorkloadView]) -> Text:
-    """List workloads as `runai list` does."""
+def workload_table(views: Sequence[WorkloadView], of: int = 0) -> Text:
+    """List workloads as `runai list` does; `of` is how many there are, if more than are listed."""
     rows = [
         [
             view.name,
@@ -80,7 +80,8 @@ def workload_table(views: Iterable[WorkloadView]) -> Text:
         return Text("No workloads. %runai_submit script.py submits one.")
     heads = ["NAME", "PROJECT", "USER", "KIND", "STATE", "GPUS", "UTILIZED", "AVERAGE", "REASON"]
     simulated = ["", "(simulated GPUs)"] if any(view.simulated for view in views) else []
-    return Text("\n".join([table(heads, rows), *simulated]))
+    left_out = [f"{of - len(rows):,} more: !runai list --all"] if of > len(rows) else []
+    return Text("\n".join([table(heads, rows), *simulated, *left_out]))
 
 
 def workload_line(view: WorkloadView) -> Text:

@@ -8,7 +8,7 @@ Unknown fields are errors. Known by `client` and `api` only; the cluster speaks 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from runai.hub_service.api.device_schemas import (
     NodeView,
@@ -219,13 +219,36 @@ class WorkloadDetail(WorkloadView):
     history: list[HistoryView] = []
 
 
+class WorkloadPage(Wire):
+    """Some of the workloads that match, in the order of submission, then name."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    items: list[WorkloadView]
+    next_token: str | None = Field(default=None, alias="continue")
+    """Give it as `continue` for the next page; None: this is the last."""
+    counts: dict[WorkloadStateName, int] = {}
+    """How many match in each state, those on other pages too."""
+
+
 class SubmitReply(Wire):
     """What was stored (or, on a dry run, would be) and what the scheduler says of it at once."""
 
     workloads: list[WorkloadView]
+    """Of an array the first 200 elements."""
+    array: str = ""
+    """What its elements' ids begin with: `vision/sweep` of `vision/sweep-0`; "": it is no array."""
+    count: int = 1
+    """How many were stored."""
     dry_run: bool = False
     notes: list[str] = []
     """Sentences to print: "waits: no node has 8 GPUs (largest: 5)"."""
+
+    def ids(self) -> list[str]:
+        """Return the ids of all, those that are not listed too."""
+        if not self.array:
+            return [workload.id for workload in self.workloads]
+        return [f"{self.array}-{number}" for number in range(self.count)]
 
 
 # -- projects, nodes -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Pure: takes a `World` (everything at one instant) and an actor; knows no HTTP an
 What a caller must not see is left out here and nowhere else.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -75,9 +75,9 @@ class Viewer:
     def _sees_all_of(self) -> dict[str, bool]:
         return {}
 
-    def workloads(self, records: Iterable[WorkloadRecord]) -> list[WorkloadView]:
-        """Show those of them that the actor may see."""
-        return [self.workload(record) for record in records if self.sees(record)]
+    def changes(self, record: WorkloadRecord) -> bool:
+        """Tell whether the actor may pause, resume and delete a workload."""
+        return self._rights(record.spec)[0]
 
     def workload(self, record: WorkloadRecord) -> WorkloadView:
         """Show a workload as in a list."""

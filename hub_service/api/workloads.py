@@ -6,14 +6,12 @@ Each handler parses, authorises, calls and renders, nothing else.
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
-from pydantic import TypeAdapter
 
 from runai.hub_service.api.answers import explanation
-from runai.hub_service.api.long_lists import AT_A_TIME, Around, sent_in_pieces
 from runai.hub_service.api.permissions import Action
 from runai.hub_service.api.platform import Caller, On, Platform, Watching
 from runai.hub_service.api.program_schemas import EnvironmentView, LogLine, ProcessReport
@@ -24,12 +22,13 @@ from runai.hub_service.api.schemas import (
     SubmitReply,
     SubmitRequest,
     WorkloadDetail,
+    WorkloadPage,
     WorkloadStateName,
-    WorkloadView,
 )
 from runai.hub_service.api.streams import unless, with_signs_of_life
 from runai.hub_service.api.submitting import submit as submit_request
 from runai.hub_service.api.versions import version_of
+from runai.hub_service.api.workload_pages import page_of
 from runai.hub_service.clusters.base import LogChunk
 from runai.hub_service.clusters.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.errors import Conflict, NotFound
@@ -38,32 +37,43 @@ router = APIRouter(prefix="/workloads", tags=["workloads"])
 
 LONGEST_POLL_S = 60.0
 LINES_AT_ONCE = 1000
+MOST_ON_A_PAGE = 2000
 
-_VIEWS = TypeAdapter(list[WorkloadView])
 
-
-@router.get("", response_model=list[WorkloadView])
+@router.get("")
 async def list_workloads(
     on: On,
     caller: Caller,
     project: str | None = None,
     user: str | None = None,
     state: WorkloadStateName | None = None,
-) -> list[WorkloadView] | StreamingResponse:
-    """List the workloads that the caller may see, oldest first."""
+    kind: Literal["job", "session"] | None = None,
+    text: str = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 200,
+    after: Annotated[str, Query(alias="continue")] = "",
+    *,
+    mine: bool = False,
+) -> WorkloadPage:
+    """List a page of the workloads that the caller may see, oldest first, and count all of them.
+
+    `text` is a part of a name, its project's included, or of a user.
+    """
     viewer = await on.viewer(caller)
     world = viewer.world
-    records = world.workloads if user is None else world.queues.owned(user)
-    if project is not None:
-        records = [record for record in records if record.spec.project == project]
-    if state is not None:
-        records = [record for record in records if record.state.value == state]
-    if len(records) > AT_A_TIME:
-        return sent_in_pieces(records, viewer.workloads, _VIEWS)
-    return viewer.workloads(records)
+    found = [
+        record
+        for record in (world.workloads if user is None else world.queues.owned(user))
+        if (project is None or record.spec.project == project)
+        and (state is None or record.state.value == state)
+        and (kind is None or record.spec.kind == kind)
+        and (text in record.id or text in record.spec.user)
+        and viewer.sees(record)
+        and (not mine or viewer.changes(record))
+    ]
+    return page_of(viewer, found, limit=limit, after=after)
 
 
-@router.post("", status_code=201, response_model=SubmitReply)
+@router.post("", status_code=201)
 async def submit(
     request: SubmitRequest,
     on: On,
@@ -71,14 +81,9 @@ async def submit(
     *,
     dry_run: bool = False,
     idempotency_key: Annotated[str, Header(pattern=r"^([A-Za-z0-9_-]{8,64})?$")] = "",
-) -> SubmitReply | StreamingResponse:
+) -> SubmitReply:
     """Queue a job or a session, or say what would come of it; a repeated key stores nothing."""
-    reply = await submit_request(on, caller, request, key=idempotency_key, dry_run=dry_run)
-    if len(reply.workloads) <= AT_A_TIME:
-        return reply
-    rest = reply.model_dump_json(exclude={"workloads"})
-    around = Around(b'{"workloads":', b"," + rest.encode()[1:])
-    return sent_in_pieces(reply.workloads, list, _VIEWS, around=around, status=201)
+    return await submit_request(on, caller, request, key=idempotency_key, dry_run=dry_run)
 
 
 @router.get("/{project}/{name}")

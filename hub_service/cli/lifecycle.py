@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from runai.hub_service.api.schemas import WorkloadView
+from runai.hub_service.calls import Which
 from runai.hub_service.cli.naming import WORKLOAD_NAME, find_all, in_project
 from runai.hub_service.cli.reporting import Command, report
 from runai.hub_service.cli.waiting import FINISHED
@@ -58,7 +59,8 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
 
     with Client.discover() as client:
         if all_finished:
-            found = [w for w in client.workloads(project=project) if w.mine and w.state in FINISHED]
+            mine = client.workloads(Which(project, mine=True))
+            found = [w for w in mine if w.state in FINISHED]
             if not found:
                 click.echo("Nothing of yours is finished.", err=True)
         else:

@@ -11,7 +11,8 @@ from typing import Final, get_args
 import click
 
 from runai.hub_service.api.device_schemas import NodeView
-from runai.hub_service.api.schemas import WorkloadStateName, WorkloadView
+from runai.hub_service.api.schemas import WorkloadPage, WorkloadStateName, WorkloadView
+from runai.hub_service.calls import FIRST_PAGE, Which
 from runai.hub_service.cli import render, tables
 from runai.hub_service.cli.naming import PROJECT_NAME
 from runai.hub_service.cli.reporting import Command, output_option
@@ -43,6 +44,7 @@ _KINDS: Final = {
     "--state", type=click.Choice(get_args(WorkloadStateName)), help="Only workloads in this state."
 )
 @click.option("--mine", is_flag=True, help="Only what you may pause, resume and delete.")
+@click.option("--all", "everything", is_flag=True, help=f"All of them, not the first {FIRST_PAGE}.")
 @output_option("table", "wide", "json")
 def list_(
     what: str,
@@ -50,11 +52,12 @@ def list_(
     user: str | None,
     state: str | None,
     mine: bool,
+    everything: bool,
     output: str,
 ) -> None:
     """List jobs and sessions, projects or nodes.
 
-    `runai list` alone lists all workloads that you may see; `runai list sessions` the sessions.
+    `runai list` alone lists the workloads that you may see; `runai list sessions` the sessions.
     GPUS is what is allocated of what was asked; UTIL is how much of the allocated is busy.
     """
     with Client.discover() as client:
@@ -64,10 +67,21 @@ def list_(
         elif kind == "nodes":
             _show_nodes(client.nodes(), output)
         else:
-            found = client.workloads(project=project, user=user, state=state)
-            if kind == "sessions":
-                found = [w for w in found if w.kind == "session"]
-            show_workloads([w for w in found if w.mine or not mine], output)
+            only = "session" if kind == "sessions" else None
+            which = Which(project, user, state, only, mine=mine or None)
+            if everything or output == "json":
+                show_workloads(client.workloads(which), output)
+                return
+            page = client.workload_page(which)
+            show_workloads(page.items, output)
+            if page.next_token is not None:
+                click.echo(_more(page))
+
+
+def _more(page: WorkloadPage) -> str:
+    counts = ", ".join(f"{many:,} {state}" for state, many in page.counts.items())
+    total = sum(page.counts.values())
+    return f"{total - len(page.items):,} more: {counts}. `runai list --all` lists them all."
 
 
 def show_workloads(workloads: Sequence[WorkloadView], output: str) -> None:

@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from runai.hub_service.api.schemas import WorkloadView
+from runai.hub_service.calls import Which
 from runai.hub_service.client import Client
 from runai.hub_service.errors import InvalidRequest, NotFound, RunaiError
 
@@ -29,7 +30,7 @@ def find_all(
     """
     if len(names) > 1 and names[0] in _KIND_WORDS:
         names = names[1:]
-    visible = client.workloads(project=project)
+    visible = client.workloads(Which(project, text=names[0] if len(names) == 1 else None))
     found = {w.id: w for name in names for w in [_choose(client, visible, name)]}
     return list(found.values())
 

@@ -176,7 +176,7 @@ def submit(
         else:
             _say(reply)
         if wait and not dry_run:
-            code = waiting.wait_for(client, reply.workloads, quiet=output == "json")
+            code = waiting.wait_for(client, reply.ids(), quiet=output == "json")
             click.get_current_context().exit(code)
 
 
@@ -184,6 +184,8 @@ def _say(reply: SubmitReply) -> None:
     for w in reply.workloads:
         outcome = _would(w) if reply.dry_run else f"submitted: {w.state}"
         click.echo(f"{w.kind} {w.id} {outcome}")
+    if reply.count > len(reply.workloads):
+        click.echo(f"and so on: {reply.count:,} elements")
     for note in reply.notes:
         click.echo(note)
 

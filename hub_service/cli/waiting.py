@@ -35,8 +35,8 @@ def exit_code_of(workload: WorkloadView) -> int:
     return workload.exit_code if workload.exit_code >= 0 else _SIGNALLED - workload.exit_code
 
 
-def wait_for(client: Client, workloads: Sequence[WorkloadView], *, quiet: bool = False) -> int:
-    """Wait until all are finished; return the first exit code that is not 0.
+def wait_for(client: Client, workloads: Sequence[str], *, quiet: bool = False) -> int:
+    """Wait until all of these ids are finished; return the first exit code that is not 0.
 
     Progress goes to standard error, so that standard output stays the command's answer.
     """
@@ -47,7 +47,7 @@ def wait_for(client: Client, workloads: Sequence[WorkloadView], *, quiet: bool =
                 for line in _until_finished(client, workload, ended):
                     tell(line if len(workloads) == 1 else f"[{len(ended)}/{len(workloads)}] {line}")
     except KeyboardInterrupt:
-        names = " ".join(w.id for w in workloads[len(ended) :])
+        names = " ".join(workloads[len(ended) :])
         click.echo(
             f"\nNot waiting any longer; still there: {names}. Stop with `runai delete {names}`.",
             err=True,
@@ -56,8 +56,9 @@ def wait_for(client: Client, workloads: Sequence[WorkloadView], *, quiet: bool =
     return next((code for code in ended if code), 0)
 
 
-def _until_finished(client: Client, workload: WorkloadView, ended: list[int]) -> Iterator[str]:
+def _until_finished(client: Client, name: str, ended: list[int]) -> Iterator[str]:
     """Yield a line for each change, and add the exit code at the end."""
+    workload: WorkloadView = client.workload(name)
     said = ""
     away_since: float | None = None
     while True:

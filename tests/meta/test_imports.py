@@ -35,6 +35,7 @@ CLIENT_SIDE = {
     "runai.hub_service.api.program_schemas",
     "runai.hub_service.api.schemas",
     "runai.hub_service.api.validation",
+    "runai.hub_service.calls",
     "runai.hub_service.client",
     "runai.hub_service.connection",
     "runai.hub_service.elastic_messages",

@@ -21,7 +21,7 @@ SOURCES = sorted(
 MODULES = [path for path in SOURCES if path.suffix == ".py"]
 SHIPPED = [path for path in MODULES if path.relative_to(CHECKOUT).parts[0] in PACKAGES]
 
-LONGEST_FILE = 400
+LONGEST_FILE = 600
 LONGEST_MODULE_DOCSTRING = 8
 # Names that say nothing about what is inside.
 CUPBOARDS = {"common", "data", "handler", "helper", "helpers", "info", "manager", "util", "utils"}

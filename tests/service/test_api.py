@@ -6,12 +6,14 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from runai.hub_service.api.program_schemas import ProcessReport
 from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.calls import Which
 from runai.hub_service.errors import Forbidden, NotFound, Unavailable
 from runai.hub_service.scheduler.quantity import MilliGpu
 
@@ -71,13 +73,16 @@ async def test_a_list_is_filtered_by_project_user_and_state(simulated):
         await client.submit(job(name, "1"))
     await ana.suspend("vision/a")
 
-    async def names(**by: str) -> list[str]:
-        return [w.name for w in await vic.workloads(**by)]
+    async def names(client=vic, **by: Any) -> list[str]:
+        return [w.name for w in await client.workloads(Which(**by))]
 
     assert await names() == ["a", "v"]
     assert await names(user="ana") == ["a"]
     assert await names(state="running") == ["v"]
     assert await names(project="nlp") == []
+    assert await names(text="sion/v") == await names(text="vic") == ["v"]
+    assert await names(ana, mine=True) == ["a"]
+    assert await names(kind="session") == []
 
 
 async def test_waiting_answers_when_the_state_changes_and_not_before(simulated):

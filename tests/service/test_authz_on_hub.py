@@ -115,7 +115,7 @@ def stage(real_hub: Hub) -> Iterator[Stage]:
         stage.ask("owner", method="POST", url="api/v1/workloads", json=job).raise_for_status()
         yield stage
         stage.set()
-        for view in stage.ask("owner", method="GET", url="api/v1/workloads").json():
+        for view in stage.ask("owner", method="GET", url="api/v1/workloads").json()["items"]:
             stage.ask("hub", method="DELETE", url=f"api/v1/workloads/{view['id']}")
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Sequence
-from itertools import pairwise
-
 import pytest
-from pydantic import TypeAdapter
 
-from runai.hub_service.api.long_lists import AT_A_TIME, sent_in_pieces
+from runai.hub_service import client
 from runai.hub_service.api.overview_views import SHOWN_OWN, SHOWN_WAITING
 from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.submitting import DRAWN
+from runai.hub_service.calls import Which
+from runai.hub_service.errors import InvalidRequest
 
 MORE = 30
 
@@ -56,59 +53,58 @@ async def test_who_sees_nothing_of_a_project_is_told_of_none_of_its_queue(simula
     assert (seen.workloads, seen.waiting_left_out, seen.notes) == ([], 0, [])
 
 
-@pytest.mark.parametrize(
-    ("many", "who", "told"),
-    [
-        pytest.param(AT_A_TIME, "mia", AT_A_TIME, id="one piece"),
-        pytest.param(AT_A_TIME + 1, "mia", AT_A_TIME + 1, id="one more"),
-        pytest.param(3 * AT_A_TIME, "mia", 3 * AT_A_TIME, id="pieces"),
-        pytest.param(3 * AT_A_TIME, "out", 0, id="nothing of them"),
-    ],
-)
-async def test_a_long_list_is_whole(simulated, many, who, told):
-    ana, reader = [await simulated.client(name) for name in ("ana", who)]
-    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)
-    stored = [w.id for w in (await ana.submit(wish)).workloads]
+async def test_a_list_is_read_page_by_page_in_the_order_of_submission_then_number(simulated):
+    ana, out = [await simulated.client(name) for name in ("ana", "out")]
+    await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], array=12))
+    await ana.submit(SubmitRequest(name="b", gpus=1, command=["train"]))
 
-    seen = await reader.workloads()
+    first = await ana.workload_page(Which(), limit=11)
+    second = await ana.workload_page(Which(), first.next_token, limit=11)
 
-    assert [w.id for w in seen] == stored[:told]
+    assert [w.name for w in first.items] == [f"exp-{n}" for n in range(11)]
+    assert [w.name for w in second.items] == ["exp-11", "b"]
+    assert (first.next_token is None, second.next_token) == (False, None)
+    assert sum(first.counts.values()) == sum(second.counts.values()) == 13
+    assert (await out.workload_page(Which())).counts == {}
 
 
-@pytest.mark.parametrize("many", [AT_A_TIME, AT_A_TIME + 1], ids=["in one piece", "in pieces"])
-@pytest.mark.parametrize("dry_run", [False, True], ids=["stored", "tried"])
-async def test_the_answer_to_an_array_is_whole(simulated, many, dry_run):
+async def test_who_goes_on_after_one_that_is_gone_meets_none_twice(simulated):
     ana = await simulated.client("ana")
+    await ana.submit(SubmitRequest(name="exp", gpus=4, command=["train"], array=4))
+    first = await ana.workload_page(Which(), limit=2)
+    await ana.delete("vision/exp-1")
+
+    second = await ana.workload_page(Which(), first.next_token)
+
+    assert [w.name for w in second.items] == ["exp-2", "exp-3"]
+
+
+async def test_all_of_a_long_list_is_read(simulated, monkeypatch):
+    monkeypatch.setattr(client, "NEXT_PAGES", 4)
+    ana = await simulated.client("ana")
+    stored = await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], array=10))
+
+    assert [w.id for w in await ana.workloads()] == stored.ids()
+
+
+@pytest.mark.parametrize("token", ["exp", "one:vision/exp-1"])
+async def test_a_token_that_no_page_has_given_is_refused_by_name(simulated, token):
+    ana = await simulated.client("ana")
+
+    with pytest.raises(InvalidRequest, match=f"continue is {token}, which is no place in a list"):
+        await ana.workload_page(Which(), token)
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["stored", "tried"])
+async def test_the_answer_to_an_array_names_all_and_shows_the_first(simulated, dry_run):
+    ana = await simulated.client("ana")
+    many = DRAWN + 1
     wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)
 
     told = await ana.submit(wish, dry_run=dry_run)
 
-    assert [w.name for w in told.workloads] == [f"exp-{index}" for index in range(many)]
-    assert told.dry_run == dry_run
+    assert [w.name for w in told.workloads] == [f"exp-{index}" for index in range(DRAWN)]
+    assert (told.array, told.count, told.dry_run) == ("vision/exp", many, dry_run)
+    assert told.ids() == [f"vision/exp-{index}" for index in range(many)]
     assert all(" waits: " in note for note in told.notes)
     assert len(told.notes) > 0
-
-
-async def test_nobody_waits_for_more_than_a_piece_of_a_long_list():
-    turns = list[str]()
-
-    def draw(items: Sequence[int]) -> list[int]:
-        turns.append(f"{len(items)} drawn")
-        return list(items)
-
-    async def others() -> None:
-        while True:
-            turns.append("others")
-            await asyncio.sleep(0)
-
-    beside = asyncio.create_task(others())
-    answer = sent_in_pieces(range(2 * AT_A_TIME + 1), draw, TypeAdapter(list[int]))
-    pieces = [piece async for piece in answer.body_iterator]
-    beside.cancel()
-
-    assert json.loads(b"".join(p for p in pieces if isinstance(p, bytes))) == list(
-        range(2 * AT_A_TIME + 1)
-    )
-    drawn = [n for n, turn in enumerate(turns) if turn != "others"]
-    assert [turns[n] for n in drawn] == [f"{AT_A_TIME} drawn"] * 2 + ["1 drawn"]
-    assert all("others" in turns[a:b] for a, b in pairwise(drawn))

@@ -131,7 +131,7 @@ async def test_a_repeated_submission_stores_nothing_and_answers_the_same(http):
     assert (first.status_code, again.status_code) == (201, 201)
     ids = [w["id"] for w in first.json()["workloads"]]
     assert [w["id"] for w in again.json()["workloads"]] == ids
-    assert [w["id"] for w in (await http.get("api/v1/workloads")).json()] == ids
+    assert [w["id"] for w in (await http.get("api/v1/workloads")).json()["items"]] == ids
 
 
 async def test_repeats_at_the_same_time_store_once(http):
@@ -142,7 +142,7 @@ async def test_repeats_at_the_same_time_store_once(http):
     )
 
     assert {reply.status_code for reply in replies} == {201}
-    assert len((await http.get("api/v1/workloads")).json()) == 1
+    assert len((await http.get("api/v1/workloads")).json()["items"]) == 1
 
 
 async def test_a_key_is_its_users_own(http):
