@@ -83,7 +83,6 @@ docs: $(VENV)/.installed-dev ## write what docs/ takes from the code, and build 
 	$(BIN)/python -m runai.hub_service.cli.reference > docs/cli.md
 	$(BIN)/python docs/write_reference.py
 	$(BIN)/python docs/write_permissions.py
-	$(BIN)/python docs/write_load.py
 	$(BIN)/python docs/write_play.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo 'Open docs/_build/html/index.html'

@@ -1,240 +1,330 @@
-"""One service under load: 200 users, 500 sessions, 1,000 event streams, 20,000 queued jobs.
+"""What users wait for at the service while others use it: 200 users, 500 sessions, 20,000 queued.
 
-    nice -n 10 python benchmarks/load.py [--remark TEXT] [--keep]
+    nice -n 10 python benchmarks/load.py [--baseline PYTHON] [--keep]
 
-The real service over this machine's cluster with simulated GPUs, in a process of its own; streams
-and callers in processes of theirs, whose own processor time is told. In this order:
+The real service over this machine's cluster with simulated GPUs, in a process of its own, filled by
+the hub's token; then, one after the other:
 
-    quiet     everything is there, users look at what is theirs
-    submits   200 submits a second for a minute, and everybody looks on
-    fair      one user alone, and while another floods, in turns: what does the quiet one notice?
-              of 50 calls under way all the time, of 100 that come each second (three times what is
-              allowed), and of arrays of 9,000 jobs, which are deleted one by one
+    opens     the page and a list are asked for, by one after the other
+    pages     300 open pages for a minute: what the service needs
+    flood     one user asks 500 times a second, 200 calls at once; what do others wait?
+    loops     three users each submit 200 jobs, one after the other
 
-Nothing that was acknowledged may be missing or doubled afterwards, and nothing may fail: what is
-refused for now (429 with Retry-After) is counted and asked again. `--keep` writes
-benchmarks/results/load.json.
+`--baseline` plays all of it with another interpreter's service first, on the same machine. The
+generator's own processor time stands beside each figure. `--keep` writes results/load.json.
 """
 
 import argparse
+import asyncio
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from crowd.hub import name_of
-from crowd.people import Flood, Plan, Told
-from crowd.stand import HERE, Stand, Watch, project_of, standing
+import aiohttp
+import psutil
+from crowd.hub import name_of, servers_of
 from machine import ROOT, measured
 
+from runai.hub_service.api.program_schemas import ProcessReport
+from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.client import Client
+
 RESULTS = ROOT / "benchmarks/results/load.json"
-LOOKS = {"overview": 2.0, "mine": 5.0, "describe": 10.0, "whoami": 10.0, "projects": 2.0,
-         "nodes": 2.0, "page": 1.0}  # fmt: skip
-"""Calls a second of all users together, beside their streams."""
-FLOODS: tuple[Flood, ...] = ("loops", "open", "arrays")
-"""What is left of an array is there in the next round, too."""
-QUIET_ONE = {"submit": 1.0, "overview": 2.0, "mine": 2.0, "describe": 5.0, "whoami": 5.0}
+HUB = Path(__file__).with_name("crowd") / "hub.py"
+HUB_TOKEN = "token-of-the-hub"
+PROJECTS, GPUS = 20, 160  # users of odd projects have three servers: 7.5 of a quota of 8
+STARTS_WITHIN_S = 120
+PAGES = 300
+FLOOD_A_SECOND, FLOOD_AT_ONCE = 500, 200
+OTHERS = ("whoami", "overview", "projects", "workloads?user=user-001", "submit")
+"""What others ask for beside a flood, each once a second."""
+SUBMITTERS, SUBMITS = 3, 200
+
+Measured = dict[str, Any]
 
 
-def played(stand: Stand, users: list[int], **how: Any) -> subprocess.Popen[str]:  # noqa: ANN401
-    """Begin what users do, in a process of its own."""
-    plan: Plan = {
-        "url": stand.url,
-        "users": [name_of(n) for n in users],
-        "projects": {name_of(n): project_of(n) for n in users},
-        "rates": {},
-        "seconds": 30.0,
-        "flood": "",
+def project_of(number: int) -> str:
+    """Return the project of a user: ten users in each."""
+    return f"project-{number % PROJECTS:02}"
+
+
+class Asker:
+    """Calls of users, timed."""
+
+    def __init__(self, http: aiohttp.ClientSession) -> None:
+        self._http = http
+        self.statuses = Counter[int]()
+
+    async def ask(self, user: int, path: str, body: object = None) -> tuple[float, Any]:
+        """Make one call; return its seconds and what came, None where it was refused."""
+        began = time.perf_counter()
+        headers = {"Authorization": f"Bearer token-of-{name_of(user)}"}
+        async with self._http.request(
+            "GET" if body is None else "POST", path, json=body, headers=headers
+        ) as reply:
+            raw = await reply.read()
+        self.statuses[reply.status] += 1
+        is_json = reply.ok and reply.content_type == "application/json"
+        return time.perf_counter() - began, json.loads(raw) if is_json else None
+
+    async def submit(self, user: int) -> tuple[float, Any]:
+        """Submit a job that waits."""
+        wish = {"project": project_of(user), "gpus": 1, "command": ["sleep", "600"]}
+        return await self.ask(user, "api/v1/workloads", wish)
+
+
+@asynccontextmanager
+async def service(python: str, data: Path, users: int) -> AsyncIterator[tuple[str, psutil.Process]]:
+    """Run the stand-in of the hub and the service while the block runs; nothing is left."""
+    hub_port, port = _unused_port(), _unused_port()
+    lines = ["projects:"]
+    for number in range(PROJECTS):
+        members = ", ".join(name_of(m) for m in range(number, users, PROJECTS))
+        quota = GPUS / PROJECTS
+        lines.append(f"  {project_of(number)}: {{quota: {quota}, members: [{members}]}}")
+    (data / "projects.yaml").write_text("\n".join(lines))
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))},
+        "RUNAI_DATA_DIR": str(data / "data"),
+        "RUNAI_HUB_TOKEN": HUB_TOKEN,
+        "RUNAI_SIMULATE": str(GPUS),
+        "RUNAI_PROJECTS": str(data / "projects.yaml"),
+        "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
+        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{hub_port}/hub/api",
+        "JUPYTERHUB_API_TOKEN": "token-of-the-service",
     }
-    plan.update(how)  # type: ignore[typeddict-item]
-    return _python("people.py", json.dumps(plan))
+    url = f"http://127.0.0.1:{port}/services/runai/"
+    with (data / "service.log").open("wb") as log:
+        hub = subprocess.Popen([sys.executable, str(HUB), str(hub_port), str(users)])  # noqa: ASYNC220
+        program = [python, "-P", "-m", "runai.hub_service"]
+        process = subprocess.Popen(program, env=environment, stdout=log, stderr=log)  # noqa: ASYNC220
+    try:
+        deadline = time.monotonic() + STARTS_WITHIN_S
+        async with aiohttp.ClientSession() as http:
+            while not await _is_ready(http, url):
+                if time.monotonic() > deadline or process.poll() is not None:
+                    raise RuntimeError((data / "service.log").read_text()[-4000:])
+                await asyncio.sleep(0.1)
+        yield url, psutil.Process(process.pid)
+    finally:
+        for one in (process, hub):
+            one.send_signal(signal.SIGTERM)
+            one.wait(60)
+        _end_jobs(data)
 
 
-def came_of(process: subprocess.Popen[str]) -> Told:
-    """Wait for what came of it."""
-    told, _ = process.communicate(timeout=400)
-    found: Told = json.loads(told)
+async def _is_ready(http: aiohttp.ClientSession, url: str) -> bool:
+    with suppress(aiohttp.ClientError):
+        async with http.get(f"{url}health/ready") as reply:
+            return reply.ok
+    return False
+
+
+def _end_jobs(data: Path) -> None:
+    """End the jobs that found room: they outlive the service on purpose."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = [*process.cmdline(), *process.environ().values()]
+            if process.pid != os.getpid() and any(str(data) in word for word in words):
+                process.kill()
+
+
+def fill(url: str, users: int, jobs: int) -> Measured:
+    """Start two or three sessions of each user; queue one array of half of the jobs, and others."""
+    here, began, sessions = psutil.Process(), time.perf_counter(), 0
+    report = ProcessReport(pid=here.pid, created=here.create_time())
+    with Client(url, HUB_TOKEN, patience_s=120) as hub:
+        for number in range(users):
+            mine = {"owner": name_of(number), "project": project_of(number)}
+            for server in servers_of(number):
+                wish = SubmitRequest(kind="session", server=server, gpus=0.25, **mine)
+                (session,) = hub.submit(wish).workloads
+                while session.allocated == 0:
+                    session = hub.wait(session.id, session.version)
+                hub.attach(session.id, report)
+                sessions += 1
+        each = jobs // 2 // (users - 1)
+        for number in range(users):
+            hub.submit(
+                SubmitRequest(
+                    name=f"queued-{name_of(number)}",
+                    owner=name_of(number),
+                    project=project_of(number),
+                    gpus=1,
+                    command=["sleep", "86400"],
+                    array=jobs // 2 if number == 0 else each,
+                )
+            )
+    return {"sessions": sessions, "queued": jobs, "took_s": round(time.perf_counter() - began, 1)}
+
+
+async def opens(asker: Asker) -> Measured:
+    """Ask for the page and for a list, one after the other."""
+    found: Measured = {}
+    for name, path in (("page", ""), ("list", "api/v1/workloads?limit=200")):
+        found[name] = spread([(await asker.ask(n % 40 + 1, path))[0] for n in range(40)])
     return found
 
 
-def _python(program: str, line: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / program)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    process.stdin.write(line + "\n")
-    if program == "people.py":
-        process.stdin.close()
-        process.stdin = None
-    else:
-        process.stdin.flush()
-    return process
+async def pages(asker: Asker, http: aiohttp.ClientSession, users: int, seconds: float) -> Measured:
+    """Keep pages open, each of a user in turn; count what they hear."""
+    heard = 0
+
+    async def look(user: int) -> None:
+        nonlocal heard
+        headers = {"Authorization": f"Bearer token-of-{name_of(user)}"}
+        async with http.get("live/gpus", headers=headers) as reply:
+            async for _ in reply.content.iter_any():
+                heard += 1
+
+    looking = [asyncio.create_task(look(n % users)) for n in range(PAGES)]
+    await asyncio.sleep(seconds)
+    asked = spread([(await asker.ask(n, "api/v1/whoami"))[0] for n in range(40)])
+    broken = sum(task.done() for task in looking)
+    for task in looking:
+        task.cancel()
+    await asyncio.gather(*looking, return_exceptions=True)
+    return {"open": PAGES, "broken": broken, "pieces": heard, "whoami_beside": asked}
+
+
+async def flood(asker: Asker, loud: Asker, seconds: float) -> Measured:
+    """Have one user flood the service; say what others wait alone, and beside it."""
+
+    async def others() -> dict[str, list[float]]:
+        took: dict[str, list[float]] = {name: [] for name in OTHERS}
+
+        async def one(name: str, number: int) -> None:
+            await asyncio.sleep(number)
+            user = 1 + number % 3
+            call = asker.submit(user) if name == "submit" else asker.ask(user, f"api/v1/{name}")
+            took[name].append((await call)[0])
+
+        await asyncio.gather(*(one(name, n) for name in OTHERS for n in range(int(seconds))))
+        return took
+
+    async def flooding() -> None:
+        at_once, under_way = asyncio.Semaphore(FLOOD_AT_ONCE), set[asyncio.Task[None]]()
+
+        async def one(number: int) -> None:
+            path = ("overview", "workloads", "whoami")[number % 3]
+            with suppress(aiohttp.ClientError, TimeoutError):
+                await loud.ask(0, f"api/v1/{path}")
+            at_once.release()
+
+        began, number = time.perf_counter(), 0
+        while True:
+            await asyncio.sleep(began + number / FLOOD_A_SECOND - time.perf_counter())
+            await at_once.acquire()
+            under_way.add(task := asyncio.create_task(one(number)))
+            task.add_done_callback(under_way.discard)
+            number += 1
+
+    alone = await others()
+    noise = asyncio.create_task(flooding())
+    beside = await others()
+    noise.cancel()
+    return {
+        "alone": {name: spread(took) for name, took in alone.items()},
+        "beside": {name: spread(took) for name, took in beside.items()},
+        "all_beside": spread([one for took in beside.values() for one in took]),
+        "flood": dict(loud.statuses),
+    }
+
+
+async def loops(asker: Asker) -> Measured:
+    """Have some users submit one job after the other, waiting as told where refused."""
+    stored: list[str] = []
+
+    async def one(user: int) -> list[float]:
+        took: list[float] = []
+        while len(took) < SUBMITS:
+            seconds, reply = await asker.submit(user)
+            if reply is None:
+                await asyncio.sleep(1.0)
+                continue
+            took.append(seconds)
+            stored.extend(w["id"] for w in reply["workloads"])
+        return took
+
+    took = await asyncio.gather(*(one(user) for user in range(11, 11 + SUBMITTERS)))
+    return {
+        "submit": spread([seconds for each in took for seconds in each]),
+        "stored_twice": len(stored) - len(set(stored)),
+    }
 
 
 def spread(seconds: list[float]) -> dict[str, float]:
-    """Return how many there were, and the middle, the slow and the slowest, in milliseconds."""
-    if len(seconds) < 2:
-        return {"n": len(seconds)}
+    """Return how many there were, the middle, the slow and the slowest, in milliseconds."""
     cuts = quantiles(seconds, n=100, method="inclusive")
     told = {"p50_ms": cuts[49], "p99_ms": cuts[98], "max_ms": max(seconds)}
     return {"n": len(seconds), **{name: round(1000 * value, 1) for name, value in told.items()}}
 
 
-def summary(told: Told) -> dict[str, Any]:
-    """Return what is worth keeping of it."""
-    failed = sum(
-        n for key, n in told["statuses"].items() if key[-3:] not in {"200", "201", "429", "503"}
-    )
+async def used(process: psutil.Process, part: Callable[[], Awaitable[Measured]]) -> Measured:
+    """Measure a part, and the processors that the service and this program have used."""
+    began, service_cpu, own = time.perf_counter(), _cpu(process), _own_cpu()
+    found = await part()
+    took = time.perf_counter() - began
     return {
-        "calls": {kind: spread(found) for kind, found in sorted(told["answered"].items())},
-        "tries": {kind: spread(found) for kind, found in sorted(told["tries"].items())},
-        "failed": failed,
-        "failures": told["failures"],
-        "refused_for_now": _refused(told["statuses"]),
-        "given_up": told["lost"],
-        "generator": {"cores": round(told["cpu"], 2), "late_s": round(told["late_s"], 2)},
+        **found,
+        "service_cores": round((_cpu(process) - service_cpu) / took, 2),
+        "generator_cores": round((_own_cpu() - own) / took, 2),
+        "service_MiB": process.memory_info().rss >> 20,
     }
 
 
-def _refused(statuses: Mapping[str, int]) -> int:
-    return sum(n for key, n in statuses.items() if key.endswith(("429", "503")))
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
-def in_a_phase(stand: Stand, *crowds: subprocess.Popen[str]) -> tuple[dict[str, Any], list[Told]]:
-    """Wait for crowds, watching the service meanwhile."""
-    with Watch(stand.process) as watch:
-        told = [came_of(crowd) for crowd in crowds]
-    memory = watch.memory
-    return {
-        "service": {
-            "cores": round(watch.cpu, 2),
-            "MiB_first": memory[0][1],
-            "MiB_most": max(m for _, m in memory),
-            "MiB": memory[:: max(1, len(memory) // 12)],
-        },
-        "load": round(os.getloadavg()[0], 2),
-    }, told
+def _own_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
-def measure(asked: argparse.Namespace, data: Path) -> dict[str, Any]:
-    """Fill a service, load it, and look at what it has kept."""
-    everybody = list(range(asked.users))
-    result: dict[str, Any] = {}
-    with standing(data, asked.users) as stand:
-        began = time.perf_counter()
-        sessions = stand.begin_sessions()
-        _say({"sessions": sessions, "took_s": round(time.perf_counter() - began, 1)})
-        jobs = stand.queue_jobs(asked.jobs)
-        result["filled"] = {
-            "users": asked.users, "sessions": sessions, "queued_jobs": jobs,
-            "took_s": round(time.perf_counter() - began, 1),
-        }  # fmt: skip
-        _say(result)
-        wish = {"url": stand.url, "users": [name_of(n) for n in everybody], "each": asked.each}
-        streams = _python("streams.py", json.dumps(wish))
-        assert streams.stdout is not None
-        opened = json.loads(streams.stdout.readline())
-        _say(opened)
-        about, (quiet,) = in_a_phase(
-            stand, played(stand, everybody, rates=LOOKS, seconds=asked.seconds / 2)
-        )
-        result["quiet"] = {**summary(quiet), **about}
-        _say({"quiet": result["quiet"]})
-        rates = {**LOOKS, "submit": asked.submits}
-        about, (busy,) = in_a_phase(
-            stand, played(stand, everybody, rates=rates, seconds=asked.seconds)
-        )
-        result["submits"] = {
-            "asked_per_s": asked.submits, "acknowledged": len(busy["acknowledged"]),
-            **summary(busy), **about,
-        }  # fmt: skip
-        _say({"submits": result["submits"]})
-        result["fair"], more = {}, list[str]()
-        for flood in FLOODS:
-            part, stored = fairness(stand, flood, asked.rounds, asked.seconds / 2)
-            result["fair"][flood], more = part, [*more, *stored]
-            _say({flood: part})
-        heard, _ = streams.communicate("\n", timeout=60)
-        found = json.loads(heard)
-        result["streams"] = {
-            **opened, **found, "first": spread(found["first"]), "gaps": spread(found["gaps"]),
-            "cpu": round(found["cpu"], 2), "seconds": round(found["seconds"], 1),
-        }  # fmt: skip
-        stored = stand.stored()
-        promised = [*busy["acknowledged"], *more]
-        result["kept"] = {
-            "stored": len(stored), "stored_twice": len(stored) - len(set(stored)),
-            "acknowledged": len(promised), "acknowledged_twice": len(promised) - len(set(promised)),
-            "lost": len(set(promised) - set(stored)),
-        }  # fmt: skip
-    return result
+def _unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
-def fairness(
-    stand: Stand, kind: Flood, rounds: int, seconds: float
-) -> tuple[dict[str, Any], list[str]]:
-    """Return what a quiet user notices of another's flood, and what was acknowledged.
-
-    Alone and beside it in turns: a full look for what nobody uses any more, and whatever else comes
-    by once in a while, meets both; of each there are enough for a hundredth to be more than one.
-    """
-    alone, beside, flood = list[Told](), list[Told](), list[Told]()
-    for _ in range(rounds):
-        lasts: dict[str, Any] = {"rates": QUIET_ONE, "seconds": seconds}
-        about_alone, told = in_a_phase(stand, played(stand, [1], **lasts))
-        alone += told
-        flooding = played(stand, [0], flood=kind, seconds=seconds + 2)
-        about_beside, told = in_a_phase(stand, played(stand, [1], **lasts), flooding)
-        beside, flood = [*beside, told[0]], [*flood, told[1]]
-    calls = [{kind: _answers(told, kind) for kind in QUIET_ONE} for told in (alone, beside)]
-    statuses = sum((Counter(told["statuses"]) for told in flood), Counter[str]())
-    return {
-        "rounds": rounds,
-        "alone": {"calls": _spreads(calls[0]), **about_alone},
-        "beside_a_flood": {"calls": _spreads(calls[1]), **about_beside},
-        "slowest_ms_by_round": [
-            [_slowest(told) for told in one] for one in zip(alone, beside, strict=True)
-        ],
-        "failures": [line for told in (*alone, *beside, *flood) for line in told["failures"]],
-        "flood": {
-            "statuses": dict(statuses),
-            "cores": round(flood[-1]["cpu"], 2),
-            "calls": sum(statuses.values()),
-            "refused_for_now": _refused(statuses),
-        },
-        "ratio": {
-            quantile: {
-                kind: round(spread(calls[1][kind])[quantile] / spread(found)[quantile], 2)
-                for kind, found in sorted(calls[0].items())
+async def measure(python: str, asked: argparse.Namespace) -> Measured:
+    """Fill a service of this interpreter's and play all parts."""
+    with tempfile.TemporaryDirectory(prefix="runai-load-") as folder:
+        async with service(python, Path(folder), asked.users) as (url, process):
+            found: Measured = {
+                "filled": await asyncio.to_thread(fill, url, asked.users, asked.jobs)
             }
-            for quantile in ("p50_ms", "p99_ms")
-        },
-    }, [name for told in (*alone, *beside, *flood) for name in told["acknowledged"]]
-
-
-def _answers(told: list[Told], kind: str) -> list[float]:
-    return [seconds for one in told for seconds in one["answered"].get(kind, ())]
-
-
-def _slowest(told: Told) -> int:
-    return round(1000 * max(max(found) for found in told["answered"].values()))
-
-
-def _spreads(calls: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    return {kind: spread(found) for kind, found in sorted(calls.items())}
-
-
-def _say(what: object) -> None:
-    print(json.dumps(what), file=sys.stderr, flush=True)
+            limits = aiohttp.TCPConnector(limit=0)
+            patience = aiohttp.ClientTimeout(total=120)
+            async with aiohttp.ClientSession(url, connector=limits, timeout=patience) as http:
+                asker, loud = Asker(http), Asker(http)
+                for user in range(asked.users):  # the service knows whose tokens these are
+                    await asker.ask(user, "api/v1/whoami")
+                for name, part in {
+                    "opens": lambda: opens(asker),
+                    "pages": lambda: pages(asker, http, asked.users, asked.seconds),
+                    "flood": lambda: flood(asker, loud, asked.seconds),
+                    "loops": lambda: loops(asker),
+                }.items():
+                    found[name] = await used(process, part)
+                    print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
+                found["statuses"] = dict(asker.statuses)
+    return found
 
 
 def main() -> None:
@@ -242,18 +332,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=20_000)
-    parser.add_argument("--each", type=int, default=5, help="streams of each user")
-    parser.add_argument("--submits", type=float, default=200.0, help="a second")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the loaded part")
-    parser.add_argument("--rounds", type=int, default=4, help="of each part about two users")
-    parser.add_argument("--remark", default="", help="what else the machine did")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each part")
+    parser.add_argument("--baseline", metavar="PYTHON", help="whose service is played first")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
-    # Whoever ends us early leaves neither a service nor jobs behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    about = measured()
-    with tempfile.TemporaryDirectory(prefix="runai-load-") as folder:
-        result = {**about, "remark": asked.remark, **measure(asked, Path(folder))}
+    result = measured()
+    if asked.baseline:
+        result["baseline"] = asyncio.run(measure(asked.baseline, asked))
+    result["now"] = asyncio.run(measure(sys.executable, asked))
     print(json.dumps(result, indent=1))
     if asked.keep:
         RESULTS.write_text(json.dumps(result, indent=1) + "\n")

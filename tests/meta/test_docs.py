@@ -52,7 +52,6 @@ def test_every_route_is_documented_and_says_what_it_does(code, reference):
     ("script", "page"),
     [
         pytest.param("write_permissions", "permissions", id="who may do what, by the tests' table"),
-        pytest.param("write_load", "promises", id="the load that is held, by its benchmark"),
     ],
 )
 def test_a_page_with_figures_says_what_they_are_made_from(checkout, script, page):
