@@ -7,9 +7,9 @@ hosts.
 import csv
 import io
 from datetime import UTC, datetime
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, get_args
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.answers import explanation
@@ -30,11 +30,13 @@ from runai.hub_service.api.page_stream import part_stream
 from runai.hub_service.api.permissions import Action, Actor, authorise, is_project_admin, may
 from runai.hub_service.api.platform import Caller, On, Platform, Watching
 from runai.hub_service.api.project_fields import NEW_PROJECT, project_fields
+from runai.hub_service.api.schemas import WorkloadPage, WorkloadStateName
 from runai.hub_service.api.templates import PAGES, templates
 from runai.hub_service.api.usage import usage_between, usage_of_each
 from runai.hub_service.api.usage_schemas import UsageKind
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.api.wire import ProjectName
+from runai.hub_service.api.workload_pages import Filter, page_of
 from runai.hub_service.clusters.records import WorkloadRecord, WorkloadState, workload_id
 from runai.hub_service.errors import InvalidRequest, NotFound
 from runai.hub_service.ledger import UsageFilter
@@ -58,6 +60,8 @@ _KINDS: tuple[tuple[UsageKind, str], ...] = (
 _WAITING = {WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING}
 
 Chosen = Annotated[str, Query(alias="range")]
+Which = Annotated[Filter, Depends()]
+LISTED = 200
 
 
 class Login(Protocol):
@@ -74,17 +78,21 @@ class Login(Protocol):
 
 
 @router.get("/")
-async def gpus(request: Request, on: On, chosen: Chosen = "24h") -> Response:
-    """Show everything as it is now."""
+async def gpus(request: Request, on: On, which: Which, chosen: Chosen = "24h") -> Response:
+    """Show everything as it is now; of workloads those that are asked for."""
+    query = which.query()
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
-        overview = overview_view(Viewer(await on.shared_world(), caller))
+        viewer = Viewer(await on.shared_world(), caller)
+        overview = overview_view(viewer)
         return {
             "here": "",
-            "live": "gpus",
+            "live": f"gpus?{query}" if query else "gpus",
             "admin": may(caller, Action.SET_PROJECT),
-            **gpus_page(overview, caller.name),
+            "which": which,
+            "states": get_args(WorkloadStateName),
+            **gpus_page(overview, caller.name, _listed(viewer, which)),
             **await _charted(on, chosen, "", UsageFilter(), quota_of_all(overview.projects)),
         }
 
@@ -92,14 +100,17 @@ async def gpus(request: Request, on: On, chosen: Chosen = "24h") -> Response:
 
 
 @router.get("/live/gpus")
-async def gpus_live(request: Request, on: On, watching: Watching) -> StreamingResponse:
+async def gpus_live(
+    request: Request, on: On, watching: Watching, which: Which
+) -> StreamingResponse:
     """Stream what changes on that page."""
     authorise(watching.actor, Action.SEE_CLUSTER)
     environment = templates(on.prefix)
 
     async def render() -> Rendered:
-        overview = overview_view(Viewer(await on.shared_world(), watching.actor))
-        return gpus_parts(environment, overview, watching.actor.name)
+        viewer = Viewer(await on.shared_world(), watching.actor)
+        overview, listed = overview_view(viewer), _listed(viewer, which)
+        return gpus_parts(environment, overview, watching.actor.name, listed)
 
     return part_stream(request, on, watching, render)
 
@@ -276,6 +287,13 @@ def login_router(login: Login) -> APIRouter:
 
 
 # -- what they are made of -----------------------------------------------------------------------
+
+
+def _listed(viewer: Viewer, which: Filter) -> WorkloadPage | None:
+    """Return the first workloads that are asked for; None where nothing is asked for."""
+    if which == Filter():
+        return None
+    return page_of(viewer, which.records(viewer), limit=LISTED, after="")
 
 
 async def _charted(

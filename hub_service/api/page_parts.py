@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 from jinja2 import Environment
 
 from runai.hub_service.api.device_schemas import DeviceView, NodeView, OthersView
-from runai.hub_service.api.schemas import HistoryView, Overview, ProjectView, WorkloadView
+from runai.hub_service.api.schemas import (
+    HistoryView,
+    Overview,
+    ProjectView,
+    WorkloadPage,
+    WorkloadView,
+)
 
 FINISHED = frozenset({"succeeded", "failed", "ended"})
 STATES = ("queued", "starting", "running", "stopping", "paused", "suspended", "retrying")
@@ -54,8 +60,9 @@ class Rendered(NamedTuple):
 # -- the page of everything ----------------------------------------------------------------------
 
 
-def gpus_page(overview: Overview, user: str) -> dict[str, Any]:
-    """Arrange an overview for its template."""
+def gpus_page(overview: Overview, user: str, listed: WorkloadPage | None = None) -> dict[str, Any]:
+    """Arrange an overview for its template; its workloads, or those that are `listed` instead."""
+    workloads = overview.workloads if listed is None else listed.items
     names = {w.id: w for w in overview.workloads}
     devices = [device for node in overview.nodes for device in node.devices]
     busy = [d.utilized for d in devices if d.utilized is not None]
@@ -71,30 +78,40 @@ def gpus_page(overview: Overview, user: str) -> dict[str, Any]:
             "notifications": overview.notifications,
         },
         "projects": project_rows(overview.projects, len(devices)),
-        "workloads": [
-            shown_workload(w) for w in sorted(overview.workloads, key=lambda w: _place(w, user))
-        ],
+        "workloads": [shown_workload(w) for w in sorted(workloads, key=lambda w: _place(w, user))],
+        "found": "" if listed is None else _found(listed),
         "nodes": [_node(node, names) for node in overview.nodes],
     }
 
 
-def gpus_parts(environment: Environment, overview: Overview, user: str) -> Rendered:
+def gpus_parts(
+    environment: Environment, overview: Overview, user: str, listed: WorkloadPage | None = None
+) -> Rendered:
     """Render what changes on the page of everything."""
     macros: Any = environment.get_template("parts.html").module
     drawn: Any = environment.globals["drawn_device"]
-    values = gpus_page(overview, user)
+    values = gpus_page(overview, user, listed)
     rows = {f"w:{w['id']}": macros.workload(w, user) for w in values["workloads"]}
     parts = {
         "summary": macros.summary(values["overview"]),
         "notes": macros.notes(values["overview"]["notes"]),
         "notifications": macros.notifications(values["overview"]["notifications"]),
         "projects": macros.projects(values["projects"]),
-        "nothing": macros.nothing(not rows),
+        "nothing": macros.nothing(not rows, listed is not None),
+        "found": macros.found(values["found"]),
     }
     for node in values["nodes"]:
         for device in node["devices"]:
             parts[f"d:{node['name']}:{device.device}"] = drawn(device, node["name"])
     return Rendered({k: str(v) for k, v in (parts | rows).items()}, list(rows))
+
+
+def _found(page: WorkloadPage) -> str:
+    """Say how many match in each state, and how many of them are listed."""
+    total = sum(page.counts.values())
+    counts = ", ".join(f"{many:,} {state}" for state, many in page.counts.items())
+    more = f"; the first {len(page.items)} are listed" if total > len(page.items) else ""
+    return f"{total:,} match: {counts}{more}." if total else "None match."
 
 
 def shown_workload(workload: WorkloadView) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from runai.hub_service.errors import RunaiError, Unauthenticated
 
 _POLICY = (
     f"default-src 'none'; script-src 'self'; style-src {' '.join(STYLE_HASHES)}; img-src 'self';"
-    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    " connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
 )
 _WORTH_IT = 1000
 """Bytes below which compressing gains nothing."""

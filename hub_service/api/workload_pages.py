@@ -6,13 +6,49 @@ changes its place meanwhile may be missed. Used by `workloads`.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+from urllib.parse import urlencode
 
-from runai.hub_service.api.schemas import WorkloadPage
+from runai.hub_service.api.schemas import WorkloadPage, WorkloadStateName
 from runai.hub_service.api.views import Viewer
 from runai.hub_service.clusters.records import WorkloadRecord
 from runai.hub_service.errors import InvalidRequest
 
 Key = tuple[float, str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which workloads are listed; empty: all that the reader may see."""
+
+    project: str = ""
+    user: str = ""
+    state: WorkloadStateName | Literal[""] = ""
+    kind: Literal["", "job", "session"] = ""
+    text: str = ""
+    """A part of a name, its project's included, or of a user."""
+    mine: bool = False
+    """Only what the reader may pause, resume and delete."""
+
+    def records(self, viewer: Viewer) -> list[WorkloadRecord]:
+        """Return those that match, and that the reader may know of."""
+        world = viewer.world
+        return [
+            record
+            for record in (world.queues.owned(self.user) if self.user else world.workloads)
+            if (not self.project or record.spec.project == self.project)
+            and (not self.state or record.state.value == self.state)
+            and (not self.kind or record.spec.kind == self.kind)
+            and (self.text in record.id or self.text in record.spec.user)
+            and viewer.sees(record)
+            and (not self.mine or viewer.changes(record))
+        ]
+
+    def query(self) -> str:
+        """Return what of it is set, as a part of an address."""
+        told = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return urlencode({name: value for name, value in told if value})
 
 
 def page_of(

@@ -6,9 +6,9 @@ Each handler parses, authorises, calls and renders, nothing else.
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.answers import explanation
@@ -23,12 +23,11 @@ from runai.hub_service.api.schemas import (
     SubmitRequest,
     WorkloadDetail,
     WorkloadPage,
-    WorkloadStateName,
 )
 from runai.hub_service.api.streams import unless, with_signs_of_life
 from runai.hub_service.api.submitting import submit as submit_request
 from runai.hub_service.api.versions import version_of
-from runai.hub_service.api.workload_pages import page_of
+from runai.hub_service.api.workload_pages import Filter, page_of
 from runai.hub_service.clusters.base import LogChunk
 from runai.hub_service.clusters.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.errors import Conflict, NotFound
@@ -44,33 +43,13 @@ MOST_ON_A_PAGE = 2000
 async def list_workloads(
     on: On,
     caller: Caller,
-    project: str | None = None,
-    user: str | None = None,
-    state: WorkloadStateName | None = None,
-    kind: Literal["job", "session"] | None = None,
-    text: str = "",
+    which: Annotated[Filter, Depends()],
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 200,
     after: Annotated[str, Query(alias="continue")] = "",
-    *,
-    mine: bool = False,
 ) -> WorkloadPage:
-    """List a page of the workloads that the caller may see, oldest first, and count all of them.
-
-    `text` is a part of a name, its project's included, or of a user.
-    """
+    """List a page of the workloads that the caller may see, oldest first, and count all of them."""
     viewer = await on.viewer(caller)
-    world = viewer.world
-    found = [
-        record
-        for record in (world.workloads if user is None else world.queues.owned(user))
-        if (project is None or record.spec.project == project)
-        and (state is None or record.state.value == state)
-        and (kind is None or record.spec.kind == kind)
-        and (text in record.id or text in record.spec.user)
-        and viewer.sees(record)
-        and (not mine or viewer.changes(record))
-    ]
-    return page_of(viewer, found, limit=limit, after=after)
+    return page_of(viewer, which.records(viewer), limit=limit, after=after)
 
 
 @router.post("", status_code=201)

@@ -45,6 +45,21 @@ async def test_the_first_paint_has_everything_in_it(simulated):
     assert 'data-quota="5.0"' in text
 
 
+async def test_what_is_asked_for_is_listed_and_counted(simulated):
+    for name in ("exp1", "exp2", "other"):
+        await submitted(simulated, name)
+    text = (await page(simulated, "ana", "?text=exp&state=running&user=&project=")).text
+    none = (await page(simulated, "nel", "?text=exp")).text
+    odd = (await page(simulated, "ana", "?text=%22%3E%3Cscript%3E")).text
+
+    assert re.findall(r'<tr id="w:([^"]+)"', text) == ["vision/exp1", "vision/exp2"]
+    assert "2 match: 2 running." in text
+    assert 'data-live="/services/runai/live/gpus?state=running&amp;text=exp"' in text
+    assert 'value="exp"' in text
+    assert "None match." in none
+    assert "<script>" not in odd
+
+
 async def test_members_see_a_workload_of_their_project_but_not_its_life(simulated):
     await submitted(simulated)
     mine = (await page(simulated, "ana", "workloads/vision/exp1")).text
