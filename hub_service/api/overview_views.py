@@ -100,7 +100,11 @@ def _notes(viewer: Viewer) -> list[str]:
 
 
 def _more(waiting: int) -> list[str]:
-    return [f"{waiting} more wait than are listed here: `runai list --all` lists them."] if waiting else []
+    return (
+        [f"{waiting} more wait than are listed here: `runai list --all` lists them."]
+        if waiting
+        else []
+    )
 
 
 def _time(seconds: float) -> datetime:
