@@ -57,11 +57,17 @@ def check(path: Path, *, to_read: bool = False) -> None:
 
 
 def newer(path: Path | str, revision: str) -> Unavailable:
-    """Return what to raise for a file whose schema this program does not know."""
+    """Return what to raise for a schema that this program does not know.
+
+    A Path is a platform's own file; a str names a backup's, or a database of a server.
+    """
     if revision.startswith(NEVER_RELEASED):
+        anew = "Nothing reads it any more: name another backup, or an empty database."
+        if isinstance(path, Path):
+            anew = f"To begin anew: mv {path.parent} {path.parent}.old, then `runai up` again."
         return Unavailable(
             f"{path} was written before the first release, whose schemas are others.",
-            hint="To begin anew, move the whole data directory away: mv DIRECTORY DIRECTORY.old",
+            hint=anew,
             code="database_older",
         )
     return Unavailable(

@@ -77,7 +77,9 @@ def upgrade(engine: sa.Engine, migrations: Path) -> None:
     except CommandError as unknown:
         with engine.connect() as connection:
             found = revision(connection)
-        raise newer(engine.url.database or "", str(found)) from unknown
+        name = engine.url.database or ""
+        is_file = engine.dialect.name == "sqlite"
+        raise newer(Path(name) if is_file else name, str(found)) from unknown
 
 
 def _leave_transactions_to_us(connection: Any, _record: object) -> None:  # noqa: ANN401  the driver's own type

@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 
 from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.database_files import newer
 from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger.store import Store
 
@@ -26,7 +27,10 @@ from runai.hub_service.ledger.store import Store
             id="newer",
         ),
         pytest.param(
-            "0001", "was written before the first release", "To begin anew, move", id="unreleased"
+            "0001",
+            "was written before the first release",
+            "{there}.old, then `runai up` again",
+            id="unreleased",
         ),
     ],
 )
@@ -44,7 +48,7 @@ def test_a_file_of_another_version_is_refused_with_a_sentence(
     with pytest.raises(Unavailable, match=f"{name} {text}") as said:
         opened(path)
 
-    assert way_out in said.value.hint
+    assert way_out.format(there=tmp_path) in said.value.hint
     assert path.read_bytes() == before
 
 
@@ -66,3 +70,11 @@ def test_a_broken_file_is_refused_with_its_name_and_the_way_out(name, damage, tm
 
     assert "runai restore" in said.value.hint
     assert path.read_bytes() == content
+
+
+def test_a_backup_of_before_is_refused_without_a_word_of_the_data_directory():
+    refused = newer("cluster.sqlite of monday", "0001")
+
+    assert refused.code == "database_older"
+    assert "name another backup" in refused.hint
+    assert "mv" not in refused.hint.split()
