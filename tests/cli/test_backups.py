@@ -93,6 +93,45 @@ async def test_what_was_deleted_comes_back_and_what_was_there_goes_aside(
     assert (platform.secrets / "hub_token").exists()
 
 
+async def test_what_no_backup_holds_is_not_touched_and_what_comes_is_private(
+    platform, backup, put_back, tmp_path
+):
+    async with local_lab(tmp_path, forget=False) as lab:
+        await lab.cluster.submit([lab.job()])
+    (platform.secrets / "certificates").mkdir(mode=0o700)
+    (platform.secrets / "certificates/key.pem").touch(0o600)
+    made = backup()
+    kept = ("users/ana/work", "jobs/vision/exp/checkpoint/1", "jobs/.kept/x", "hub.log", "ca.crt")
+    kept = (*kept, "jupyterhub_config.py", "before-restore-1/x")
+    for name in kept:
+        (platform.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (platform.root / name).write_text(name)
+        (platform.root / name).chmod(0o600)
+    (platform.secrets / "since").touch()
+
+    def found() -> dict[str, tuple[int, int, int]]:
+        """Return who has each file, how it may be used, and which one it is."""
+        here = {name: (platform.root / name).stat() for name in kept}
+        return {name: (one.st_uid, one.st_mode, one.st_ino) for name, one in here.items()}
+
+    before = found()
+
+    told = put_back(made)
+
+    (aside,) = platform.root.glob("before-restore-2*")
+    assert told == f"restored: cluster.sqlite\nwhat was there before: {aside}\n"
+    assert found() == before
+    assert made.is_dir()
+    with_logs = {path.name.removesuffix("-wal").removesuffix("-shm") for path in aside.iterdir()}
+    assert with_logs == {"cluster.sqlite", "secrets"}
+    assert (aside / "secrets/since").exists()
+    assert not (platform.secrets / "since").exists()
+    private = (platform.secrets / "certificates/key.pem", platform.root / "cluster.sqlite")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
+    folders = (aside, platform.secrets, platform.secrets / "certificates")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
+
+
 async def test_workers_that_the_backup_does_not_know_are_not_left_running(
     runai, platform, backup, tmp_path, put_back
 ):
