@@ -5,7 +5,7 @@ their own. Called by `restoring` and `runai doctor`; a store looks itself when i
 """
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,20 +16,13 @@ from runai.hub_service.ledger import opening
 
 def unknown_schema(database: Path) -> str:
     """Return a database's schema where nothing here knows it; "" where it is known, or has none."""
-    try:
-        return _unknown_schema(database)
-    except sqlite3.Error:  # `database_files.trouble` says what cannot be read
-        return ""
-
-
-def _unknown_schema(database: Path) -> str:
     revisions = _revisions(database.name)
-    if revisions is not None and (found := unknown_revision(database, revisions)):
-        return found
-    if database.name == "cluster.sqlite":
-        with closing(opened_to_read(database)) as connection:
-            (rows,) = connection.execute("PRAGMA user_version").fetchone()
-        if rows > store.ROWS:
+    # What cannot be read is for `database_files.trouble` to say.
+    with suppress(sqlite3.Error), closing(opened_to_read(database)) as connection:
+        if revisions is not None and (found := unknown_revision(database, revisions)):
+            return found
+        (rows,) = connection.execute("PRAGMA user_version").fetchone()
+        if database.name == "cluster.sqlite" and rows > store.ROWS:
             return f"{store.LATEST} with rows of the shape {rows}"
     return ""
 
