@@ -7,18 +7,19 @@ files like others, for whatever backs up the disk. Used by `runai backup` and `r
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from runai.embedded.directory import DataDirectory
-from runai.hub_service import database_files
+from runai.hub_service.clusters.local.ownership import check_is_whole
+from runai.hub_service.database_files import Tell, copy
 from runai.hub_service.errors import NotFound, Unavailable
 
 DATABASES = ("cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite")
 """Workloads and projects; usage and history; users, their servers and tokens."""
 MANIFEST = "backup.json"
-Tell = Callable[[str, int, int], None]
 
 
 def back_up(directory: DataDirectory, folder: Path | None = None, tell: Tell | None = None) -> Path:
@@ -31,7 +32,7 @@ def back_up(directory: DataDirectory, folder: Path | None = None, tell: Tell | N
         Conflict: a restoration was interrupted there.
         Unavailable: a database is broken, or there is no room.
     """
-    directory.check_is_whole()
+    check_is_whole(directory.root)
     found = [name for name in DATABASES if (directory.root / name).exists()]
     if not found:
         raise NotFound(
@@ -42,40 +43,38 @@ def back_up(directory: DataDirectory, folder: Path | None = None, tell: Tell | N
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S")
     target, partial = folder / f"runai-{stamp}", folder / f".runai-{stamp}.partial"
     try:
-        partial.mkdir(mode=0o700, parents=True)
-        for name in found:
-            database_files.copy(directory.root / name, partial / name, of(name, tell))
-        if directory.secrets.is_dir():
-            shutil.copytree(directory.secrets, partial / "secrets")
-            (partial / "secrets").chmod(0o700)
+        copy_all(directory.root, found, partial, tell)
         told = {"version": version("jupyter-runai"), "made": stamp, "databases": found}
         (partial / MANIFEST).write_text(json.dumps(told, indent=2) + "\n")
         partial.rename(target)
     except OSError as failed:
-        shutil.rmtree(partial, ignore_errors=True)
         raise Unavailable(
-            f"No backup could be made in {folder}: {failed.strerror}.",
+            f"No backup could be made in {folder}: {failed.strerror or failed}.",
             hint="Name a folder with room on its disk.",
         ) from failed
-    except Unavailable:
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
     return target
 
 
-def of(name: str, tell: Tell | None) -> Callable[[int, int], None] | None:
-    """Return whom to tell how much of one file is copied."""
-    return None if tell is None else lambda done, of: tell(name, done, of)
+def copy_all(source: Path, names: Iterable[str], target: Path, tell: Tell | None) -> None:
+    """Copy databases and secrets of a platform, or of a backup, into a new folder."""
+    target.mkdir(mode=0o700, parents=True)
+    for name in names:
+        copy(source / name, target / name, tell)
+    if (source / "secrets").is_dir():
+        shutil.copytree(source / "secrets", target / "secrets")
+        (target / "secrets").chmod(0o700)
 
 
-def read_manifest(backup: Path) -> Mapping[str, list[str]]:
+def read_manifest(backup: Path) -> Mapping[str, Any]:
     """Return what a backup says of itself.
 
     Raises:
         NotFound: it is none.
     """
     try:
-        told: Mapping[str, list[str]] = json.loads((backup / MANIFEST).read_text())
+        told: Mapping[str, Any] = json.loads((backup / MANIFEST).read_text())
         if set(told["databases"]) <= set(DATABASES):
             return told
     except (OSError, ValueError, KeyError, RecursionError, TypeError):

@@ -14,7 +14,6 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from runai.hub_service.clusters.local import ownership
 from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.later_ports import later_port, port_is_free
 
@@ -126,14 +125,6 @@ class DataDirectory:
         except OSError as wrong:
             raise self._unusable(wrong) from wrong
         return closed
-
-    def check_is_whole(self) -> None:
-        """Make sure that no restoration was interrupted in it.
-
-        Raises:
-            Conflict: one was.
-        """
-        ownership.check_is_whole(self.root)
 
     def hub_token(self) -> str:
         """Return the secret that the hub's process and the service share."""

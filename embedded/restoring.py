@@ -1,31 +1,37 @@
 """Put a backup back while the platform is stopped: all of it, or none.
 
-Everything that is to come is made ready beside what is there, looked into, and only then takes its
-place (`restoration_journal`). Knows the order; called by `runai restore`.
+All that is to come is copied into one folder beside what is there, and looked into. The rename of
+that folder decides (`ownership.RESTORING`): from then on nothing starts until everything in it has
+come, and whoever finds it goes on. Homes, settings and what jobs write are in no backup and stay
+where they are, for jobs run on; so it is not the data directory that is renamed, which may also
+be a disk of its own. Called by `runai restore`.
 """
 
+import json
 import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Generator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from runai.embedded.backups import DATABASES, Tell, of, read_manifest
-from runai.embedded.directory import DataDirectory
+from runai.embedded.backups import DATABASES, MANIFEST, copy_all, read_manifest
+from runai.embedded.directory import DataDirectory, write_private
 from runai.embedded.known_schemas import unknown_schema
-from runai.embedded.restoration_journal import Journal, settle
 from runai.embedded.unknown_workers import folders_of_others, running_unknown, stop
-from runai.hub_service import database_files
-from runai.hub_service.clusters.local.ownership import claim
+from runai.hub_service.clusters.local.ownership import RESTORING, claim
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.clusters.row import Row
-from runai.hub_service.errors import Conflict, RunaiError, Unavailable
+from runai.hub_service.database_files import Tell, newer
+from runai.hub_service.errors import Conflict, NotFound, Unavailable
 from runai.hub_service.ledger.store import Store
+
+_STAGED = ".restoring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +46,7 @@ class Restored:
 
 
 def restore(
-    directory: DataDirectory,
-    backup: Path,
-    *,
-    stop_unknown: bool = False,
-    tell: Tell | None = None,
+    directory: DataDirectory, backup: Path, *, stop_unknown: bool = False, tell: Tell | None = None
 ) -> Restored:
     """Put a backup back; what is there goes aside, nothing is deleted. `tell` as of `back_up`.
 
@@ -56,162 +58,144 @@ def restore(
         Unavailable: a database of the backup is broken or of a newer version, or there is no room.
     """
     root = directory.root
-    begun = Journal.begun(root)
-    if begun is None or begun.backup != str(backup):
+    if _begun(root).get("backup") != str(backup):
         read_manifest(backup)  # before a directory is made for nothing
-    with _nobody_else(directory):
-        journal = Journal.begun(root)
-        if journal is not None:
-            journal.finish(root)
-        if journal is None or journal.backup != str(backup):
-            with _as_it_was(root, backup):
-                journal = _made_ready(directory, backup, stop_unknown, tell)
-                journal.begin(root)
-            journal.finish(root)
-    return Restored(journal.databases, root / journal.aside, journal.stopped)
+    with ExitStack() as nobody_else:
+        nobody_else.callback(os.close, directory.lock(f"a restoration (process {os.getpid()})"))
+        nobody_else.callback(os.close, claim(root))
+        told = _finish(root)
+        if told.get("backup") != str(backup):
+            _begin(directory, backup, stop_unknown=stop_unknown, tell=tell)
+            told = _finish(root)
+    return Restored(tuple(told["databases"]), root / told["aside"], tuple(told["stopped"]))
 
 
-def _made_ready(
-    directory: DataDirectory,
-    backup: Path,
-    stop_unknown: bool,  # noqa: FBT001  as it was asked for
-    tell: Tell | None,
-) -> Journal:
-    """Copy all that is to come beside what is there, and end whom it does not know."""
-    root, told = directory.root, read_manifest(backup)
-    names = tuple(name for name in DATABASES if name in told["databases"])
-    for name in names:
-        database_files.check(backup / name, to_read=True)
-    directory.prepare(system_users=False)
-    _clear(root)
-    stamp = _new_stamp(root)
-    staged, aside = f".restoring-{stamp}", f"before-restore-{stamp}"
-    rows = _stage(backup, names, root / staged, tell)
-    unknown = running_unknown(root / "jobs", rows)
-    if unknown and not stop_unknown:
-        listed = ", ".join(sorted(unknown))
-        raise Conflict(
-            f"Workers run that this backup does not know: {listed}.",
-            hint="They would run beside others on the same GPUs. End them, or say --stop-unknown.",
-            code="unknown_workers",
-        )
-    stop(unknown)
-    (root / aside).mkdir(mode=0o700)
-    moves = _moves(root, names, rows, staged, aside)
-    return Journal(str(backup), names, tuple(sorted(unknown)), staged, aside, moves)
-
-
-@contextmanager
-def _as_it_was(root: Path, backup: Path) -> Generator[None]:
-    """Leave nothing of what could not be made ready."""
+def _begun(root: Path) -> Mapping[str, Any]:
+    """Return what a restoration that is decided and not done says of itself; else nothing."""
+    coming = root / RESTORING
     try:
-        yield
-    except (OSError, sqlite3.Error, SQLAlchemyError) as failed:
-        _clear(root)
+        return read_manifest(coming) if coming.exists() else {}
+    except NotFound as wrong:
         raise Unavailable(
-            f"{backup} could not be put back: {_why(failed)}. What is there is as it was.",
+            f"{coming} says that a restoration was interrupted, and cannot be read.",
+            hint="What was there lies in the newest before-restore-*, what was to come in that"
+            " folder: put one of them in place by hand, then remove it.",
+            code="restoration_unreadable",
+        ) from wrong
+
+
+def _begin(
+    directory: DataDirectory, backup: Path, *, stop_unknown: bool, tell: Tell | None
+) -> None:
+    """Make ready all that is to come, end whom it does not know, and decide that it comes."""
+    root, staged = directory.root, directory.root / _STAGED
+    try:
+        told = read_manifest(backup)
+        directory.prepare(system_users=False)
+        shutil.rmtree(staged, ignore_errors=True)
+        copy_all(backup, told["databases"], staged, tell)
+        for name in told["databases"]:
+            if unknown := unknown_schema(staged / name):
+                by = told.get("version", "?")
+                raise newer(f"{name} of {backup}, made by version {by},", unknown)
+        rows = _looked_into(staged)
+        folders = [str(path.relative_to(root)) for path in folders_of_others(root / "jobs", rows)]
+        for path in _leaving(root, staged, folders):
+            if path.lstat().st_dev != root.stat().st_dev:
+                raise Conflict(
+                    f"{path} lies on another disk than {root}, and would have to go aside.",
+                    hint="Move it to a place of your choice by hand, then run the same command"
+                    " again.",
+                    code="other_disk",
+                )
+        running = dict(running_unknown(root / "jobs", rows))
+        if running and not stop_unknown:
+            raise Conflict(
+                f"Workers run that this backup does not know: {', '.join(sorted(running))}.",
+                hint="They would run beside others on the same GPUs. End them, or say"
+                " --stop-unknown.",
+                code="unknown_workers",
+            )
+        stop(running)
+        now = time.strftime("before-restore-%Y-%m-%dT%H-%M-%S")
+        asides = (now, *(f"{now}-{number}" for number in range(2, 1000)))
+        aside = next(name for name in asides if not (root / name).exists())
+        more = {"backup": str(backup), "stopped": sorted(running), "aside": aside}
+        write_private(staged / MANIFEST, json.dumps({**told, **more, "folders": folders}))
+        for path in [*staged.rglob("*"), staged]:
+            _settle(path)
+        staged.rename(root / RESTORING)
+    except (OSError, sqlite3.Error, SQLAlchemyError) as failed:
+        why = getattr(failed, "strerror", None) or getattr(failed, "orig", None) or failed
+        raise Unavailable(
+            f"{backup} could not be put back: {why}. What is there is as it was.",
             hint="Is there room on the disk of the data directory?",
             code="not_restored",
         ) from failed
-    except RunaiError:
-        _clear(root)
-        raise
-
-
-@contextmanager
-def _nobody_else(directory: DataDirectory) -> Generator[None]:
-    """Keep hub and service from starting, which must not run."""
-    lock = directory.lock(f"a restoration (process {os.getpid()})")
-    try:
-        cluster = claim(directory.root)
-        try:
-            yield
-        finally:
-            os.close(cluster)
     finally:
-        os.close(lock)
+        shutil.rmtree(staged, ignore_errors=True)
 
 
-def _clear(root: Path) -> None:
-    """Remove what was made ready and has not begun to take its place."""
-    for path in root.glob(".restoring*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
+def _looked_into(staged: Path) -> Mapping[str, Row]:
+    """Have databases of today's schema that can be read; return the workloads in them."""
+    if (staged / "ledger.sqlite").exists():
+        Store(staged / "ledger.sqlite").close()  # nobody's from now on
+    if not (staged / "cluster.sqlite").exists():
+        return {}
+    with closing(SqliteStore(staged / "cluster.sqlite")) as store:
+        list(store.projects())
+        return {row.id: row for row in store.rows()}
 
 
-def _new_stamp(root: Path) -> str:
-    now = time.strftime("%Y-%m-%dT%H-%M-%S")
-    stamps = (now, *(f"{now}-{number}" for number in range(2, 1000)))
-    return next(stamp for stamp in stamps if not (root / f"before-restore-{stamp}").exists())
+def _finish(root: Path) -> Mapping[str, Any]:
+    """Do what is left of a restoration that is decided; return what it said of itself, if any."""
+    told, coming = _begun(root), root / RESTORING
+    if not told:
+        return {}
+    aside = root / told["aside"]
+    try:
+        _settle(root)  # the decision before what follows from it
+        aside.mkdir(mode=0o700, exist_ok=True)
+        for path in _leaving(root, coming, told["folders"]):
+            target = aside / path.relative_to(root)
+            if os.path.lexists(target):
+                raise Conflict(
+                    f"{path} has come while the restoration was interrupted.",
+                    hint="Move it away, then run the same command again.",
+                    code="restoration_interrupted",
+                )
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.rename(target)
+            _settle(target.parent)
+        for name in (*told["databases"], "secrets"):
+            if (coming / name).exists():
+                (coming / name).rename(root / name)
+        _settle(root)
+        coming.rename(root / _STAGED)
+        _settle(root)
+    except OSError as failed:
+        raise Unavailable(
+            f"The restoration was interrupted: {failed.strerror}.",
+            hint="The platform does not start until it is done: make room on its disk, then"
+            " run the same command again.",
+            code="restoration_interrupted",
+        ) from failed
+    shutil.rmtree(root / _STAGED, ignore_errors=True)
+    return told
 
 
-def _stage(
-    backup: Path, names: tuple[str, ...], staged: Path, tell: Tell | None
-) -> Mapping[str, Row]:
-    """Copy all that is to come, and look into it; return the workloads that it knows."""
-    staged.mkdir(mode=0o700)
-    for name in names:
-        database_files.copy(backup / name, staged / name, of(name, tell))
-        if unknown := unknown_schema(staged / name):
-            raise database_files.newer(f"{name} of {_made_by(backup)}", unknown)
-    rows = {}
-    if "cluster.sqlite" in names:
-        with closing(SqliteStore(staged / "cluster.sqlite")) as store:
-            rows = {row.id: row for row in store.rows()}
-            list(store.projects())
-    if "ledger.sqlite" in names:
-        Store(staged / "ledger.sqlite").close()  # of today from now on, and nobody's
-    if (backup / "secrets").is_dir():
-        (staged / "secrets").mkdir(mode=0o700)
-        for path in sorted((backup / "secrets").rglob("*")):  # folders before what is in them
-            target = staged / path.relative_to(backup)
-            if path.is_dir():
-                target.mkdir(mode=0o700)
-            else:
-                shutil.copy2(path, target)
-    for path in [*staged.rglob("*"), staged]:
-        settle(path)
-    return rows
-
-
-def _made_by(backup: Path) -> str:
-    return f"{backup}, made by version {read_manifest(backup).get('version', '?')},"
-
-
-def _moves(
-    root: Path, names: tuple[str, ...], rows: Mapping[str, Row], staged: str, aside: str
-) -> tuple[tuple[str, str], ...]:
-    """Return what is to be renamed to what, in this order.
-
-    Raises:
-        Conflict: something cannot be renamed, for it lies on another disk.
-    """
+def _leaving(root: Path, coming: Path, folders: Iterable[str]) -> list[Path]:
+    """Return what is there in place of what has yet to come, and of starts of other jobs."""
+    names = [name for name in (*DATABASES, "secrets") if (coming / name).exists()]
     # With the logs beside the databases.
-    leaving = [path for name in names for path in sorted(root.glob(f"{name}*"))]
-    leaving += folders_of_others(root / "jobs", rows)
-    coming = [*names]
-    if (root / staged / "secrets").is_dir():
-        leaving.append(root / "secrets")
-        coming.append("secrets")
-    for path in leaving:
-        if path.lstat().st_dev != root.stat().st_dev:
-            raise Conflict(
-                f"{path} lies on another disk than {root}, and would have to go aside.",
-                hint="Move it to a place of your choice by hand, then run the same command again.",
-                code="other_disk",
-            )
-    paths = [str(path.relative_to(root)) for path in leaving]
-    return (
-        *((path, f"{aside}/{path}") for path in paths),
-        *((f"{staged}/{name}", name) for name in coming),
-    )
+    leaving = [f"{name}{log}" for name in names for log in ("", "-wal", "-shm", "-journal")]
+    return [root / name for name in (*leaving, *folders) if os.path.lexists(root / name)]
 
 
-def _why(failed: Exception) -> str:
-    if isinstance(failed, SQLAlchemyError):
-        failed = getattr(failed, "orig", None) or failed
-    if isinstance(failed, OSError):
-        return failed.strerror or type(failed).__name__
-    return str(failed)
+def _settle(path: Path) -> None:
+    """Have the disk keep what a file or folder holds now, a power cut or not."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -19,9 +19,17 @@ from runai.hub_service.errors import Conflict
 GONE_WITHIN_S = 60.0
 
 
-def running_unknown(jobs: Path, rows: Mapping[str, Row]) -> dict[str, Attempt]:
-    """Return the workers that run in a start that the database does not know as running."""
-    return dict(_running_unknown(jobs, rows))
+def running_unknown(jobs: Path, rows: Mapping[str, Row]) -> Iterator[tuple[str, Attempt]]:
+    """Yield the workers that run in a start that the database does not know as running."""
+    for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
+        attempt = Attempt(lock.parent)
+        project, name, started, worker = lock.parent.relative_to(jobs).parts
+        row = rows.get(f"{project}/{name}")
+        known = row and row.record.attempts == _number(started) and row.active
+        if row and known and not _is_of_another(lock.parent.parent, row):
+            continue
+        if attempt.holder() is not None:
+            yield f"{project}/{name}-{worker.removeprefix('worker-')}", attempt
 
 
 def folders_of_others(jobs: Path, rows: Mapping[str, Row]) -> Iterator[Path]:
@@ -53,18 +61,6 @@ def stop(unknown: Mapping[str, Attempt]) -> None:
                 hint="Their grace may be longer; try again.",
             )
         time.sleep(0.1)
-
-
-def _running_unknown(jobs: Path, rows: Mapping[str, Row]) -> Iterator[tuple[str, Attempt]]:
-    for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
-        attempt = Attempt(lock.parent)
-        project, name, started, worker = lock.parent.relative_to(jobs).parts
-        row = rows.get(f"{project}/{name}")
-        known = row is not None and row.record.attempts == _number(started) and bool(row.active)
-        if row is not None and known:
-            known = not _is_of_another(lock.parent.parent, row)
-        if not known and attempt.holder() is not None:
-            yield f"{project}/{name}-{worker.removeprefix('worker-')}", attempt
 
 
 def _is_of_another(folder: Path, row: Row) -> bool:

@@ -24,6 +24,7 @@ from runai.embedded.public_address import (
     public_address,
 )
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
+from runai.hub_service.clusters.local.ownership import check_is_whole
 from runai.hub_service.errors import Forbidden, InvalidRequest, RunaiError, Unavailable
 
 DEFAULT_DATA_DIR = Path("~/.local/share/runai")
@@ -166,7 +167,7 @@ def _start(settings: Settings) -> None:
         print(f"{path} could be written by others; it is closed to them now.")
     address = public_address(settings, {})
     directory.lock(f"{address.url} (process {os.getpid()})")
-    directory.check_is_whole()  # before anything is made in it
+    check_is_whole(directory.root)  # before anything is made in it
     directory.prepare(system_users=settings.system_users)
     # A file of the admin's may choose another port: the hub checks it.
     if not directory.own_config.exists():

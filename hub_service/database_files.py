@@ -19,6 +19,9 @@ NEVER_RELEASED = "000"
 PAGES_AT_ONCE = 1000
 """So that a writer waits for milliseconds while a large file is copied."""
 
+Tell = Callable[[str, int, int], None]
+"""Of which file how many pages are copied, and of how many."""
+
 
 def trouble(path: Path, *, to_read: bool = False) -> str:
     """Say what is wrong with a file, as half a sentence; "" where it is sound or not there yet.
@@ -88,19 +91,13 @@ def unknown_revision(path: Path, revisions: Path) -> str:
     return next((revision for revision in found if revision not in known), "")
 
 
-def copy(source: Path, target: Path, tell: Callable[[int, int], None] | None = None) -> None:
+def copy(source: Path, target: Path, tell: Tell | None = None) -> None:
     """Copy a file as it is at one moment, though others write to it; only its owner reads it.
-
-    `tell` is told how many pages are copied, and of how many.
 
     Raises:
         Unavailable: the source is broken, or the copy is.
     """
-
-    def told(_status: int, left: int, of: int) -> None:
-        if tell is not None:
-            tell(of - left, of)
-
+    told = None if tell is None else lambda _, left, of: tell(source.name, of - left, of)
     check(source, to_read=True)
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:

@@ -47,7 +47,7 @@ def test_sound_databases_and_a_disk_with_room_are_said(findings, platform):
 
 
 def test_a_restoration_that_was_interrupted_is_named_with_the_way_out(findings, platform):
-    (platform / "restoring.json").write_text("{}")
+    (platform / "restoring").mkdir()
 
     found = findings("--data-dir", str(platform))["cluster"]
 

@@ -19,6 +19,7 @@ from runai.embedded.backups import DATABASES, back_up
 from runai.embedded.directory import DataDirectory
 from runai.embedded.restoring import restore
 from runai.hub_service.clusters.local.cluster import LocalCluster
+from runai.hub_service.clusters.local.ownership import check_is_whole
 from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
 from runai.hub_service.errors import Conflict, Unavailable
@@ -112,7 +113,7 @@ def kill_at(rename: int, root: Path, backup: Path) -> None:
 
 def is_refused(directory: DataDirectory) -> bool:
     try:
-        directory.check_is_whole()
+        check_is_whole(directory.root)
     except Conflict:
         return True
     return False
@@ -181,6 +182,21 @@ def test_killed_9_between_the_old_and_the_new_nothing_starts_until_it_is_done(
     assert named(root) == NEW
 
 
+def test_what_has_come_while_it_was_interrupted_is_not_lost(backup, runai, tmp_path):
+    root = tmp_path / "data"
+    kill_at(2, root, backup)
+    assert not (root / "cluster.sqlite").exists()
+    (root / "cluster.sqlite").write_text("somebody's")
+
+    refused = runai("restore", str(backup), "--data-dir", str(root))
+
+    assert refused.exit_code == 1
+    assert "cluster.sqlite has come while the restoration was interrupted." in refused.stderr
+    (root / "cluster.sqlite").rename(tmp_path / "away")
+    assert runai("restore", str(backup), "--data-dir", str(root)).exit_code == 0
+    assert named(root) == NEW
+
+
 async def test_the_service_refuses_what_is_half_restored(backup, tmp_path):
     root = tmp_path / "data"
     kill_at(2, root, backup)
@@ -221,10 +237,11 @@ def test_a_backup_of_a_newer_version_is_refused_before_anything_is_touched(name,
 
 
 @pytest.mark.parametrize("text", ["", '{"moves": 7}'])
-def test_a_journal_that_cannot_be_read_is_named_and_nothing_is_moved(text, backup, tmp_path):
-    (tmp_path / "data/restoring.json").write_text(text)
+def test_one_that_cannot_be_read_is_named_and_nothing_is_moved(text, backup, tmp_path):
+    (tmp_path / "data/restoring").mkdir()
+    (tmp_path / "data/restoring/backup.json").write_text(text)
 
-    with pytest.raises(Unavailable, match=r"restoring\.json .* cannot be read"):
+    with pytest.raises(Unavailable, match=r"data/restoring says .* and cannot be read"):
         restore(DataDirectory(tmp_path / "data"), backup)
 
     assert named(tmp_path / "data") == OLD
@@ -262,8 +279,8 @@ def test_a_full_disk_leaves_what_was_there(backup, tmp_path):
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 8)
     try:
-        root = disk.folder / "data"
-        shutil.copytree(tmp_path / "data", root)
+        root = disk.folder  # the data directory may be a disk of its own
+        shutil.copytree(tmp_path / "data", root, dirs_exist_ok=True)
         disk.fill()
 
         with pytest.raises(Unavailable, match=r"(No space left|is full).* as it was"):

@@ -22,8 +22,8 @@ from runai.hub_service.errors import Conflict
 LOG = logging.getLogger("runai.service")
 
 LOCK = "cluster.lock"
-RESTORING = "restoring.json"
-"""There while a backup takes the place of what was there: the one half, and of the other half."""
+RESTORING = "restoring"
+"""There while a backup takes the place of what was there: the folder of what has yet to come."""
 
 WAIT_FOR_LOCK_S = 0.2
 TELL_AFTER_S = 5.0
