@@ -101,8 +101,10 @@ async def test_what_no_backup_holds_is_not_touched_and_what_comes_is_private(
     (platform.secrets / "certificates").mkdir(mode=0o700)
     (platform.secrets / "certificates/key.pem").touch(0o600)
     made = backup()
-    kept = ("users/ana/work", "jobs/vision/exp/checkpoint/1", "jobs/.kept/x", "hub.log", "ca.crt")
-    kept = (*kept, "jupyterhub_config.py", "before-restore-1/x")
+    kept = [
+        *("users/ana/work", "jobs/vision/exp/checkpoint/1", "jobs/.kept/x", "hub.log", "ca.crt"),
+        *("jupyterhub_config.py", "before-restore-1/x"),
+    ]
     for name in kept:
         (platform.root / name).parent.mkdir(parents=True, exist_ok=True)
         (platform.root / name).write_text(name)
