@@ -1,7 +1,7 @@
 """The API's calls as values: what to send, what comes back, and when to try again; no I/O.
 
-`client` holds the two faces that send them (sync and async). Also reads the two kinds of streams,
-byte for byte. Knows the routes; leaves addresses and tokens to `connection`.
+`client` holds the two faces that send them, and has each as a method of its name. Also reads the
+two kinds of streams, byte for byte. Knows the routes; leaves addresses and tokens to `connection`.
 """
 
 import random
@@ -227,30 +227,37 @@ def _workload(workload: str) -> str:
 
 
 def whoami() -> Call[schemas.WhoAmI]:
+    """Return who the service takes the token's owner for."""
     return Call("GET", f"{API}/whoami", schemas.WhoAmI)
 
 
 def overview() -> Call[schemas.Overview]:
+    """Return everything that the caller may see, at one instant."""
     return Call("GET", f"{API}/overview", schemas.Overview)
 
 
 def events() -> Stream[schemas.Overview]:
+    """Yield an overview at once and after each change; broken connections are renewed."""
     return Stream(f"{API}/events", OverviewDecoder, restartable=True)
 
 
 def projects() -> Call[list[schemas.ProjectView]]:
+    """Return all projects with this cycle's shares."""
     return Call("GET", f"{API}/projects", list[schemas.ProjectView])
 
 
 def project(name: str) -> Call[schemas.ProjectView]:
+    """Return one project."""
     return Call("GET", _project(name), schemas.ProjectView)
 
 
 def put_project(name: str, change: schemas.ProjectPut) -> Call[schemas.ProjectView]:
+    """Create a project, or change the fields that are set."""
     return Call("PUT", _project(name), schemas.ProjectView, body=change)
 
 
 def delete_project(name: str) -> Call[None]:
+    """Delete a project that has no unfinished workloads."""
     return Call("DELETE", _project(name), type(None))
 
 
@@ -268,17 +275,22 @@ class Which:
     """True: only what the caller may pause, resume and delete."""
 
 
-def workload_page(which: Which, limit: int, after: str | None) -> Call[schemas.WorkloadPage]:
+def workload_page(
+    which: Which, after: str | None = None, limit: int = FIRST_PAGE
+) -> Call[schemas.WorkloadPage]:
+    """Return a page of workloads, after the token of the one before, and counts of all."""
     wanted = [(name.name, getattr(which, name.name)) for name in fields(which)]
     params = _params([*wanted, ("limit", limit), ("continue", after)])
     return Call("GET", f"{API}/workloads", schemas.WorkloadPage, params)
 
 
 def workload(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Return one workload by its id, `project/name`."""
     return Call("GET", _workload(workload), schemas.WorkloadDetail)
 
 
-def wait(workload: str, changed_from: str, timeout_s: float) -> Call[schemas.WorkloadDetail]:
+def wait(workload: str, changed_from: str, timeout_s: float = 30.0) -> Call[schemas.WorkloadDetail]:
+    """Return the workload when its version differs from `changed_from`, or when time is up."""
     return Call(
         "GET",
         _workload(workload),
@@ -288,7 +300,8 @@ def wait(workload: str, changed_from: str, timeout_s: float) -> Call[schemas.Wor
     )
 
 
-def submit(request: schemas.SubmitRequest, *, dry_run: bool) -> Call[schemas.SubmitReply]:
+def submit(request: schemas.SubmitRequest, *, dry_run: bool = False) -> Call[schemas.SubmitReply]:
+    """Submit a job or a session, or say what would come of it."""
     params = {"dry_run": "true"} if dry_run else {}
     return Call(
         "POST",
@@ -302,38 +315,47 @@ def submit(request: schemas.SubmitRequest, *, dry_run: bool) -> Call[schemas.Sub
 
 
 def suspend(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Take a job out of the queue, stopping it if it runs."""
     return Call("POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail)
 
 
 def resume(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Put a suspended job back into its place in the queue."""
     return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail)
 
 
 def scale(workload: str, asked: schemas.ScaleRequest) -> Call[schemas.WorkloadDetail]:
+    """Let an elastic job have more or fewer workers."""
     return Call("POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, body=asked)
 
 
 def keep(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Keep idle GPUs for 30 more minutes."""
     return Call("POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail)
 
 
 def release(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Give a session's GPUs to others; it goes on without them."""
     return Call("POST", f"{_workload(workload)}/release", schemas.WorkloadDetail)
 
 
 def regain(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Ask for a released session's GPUs again."""
     return Call("POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail)
 
 
 def delete(workload: str) -> Call[None]:
+    """Stop a workload if it runs, and forget it."""
     return Call("DELETE", _workload(workload), type(None))
 
 
 def attach(workload: str, process: ProcessReport) -> Call[schemas.WorkloadDetail]:
+    """Tell which process a granted session is."""
     return Call("PUT", f"{_workload(workload)}/process", schemas.WorkloadDetail, body=process)
 
 
-def environment(workload: str, worker: int) -> Call[EnvironmentView]:
+def environment(workload: str, worker: int = 0) -> Call[EnvironmentView]:
+    """Return the environment that hands a worker its devices."""
     return Call(
         "GET",
         f"{_workload(workload)}/environment",
@@ -342,25 +364,31 @@ def environment(workload: str, worker: int) -> Call[EnvironmentView]:
     )
 
 
-def logs(workload: str, worker: int | None, tail: int | None, *, follow: bool) -> Stream[LogLine]:
+def logs(
+    workload: str, *, worker: int | None = None, tail: int | None = None, follow: bool = False
+) -> Stream[LogLine]:
+    """Yield what its workers wrote; `follow` goes on until the workload is finished."""
     params = _params([("worker", worker), ("tail", tail), ("follow", "true" if follow else None)])
     return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
 
 
-def execute(workload: str, request: ExecRequest, worker: int) -> Stream[ExecPiece]:
+def execute(workload: str, run: ExecRequest, worker: int = 0) -> Stream[ExecPiece]:
+    """Run a program beside a worker; yield what it writes, and how it ended."""
     params = {"worker": str(worker)}
-    return Stream(f"{_workload(workload)}/exec", ExecDecoder, params, body=request)
+    return Stream(f"{_workload(workload)}/exec", ExecDecoder, params, body=run)
 
 
 def usage(
-    workload: str | None,
-    project: str | None,
-    user: str | None,
-    node: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    step_s: int | None,
+    *,
+    workload: str | None = None,
+    project: str | None = None,
+    user: str | None = None,
+    node: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    step_s: int | None = None,
 ) -> Call[UsageSeries]:
+    """Return allocation and utilization over a range (default: the last hour)."""
     given = [
         ("workload", workload),
         ("project", project),
@@ -374,29 +402,35 @@ def usage(
 
 
 def usage_by(
-    kind: UsageKind, since: datetime | None, until: datetime | None
+    kind: UsageKind, *, since: datetime | None = None, until: datetime | None = None
 ) -> Call[list[UsageOf]]:
+    """Return averages of each project, user or node that one may see (default: an hour)."""
     given = [("since", since), ("until", until)]
     return Call("GET", f"{API}/usage/by/{kind}", list[UsageOf], _params(given))
 
 
 def history(since: datetime) -> Call[list[schemas.PastWorkload]]:
+    """Return every workload that held GPUs after a time; for hub admins."""
     return Call("GET", f"{API}/history", list[schemas.PastWorkload], _params([("since", since)]))
 
 
 def snapshot() -> Call[dict[str, Any]]:
+    """Return nodes, projects and policy in the words of a snapshot; for hub admins."""
     return Call("GET", f"{API}/snapshot", dict[str, Any])
 
 
 def nodes() -> Call[list[NodeView]]:
+    """Return the machines and their devices."""
     return Call("GET", f"{API}/nodes", list[NodeView])
 
 
 def plan() -> Call[dict[str, Any]]:
+    """Return the last plan's decisions about workloads that the caller may see."""
     return Call("GET", f"{API}/plan", dict[str, Any])
 
 
 def explanation(workload: str) -> Call[questions.ExplanationView]:
+    """Return why a workload waits at length: what would help, and when it starts."""
     return Call(
         "GET",
         f"{_workload(workload)}/explanation",
@@ -406,10 +440,12 @@ def explanation(workload: str) -> Call[questions.ExplanationView]:
 
 
 def what_if(question: questions.PlanQuestion) -> Call[questions.WhatIf]:
+    """Return what would start, stop and wait if something were otherwise."""
     return Call("POST", f"{API}/plan", questions.WhatIf, body=question, timeout_s=THOUGHT_WITHIN_S)
 
 
-def report(samples: reports.AgentReport) -> Call[reports.AgentReply]:
+def report(report: reports.AgentReport) -> Call[reports.AgentReply]:
+    """Deliver an agent's samples and learn what to look at next."""
     # A second later comes the next one: a lost report is a gap, a repeated one would count twice.
-    path = f"{API}/nodes/{quote(samples.node, safe='')}/samples"
-    return Call("POST", path, reports.AgentReply, body=samples, repeatable=False, timeout_s=5.0)
+    path = f"{API}/nodes/{quote(report.node, safe='')}/samples"
+    return Call("POST", path, reports.AgentReply, body=report, repeatable=False, timeout_s=5.0)

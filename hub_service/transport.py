@@ -41,8 +41,9 @@ class _Endpoint:
             "verify": verification(url, ca),
         }
 
-    def request(self, call: Call[T], request_id: str) -> dict[str, Any]:
+    def request(self, call: Call[T]) -> dict[str, Any]:
         content = call.content()
+        request_id = request_ids.current.get() or request_ids.new_id()
         headers = {**call.headers, request_ids.HEADER: request_id}
         if content is not None:
             headers["Content-Type"] = "application/json"
@@ -63,23 +64,45 @@ class _Endpoint:
         content = stream.body.model_dump_json().encode()
         return {"method": "POST", "content": content, "headers": _JSON, **asked}
 
-    def unreachable(self, failure: httpx.TransportError) -> Unavailable:
-        """Return the error to try again after.
+    def pause(
+        self, failure: Exception, retries: Retries, *, if_refused: bool, if_broken: bool
+    ) -> float:
+        """Return the seconds until the next try, where there may be one after such a failure.
 
         Raises:
-            Unavailable: the certificate is not trusted, nor will be in a few seconds.
+            Unavailable: there may not, patience has ended, or the certificate is not trusted.
         """
+        if isinstance(failure, Unavailable):
+            if not if_refused:
+                raise failure
+            return retries.delay(failure)
         if refused := untrusted(self.url, failure):
             raise refused from failure
         what = (
             "did not answer in time" if isinstance(failure, httpx.TimeoutException) else "is away"
         )
-        return Unavailable(
+        away = Unavailable(
             f"The GPU service at {self._origin} {what}.",
             hint="Try again in a few seconds; `runai doctor` says more.",
             code="unreachable",
             retry_after=0.0,
         )
+        if not (if_broken or isinstance(failure, _NOT_SENT)):
+            raise away from failure
+        return retries.delay(away)
+
+    def after_call(self, call: Call[T], failure: Exception, retries: Retries) -> float:
+        """Return the seconds until a call is sent again, as `pause` does."""
+        may = call.repeatable
+        return self.pause(failure, retries, if_refused=may, if_broken=may)
+
+    def after_stream(self, stream: Stream[T], failure: Exception, retries: Retries) -> float:
+        """Return the seconds until a stream begins again, as `pause` does."""
+        may = stream.restartable
+        return self.pause(failure, retries, if_refused=stream.body is None, if_broken=may)
+
+
+_FAILURES = (httpx.TransportError, Unavailable)
 
 
 def _check(response: httpx.Response) -> None:
@@ -104,21 +127,14 @@ class Transport:
     def send(self, call: Call[T]) -> T:
         """Send a call until it is answered or patience ends; return its reply."""
         retries = Retries(self._endpoint.patience_s)
-        request_id = request_ids.current.get() or request_ids.new_id()
+        request = self._endpoint.request(call)
         while True:
             try:
-                response = self._http.request(**self._endpoint.request(call, request_id))
+                response = self._http.request(**request)
                 _check(response)
                 return call.read(response.content)
-            except httpx.TransportError as failure:
-                away = self._endpoint.unreachable(failure)
-                if not (call.repeatable or isinstance(failure, _NOT_SENT)):
-                    raise away from failure
-                time.sleep(retries.delay(away))
-            except Unavailable as away:
-                if not call.repeatable:
-                    raise
-                time.sleep(retries.delay(away))
+            except _FAILURES as failure:
+                time.sleep(self._endpoint.after_call(call, failure, retries))
 
     def receive(self, stream: Stream[T]) -> Iterator[T]:
         """Yield a stream's items; a restartable one begins again when its connection breaks."""
@@ -136,16 +152,9 @@ class Transport:
                             yield item
                 if not stream.restartable:
                     return
-                away = Unavailable("The GPU service ended the stream.", retry_after=0.0)
-            except httpx.TransportError as failure:
-                away = self._endpoint.unreachable(failure)
-                if not (stream.restartable or isinstance(failure, _NOT_SENT)):
-                    raise away from failure
-            except Unavailable as unavailable:
-                if stream.body is not None:
-                    raise
-                away = unavailable
-            time.sleep(retries.delay(away))
+                raise Unavailable("The GPU service ended the stream.", retry_after=0.0)
+            except _FAILURES as failure:
+                time.sleep(self._endpoint.after_stream(stream, failure, retries))
 
 
 class AsyncTransport:
@@ -163,21 +172,14 @@ class AsyncTransport:
     async def send(self, call: Call[T]) -> T:
         """Send a call until it is answered or patience ends; return its reply."""
         retries = Retries(self._endpoint.patience_s)
-        request_id = request_ids.current.get() or request_ids.new_id()
+        request = self._endpoint.request(call)
         while True:
             try:
-                response = await self._http.request(**self._endpoint.request(call, request_id))
+                response = await self._http.request(**request)
                 _check(response)
                 return call.read(response.content)
-            except httpx.TransportError as failure:
-                away = self._endpoint.unreachable(failure)
-                if not (call.repeatable or isinstance(failure, _NOT_SENT)):
-                    raise away from failure
-                await asyncio.sleep(retries.delay(away))
-            except Unavailable as away:
-                if not call.repeatable:
-                    raise
-                await asyncio.sleep(retries.delay(away))
+            except _FAILURES as failure:
+                await asyncio.sleep(self._endpoint.after_call(call, failure, retries))
 
     async def receive(self, stream: Stream[T]) -> AsyncIterator[T]:
         """Yield a stream's items; a restartable one begins again when its connection breaks."""
@@ -195,13 +197,6 @@ class AsyncTransport:
                             yield item
                 if not stream.restartable:
                     return
-                away = Unavailable("The GPU service ended the stream.", retry_after=0.0)
-            except httpx.TransportError as failure:
-                away = self._endpoint.unreachable(failure)
-                if not (stream.restartable or isinstance(failure, _NOT_SENT)):
-                    raise away from failure
-            except Unavailable as unavailable:
-                if stream.body is not None:
-                    raise
-                away = unavailable
-            await asyncio.sleep(retries.delay(away))
+                raise Unavailable("The GPU service ended the stream.", retry_after=0.0)
+            except _FAILURES as failure:
+                await asyncio.sleep(self._endpoint.after_stream(stream, failure, retries))

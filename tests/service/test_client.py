@@ -5,7 +5,6 @@ The service here is a list of prepared answers on a real socket; the API itself 
 
 from __future__ import annotations
 
-import inspect
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 
 from control_plane.certificates import Authority
-from runai.hub_service import calls
 from runai.hub_service.api.problems import STATUS, error_from_reply, problem_of
 from runai.hub_service.api.program_schemas import LogLine
 from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
@@ -308,17 +306,3 @@ def test_a_password_in_the_address_is_not_repeated(free_port):
         client.whoami()
 
     assert "secret" not in str(away.value)
-
-
-def test_both_faces_have_the_same_methods_with_the_same_arguments_but_for_the_past():
-    def public(face: type) -> dict[str, list[str]]:
-        return {
-            name: [*inspect.signature(member).parameters]
-            for name, member in inspect.getmembers(face, inspect.isfunction)
-            if not name.startswith("_")
-        }
-
-    of_the_past = {"history": ["self", "since"], "snapshot": ["self"]}  # the command's alone
-    assert public(Client) == public(AsyncClient) | of_the_past
-    known = {name for name, _ in inspect.getmembers(calls, inspect.isfunction)}
-    assert public(Client).keys() - {"close", "workloads"} <= known  # all pages of a list
