@@ -22,7 +22,7 @@ const CONFIRM_MS = 10000, BEGUN_MS = 15000;
 /** @param {{model: Model, el: any}} view_ @returns {() => void} */
 function render({ model, el }) {
   /** @type {Clicks} */
-  const clicks = { service: model.get("service"), confirming: "", busy: new Map(), errors: new Map(), said: "" };
+  const clicks = { service: model.get("service"), confirming: "", busy: new Map(), errors: new Map(), said: "", wanted: "" };
   /** @type {Map<string, string>} */
   let states = new Map();
   /** @type {Map<string, string>} */
@@ -46,7 +46,7 @@ function render({ model, el }) {
     const changed = state.workloads.filter((row) => states.has(row.id) && states.get(row.id) !== row.state);
     if (changed.length) clicks.said = changed.map((row) => `${row.name}: ${row.state}`).join(", ");
     states = new Map(state.workloads.map((row) => [row.id, row.state]));
-    patch(el, view(state, clicks, act));
+    patch(el, view(state, clicks, act, (words) => { clicks.wanted = words; draw(); }));
   }
 
   /** @param {string} workload @param {string} [error] */

@@ -23,12 +23,14 @@ import { h } from "./nodes.js";
  * @typedef {{view: "panel" | "quota" | "jobs" | "status", lost: string, simulated: boolean, projects: Bar[],
  *   workloads: Row[], chart: Chart | null, notes: string[],
  *   told: {at: number, kind: string, text: string}[]}} State
- * @typedef {{service: string, confirming: string, busy: Map<string, string>, errors: Map<string, string>, said: string}} Clicks
+ * @typedef {{service: string, confirming: string, busy: Map<string, string>, errors: Map<string, string>, said: string, wanted: string}} Clicks
  *   what clicks have begun: a workload whose stop is to be confirmed, versions seen at a click;
- *   and which states have changed last, for who cannot see it
+ *   which states have changed last, for who cannot see it; and the words of the filter
  * @typedef {(action: Action, row: Row) => void} Act
  */
 
+/** Fewer workloads than these are found without a filter. */
+const MANY = 10;
 /** A sign beside the word, so that a state is told by shape as well as by colour. */
 const SIGNS = /** @type {Record<string, string>} */ ({
   queued: "◷", starting: "▷", running: "▶", stopping: "◼", paused: "‖", suspended: "‖",
@@ -43,11 +45,14 @@ export const BEGUN = /** @type {Record<string, string>} */ ({
 
 /**
  * Give the nodes of a whole view.
- * @param {State} state @param {Clicks} clicks @param {Act} act @returns {Node_[]}
+ * @param {State} state @param {Clicks} clicks @param {Act} act @param {(words: string) => void} want
+ * @returns {Node_[]}
  */
-export function view(state, clicks, act) {
+export function view(state, clicks, act, want) {
   const { projects, workloads, chart, notes, told } = state;
   const inPanel = state.view === "panel";
+  const hasFilter = inPanel && (workloads.length >= MANY || clicks.wanted);
+  const shown = hasFilter ? workloads.filter((row) => isWanted(row, clicks.wanted)) : workloads;
   return [
     h("div", { class: `runai runai-${state.view}`, key: "all" },
       state.lost && h("p", { class: "runai-lost", role: "status", key: "lost" }, `Not up to date: ${state.lost}`),
@@ -61,10 +66,12 @@ export function view(state, clicks, act) {
       ),
       state.view === "status" && h("p", { class: "runai-status", key: "status" }, ...notes),
       ["panel", "jobs"].includes(state.view) && h("section", { key: "workloads", "aria-label": "Workloads" },
-        (inPanel || state.simulated) && h("header", {}, inPanel && h("h3", {}, "My workloads"), state.simulated && simulatedBadge()),
-        workloads.length
-          ? workloadTable(workloads, clicks, act, !inPanel)
-          : h("p", { class: "runai-none" }, inPanel ? "None yet: %runai_submit script.py submits one." : "Submitted…"),
+        (inPanel || state.simulated) && h("header", {}, inPanel && h("h3", {}, "My workloads"), state.simulated && simulatedBadge(),
+          hasFilter && filter(want), hasFilter && h("span", { class: "runai-counts" }, counts(workloads))),
+        shown.length
+          ? workloadTable(shown, clicks, act, !inPanel)
+          : h("p", { class: "runai-none" }, workloads.length ? "None of them matches."
+            : inPanel ? "None yet: %runai_submit script.py submits one." : "Submitted…"),
         told.length > 0 && h("div", { class: "runai-told", role: "log", "aria-label": "What happened", key: "told" },
           h("ul", {}, told.map((one) => h("li", { key: `${one.at} ${one.text}`, class: `runai-told-${one.kind}` },
             h("time", {}, new Date(1000 * one.at).toLocaleTimeString([], { timeStyle: "short" })), ` ${one.text}`)))),
@@ -120,6 +127,30 @@ function quotaBar(bar, scale) {
 }
 
 // -- the workloads -----------------------------------------------------------------------------
+
+/** @param {(words: string) => void} want */
+function filter(want) {
+  // Keys typed here are no shortcuts of the notebook.
+  return h("input", {
+    key: "filter", type: "search", "data-lm-suppress-shortcuts": "true", class: "runai-filter",
+    placeholder: "Name, project or state", "aria-label": "Filter my workloads by name, project or state",
+    oninput: (/** @type {any} */ event) => want(event.target.value),
+  });
+}
+
+/** Tell whether each word is part of its name, project, kind or state. @param {Row} row @param {string} words */
+function isWanted({ id, kind, state }, words) {
+  const text = `${id} ${kind} ${state}`.toLowerCase();
+  return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+/** Say how many there are in each state. @param {Row[]} rows */
+function counts(rows) {
+  /** @type {Map<string, number>} */
+  const found = new Map();
+  rows.forEach(({ state }) => found.set(state, (found.get(state) ?? 0) + 1));
+  return [...found].map(([state, number]) => `${number} ${state}`).join(" · ");
+}
 
 /** @param {Row[]} rows @param {Clicks} clicks @param {Act} act @param {boolean} withProject */
 function workloadTable(rows, clicks, act, withProject) {

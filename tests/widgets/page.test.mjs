@@ -25,7 +25,7 @@ const chart = (given = {}) => ({
 const state = (given = {}) => ({
   view: "panel", lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], told: [], ...given,
 });
-const clicks = (given = {}) => ({ service: "", confirming: "", busy: new Map(), errors: new Map(), said: "", ...given });
+const clicks = (given = {}) => ({ service: "", confirming: "", busy: new Map(), errors: new Map(), said: "", wanted: "", ...given });
 
 /** All nodes below, in order. */
 const all = (nodes) => nodes.flatMap((node) => (typeof node === "string" ? [] : [node, ...all(node.children)]));
@@ -62,6 +62,16 @@ test("an unlimited quota has no mark", () => {
 test("each button is labelled with what it does and to whom", () => {
   assert.deepEqual(labels(drawn()), ["Pause a", "Stop a"]);
   assert.deepEqual(labels(drawn({}, clicks({ confirming: "vision/a" }))), ["Pause a", "Really stop a"]);
+});
+
+test("many workloads are counted, and found by words of name, project, kind or state", () => {
+  const many = Array.from({ length: 10 }, (_, n) => row({ id: `vision/exp-${n}`, name: `exp-${n}`, state: n < 2 ? "running" : "queued" }));
+  const names = (wanted) => drawn({ workloads: many }, clicks({ wanted })).filter((node) => node.props.class === "runai-job").map(text);
+  assert.equal(find(drawn(), "type", "search"), undefined);
+  assert.equal(text(find(drawn({ workloads: many }), "class", "runai-counts")), "2 running · 8 queued");
+  assert.deepEqual(names("Running exp-1"), ["exp-1"]);
+  assert.equal(names(" ").length, 10);
+  assert.match(text(drawn({ workloads: many }, clicks({ wanted: "nlp" }))[0]), /None of them matches/);
 });
 
 test("a workload's output and life are a page away, where there is a page", () => {
