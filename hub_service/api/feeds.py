@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from runai.hub_service.api.drawing import Drawing
 from runai.hub_service.api.overview_views import overview_view
 from runai.hub_service.api.permissions import Actor
 from runai.hub_service.api.schemas import Overview
@@ -41,8 +42,11 @@ class _Feed:
 class Feeds:
     """The overviews of everybody who looks on."""
 
-    def __init__(self, world: Callable[[], Awaitable[World]], changes: Broadcast) -> None:
+    def __init__(
+        self, world: Callable[[], Awaitable[World]], changes: Broadcast, drawing: Drawing
+    ) -> None:
         """Draw what `world` gives after `changes`."""
+        self._drawing = drawing
         self._world = world
         self._changes = changes
         self._feeds: dict[Actor, _Feed] = {}
@@ -88,7 +92,8 @@ class Feeds:
     async def _keep_drawing(self, feed: _Feed) -> None:
         while True:
             version = self._changes.version
-            self._tell(feed, overview_view(Viewer(await self._world(), feed.actor)))
+            async with self._drawing.turn():
+                self._tell(feed, overview_view(Viewer(await self._world(), feed.actor)))
             await asyncio.sleep(AT_MOST_EVERY_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):

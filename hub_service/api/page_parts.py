@@ -78,7 +78,7 @@ def gpus_page(overview: Overview, user: str, listed: WorkloadPage | None = None)
             "notifications": overview.notifications,
         },
         "projects": project_rows(overview.projects, len(devices)),
-        "workloads": [shown_workload(w) for w in sorted(workloads, key=lambda w: _place(w, user))],
+        "workloads": sorted(workloads, key=lambda w: _place(w, user)),
         "found": "" if listed is None else _found(listed),
         "nodes": [_node(node, names) for node in overview.nodes],
     }
@@ -89,9 +89,10 @@ def gpus_parts(
 ) -> Rendered:
     """Render what changes on the page of everything."""
     macros: Any = environment.get_template("parts.html").module
-    drawn: Any = environment.globals["drawn_device"]
+    device: Any = environment.globals["drawn_device"]
+    workload: Any = environment.globals["drawn_workload"]
     values = gpus_page(overview, user, listed)
-    rows = {f"w:{w['id']}": macros.workload(w, user) for w in values["workloads"]}
+    rows = {f"w:{w.id}": workload(w, own=w.user == user) for w in values["workloads"]}
     parts = {
         "summary": macros.summary(values["overview"]),
         "notes": macros.notes(values["overview"]["notes"]),
@@ -101,9 +102,9 @@ def gpus_parts(
         "found": macros.found(values["found"]),
     }
     for node in values["nodes"]:
-        for device in node["devices"]:
-            parts[f"d:{node['name']}:{device.device}"] = drawn(device, node["name"])
-    return Rendered({k: str(v) for k, v in (parts | rows).items()}, list(rows))
+        for each in node["devices"]:
+            parts[f"d:{node['name']}:{each.device}"] = device(each, node["name"])
+    return Rendered(parts | rows, list(rows))
 
 
 def _found(page: WorkloadPage) -> str:

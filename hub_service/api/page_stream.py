@@ -37,7 +37,8 @@ async def _changes(on: Platform, render: Callable[[], Awaitable[Rendered]]) -> A
     sent = Rendered({}, [])
     while True:
         version = on.controller.changes.version
-        now = await render()
+        async with on.drawing.turn():
+            now = await render()
         changed = {key: html for key, html in now.parts.items() if sent.parts.get(key) != html}
         if changed or now.rows != sent.rows:
             news = {"parts": changed} | ({"rows": now.rows} if now.rows != sent.rows else {})

@@ -15,6 +15,7 @@ from fastapi import Depends, Request
 
 from runai.hub_service.api.asked_once import AskedOnce
 from runai.hub_service.api.auth import Authenticator
+from runai.hub_service.api.drawing import Drawing
 from runai.hub_service.api.drawn_views import MEASURED_FOR_S, DrawnViews
 from runai.hub_service.api.feeds import Feeds
 from runai.hub_service.api.identification import MAX_AT_ONCE, caller_of, identify
@@ -74,6 +75,7 @@ class Platform:
     checks: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """What is wrong with each part without which nothing can be asked for; "" while it is well."""
     drawn: DrawnViews = field(default_factory=DrawnViews)
+    drawing: Drawing = field(default_factory=Drawing)
     queues: LastQueues = field(default_factory=LastQueues)
     """Of the workloads as they were when somebody looked last."""
     callers: Callers = field(default_factory=Callers)
@@ -95,7 +97,7 @@ class Platform:
     @cached_property
     def feeds(self) -> Feeds:
         """Return what all event streams read."""
-        return Feeds(self.shared_world, self.controller.changes)
+        return Feeds(self.shared_world, self.controller.changes, self.drawing)
 
     @cached_property
     def holdings(self) -> Holdings:

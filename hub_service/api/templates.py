@@ -18,6 +18,9 @@ from urllib.parse import quote
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from runai.hub_service.api.page_parts import shown_workload
+from runai.hub_service.api.schemas import WorkloadView
+
 PAGES = files("runai.hub_service.api") / "pages"
 _STYLES: Mapping[str, str] = {
     name: (PAGES / name).read_text(encoding="utf-8") for name in ("page.css", "uplot.css")
@@ -29,8 +32,8 @@ STYLE_HASHES = tuple(
 """What a policy must allow for the pages to have their style."""
 
 
-DEVICES = 2000
-"""Whose markup is kept, of 2 KiB each."""
+DEVICES, WORKLOADS = 2000, 10_000
+"""Whose markup is kept, of 2 KiB each: for nearly all who look it is the same."""
 
 
 @lru_cache
@@ -65,9 +68,32 @@ def templates(prefix: str) -> Environment:
         if file.name.endswith(".html"):
             environment.get_template(file.name)
     parts: Any = environment.get_template("parts.html").module
-    # Of a page of 160 devices they are the most, and for nearly all who look the same as before.
-    environment.globals["drawn_device"] = lru_cache(DEVICES)(parts.device)
+
+    @lru_cache(WORKLOADS)
+    def drawn(shown: _Shown, own: bool) -> Markup:  # noqa: FBT001  by place, as in a template
+        row: Markup = parts.workload(shown_workload(shown.view), own)
+        return row
+
+    environment.globals |= {
+        "drawn_device": lru_cache(DEVICES)(parts.device),
+        "drawn_workload": lambda view, own: drawn(_Shown(view), own),
+    }
     return environment
+
+
+class _Shown:
+    """A view as a key: it is another object where anything in it is new."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, view: WorkloadView) -> None:
+        self.view = view
+
+    def __hash__(self) -> int:
+        return id(self.view)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shown) and self.view is other.view
 
 
 NOTHING = "–"  # noqa: RUF001  a dash where there is no figure

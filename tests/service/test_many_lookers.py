@@ -12,6 +12,7 @@ import pytest
 
 from runai.hub_service.api import device_views
 from runai.hub_service.api.device_schemas import DeviceView
+from runai.hub_service.api.drawing import Drawing
 from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews, Measured
 from runai.hub_service.api.overview_views import overview_view
 from runai.hub_service.api.page_parts import ShownDevice, ShownPart
@@ -256,3 +257,35 @@ def test_a_device_that_shows_the_same_is_put_into_markup_once_for_all_pages():
         drawn(shown._replace(parts=(part._replace(busy=0.25),)), "here"),
     ):
         assert other != first
+
+
+def test_a_workload_that_shows_the_same_is_put_into_markup_once_for_all_pages():
+    drawn: Any = templates("/").globals["drawn_workload"]
+
+    first = drawn(VIEW, own=True)
+
+    assert drawn(VIEW, own=True) is first
+    assert 'class="others"' not in first
+    assert 'class="others"' in drawn(VIEW, own=False)
+    assert drawn(VIEW.model_copy(update={"utilized": 0.5}), own=True) != first
+
+
+async def test_drawing_has_one_turn_at_a_time_and_a_third_of_the_time():
+    now, happened = 0.0, []
+
+    async def sleep(seconds: float) -> None:
+        happened.append(seconds)
+        await asyncio.sleep(0)
+
+    drawing = Drawing(clock=lambda: now, sleep=sleep)
+
+    async def draw(name: str, seconds: float) -> None:
+        nonlocal now
+        async with drawing.turn():
+            happened.append(name)
+            await asyncio.sleep(0)  # another would begin now
+            now += seconds
+
+    await asyncio.gather(draw("ana's", 1), draw("bo's", 2))
+
+    assert happened == ["ana's", 2 * 1, "bo's", 2 * 2]
