@@ -133,7 +133,7 @@ function filter(want) {
   // Keys typed here are no shortcuts of the notebook.
   return h("input", {
     key: "filter", type: "search", "data-lm-suppress-shortcuts": "true", class: "runai-filter",
-    placeholder: "Name, project or state", "aria-label": "Filter my workloads by name, project or state",
+    placeholder: "Filter by name, project or state", "aria-label": "Filter my workloads by name, project or state",
     oninput: (/** @type {any} */ event) => want(event.target.value),
   });
 }
