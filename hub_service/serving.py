@@ -33,7 +33,9 @@ async def listen(host: str, port: int) -> socket.socket:
     """
     deadline = asyncio.get_running_loop().time() + PORT_FREE_WITHIN_S
     while True:
-        listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # By the protocol's number asyncio knows that a small answer is to be sent at once (Nagle).
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, port))

@@ -11,12 +11,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limits import RateLimitItemPerSecond
 from runai.hub_service.allowance import Allowance
@@ -26,6 +28,8 @@ WINDOW_S = 5
 """Whoever was quiet may ask for as much at once as they may in this time."""
 STRANGERS = 10
 """Times one person's rate: everybody together whose credential is not known yet."""
+AT_ONCE = 2
+"""Calls of one person that are worked on: what comes beside them waits."""
 BUSY_S, OPEN_S = 2.0, 5.0
 """When to come again, where no window says it."""
 JITTER = 1.5
@@ -61,6 +65,7 @@ class Callers:
         self._rates = MovingWindowRateLimiter(MemoryStorage())
         self._known: dict[bytes, _Person] = {}
         self._open = Counter[str]()
+        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
         self._held = 0
 
     def learn(self, credential: bytes, name: str, *, exempt: bool) -> None:
@@ -70,18 +75,23 @@ class Callers:
         self._known[credential] = _Person(name, exempt)
 
     def enter(self, credential: bytes, *, submits: bool) -> str:
-        """Count a call as under way until `leave`, which is told what this returns.
+        """Count a call as under way until `leave`; return whose it is, "" where nothing bounds it.
 
         Raises:
             TooMany: its caller asks too much.
             Unavailable: everybody together submits too much.
         """
         person = self._known.get(credential, _STRANGERS)
+        name = "" if person.exempt else person.name
         if not person.exempt:
-            self._check(person.name, submits=submits)
-        self._open[person.name] += 1
+            self._check(name, submits=submits)
+        self._open[name] += 1
         self.submissions += submits
-        return person.name
+        return name
+
+    def turn(self, name: str) -> AbstractAsyncContextManager[object]:
+        """Return what one enters when fewer than AT_ONCE of a person's calls are worked on."""
+        return self._turns.setdefault(name, asyncio.Semaphore(AT_ONCE)) if name else nullcontext()
 
     def leave(self, name: str, *, submits: bool) -> None:
         """Note that a call is answered."""
@@ -162,8 +172,16 @@ class RequestLimits:
             await callers.hold()
             await self._refuse(refused)(scope, receive, send)
             return
+        waits = b"changed_from=" in scope["query_string"]  # until something happens, and no work
         try:
-            await self._app(scope, receive, send)
+            async with AsyncExitStack() as worked_on:
+                await worked_on.enter_async_context(callers.turn("" if waits else name))
+
+                async def answer(message: Message) -> None:
+                    await worked_on.aclose()  # what streams from here on is no work
+                    await send(message)
+
+                await self._app(scope, receive, answer)
         finally:
             callers.leave(name, submits=submits)
 

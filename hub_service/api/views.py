@@ -57,11 +57,21 @@ class Viewer:
 
     def sees(self, record: WorkloadRecord) -> bool:
         """Tell whether the actor may know of a workload."""
-        if self.sees_all_of(record.spec.project):
-            return True
-        project = self.world.spec(record.spec.project)
-        mine = record.spec.user == self.actor.name
-        return mine and may(self.actor, Action.SEE_WORKLOAD, project, record.spec)
+        spec = record.spec
+        key = spec.project, spec.user
+        known = self._seen.get(key)
+        if known is None:
+            mine = spec.user == self.actor.name
+            project = self.world.spec(spec.project)
+            known = self._seen[key] = self.sees_all_of(spec.project) or (
+                mine and may(self.actor, Action.SEE_WORKLOAD, project, spec)
+            )
+        return known
+
+    @cached_property
+    def _seen(self) -> dict[tuple[str, str], bool]:
+        """It is the same for all of one person's in one project."""
+        return {}
 
     def sees_all_of(self, project: str) -> bool:
         """Tell whether the actor may know of every workload of a project."""

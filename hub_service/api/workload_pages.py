@@ -40,7 +40,7 @@ class Filter:
             if (not self.project or record.spec.project == self.project)
             and (not self.state or record.state.value == self.state)
             and (not self.kind or record.spec.kind == self.kind)
-            and (self.text in record.id or self.text in record.spec.user)
+            and (not self.text or self.text in record.id or self.text in record.spec.user)
             and viewer.sees(record)
             and (not self.mine or viewer.changes(record))
         ]
@@ -70,7 +70,7 @@ def page_of(
     return WorkloadPage(
         items=[viewer.workload(record) for record in shown],
         next_token=token,
-        counts=Counter(record.state.value for record in records),
+        counts={state.value: n for state, n in Counter(r.state for r in records).items()},
     )
 
 

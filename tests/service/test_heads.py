@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from urllib.parse import urlsplit
 
 import pytest
 
 from runai.hub_service.api.bodies import MOST_BODY_BYTES
-from runai.hub_service.serving import MOST_HEAD_BYTES
+from runai.hub_service.serving import MOST_HEAD_BYTES, listen
 
 PIECE = 4096
 
@@ -92,3 +93,19 @@ async def test_an_answer_is_read_whole_by_a_client_that_still_sends(simulated):
     assert told.endswith(b"}")
     assert b"\r\nconnection: close\r\n" in told
     assert b" 200 " not in told, "what follows the body is no request"
+
+
+async def test_a_small_answer_is_sent_at_once():
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[int] = loop.create_future()
+
+    async def meet(_reader, writer):
+        kept = writer.get_extra_info("socket")
+        told.set_result(kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async with await asyncio.start_server(meet, sock=await listen("127.0.0.1", 0)) as server:
+        host, port = server.sockets[0].getsockname()
+        _, writer = await asyncio.open_connection(host, port)
+        assert await told
+        writer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -14,12 +15,15 @@ from runai.hub_service import transport
 from runai.hub_service.allowance import Allowance
 from runai.hub_service.api import request_limits
 from runai.hub_service.api.request_limits import (
+    AT_ONCE,
     BUSY_S,
     JITTER,
     MOST_KNOWN,
     STRANGERS,
     WINDOW_S,
     Callers,
+    RequestLimits,
+    credential_of,
 )
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.calls import Retries
@@ -130,6 +134,52 @@ def test_the_credentials_that_are_remembered_are_bounded():
         here.learn(str(number).encode(), f"user {number}", exempt=False)
 
     assert len(here._known) <= MOST_KNOWN
+
+
+@pytest.mark.parametrize(
+    ("who", "query", "streams", "begun"),
+    [
+        pytest.param("ana", b"", False, AT_ONCE, id="calls"),
+        pytest.param("ana", b"", True, 2 * AT_ONCE, id="streams, once they have begun"),
+        pytest.param("ana", b"changed_from=1", False, 2 * AT_ONCE, id="waits for a change"),
+        pytest.param("hub", b"", False, 2 * AT_ONCE, id="the platform's own"),
+    ],
+)
+async def test_few_calls_of_one_person_are_worked_on_at_once(who, query, streams, begun):
+    here, seen, go = Callers(), Counter[str](), asyncio.Event()
+
+    async def app(scope, receive, send):
+        seen[scope["path"]] += 1
+        if streams:
+            await send({"type": "http.response.start", "status": 200})
+        await go.wait()
+
+    async def send(message):
+        pass
+
+    limits = RequestLimits(app, prefix="/", free=(), refuse=lambda _error: app)
+
+    async def call(name: str) -> None:
+        shown = {"authorization": f"Bearer {name}"}
+        here.learn(credential_of(Headers(shown)), name, exempt=name == "hub")
+        state = SimpleNamespace(platform=SimpleNamespace(callers=here))
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": name,
+            "query_string": query,
+            "headers": Headers(shown).raw,
+            "app": SimpleNamespace(state=state),
+        }
+        await limits(scope, lambda: None, send)
+
+    calls = [asyncio.create_task(call(name)) for name in [*[who] * 2 * AT_ONCE, "mia"]]
+    await asyncio.sleep(0)  # all have begun that may
+    assert seen == {who: begun, "mia": 1}
+    go.set()
+    await asyncio.gather(*calls)
+
+    assert seen[who] == 2 * AT_ONCE
 
 
 @pytest.fixture
