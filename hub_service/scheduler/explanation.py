@@ -1,6 +1,6 @@
 """What an explanation says: counterfactuals, the expected start, who is ahead, who holds what (X).
 
-Knows the words of an answer, which compare by value and travel as JSON (`explanation_wire`), and
+Knows the words of an answer, which compare by value and travel as JSON (`plan_wire`), and
 the changes of a snapshot that a counterfactual is made of. How answers are found is
 `counterfactuals`' and `forecast`'s; what a change does to a snapshot is `what_if`'s.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.quantity import MilliGpu, Name, Positive
 
 GpuSetting = Literal["quota", "build_quota", "limit", "never_lent"]
 WholeSetting = Literal["weight", "priority", "min_runtime"]
@@ -21,7 +21,7 @@ class EndWorkloads:
     """These workloads end, or give their devices back and do not queue again."""
 
     kind: ClassVar[Literal["end"]] = "end"
-    workloads: tuple[str, ...]
+    workloads: tuple[Name, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class SetProject:
     """A setting of a project becomes `value`: milli-GPU for amounts; None is no bound."""
 
     kind: ClassVar[Literal["set"]] = "set"
-    project: str
+    project: Name
     setting: GpuSetting | WholeSetting
     value: int | None
 
@@ -39,10 +39,10 @@ class AskOtherwise:
     """A workload asks for something else; None leaves that part as it is."""
 
     kind: ClassVar[Literal["ask"]] = "ask"
-    workload: str
+    workload: Name
     gpus: MilliGpu | None = None
     """For each worker."""
-    workers: int | None = None
+    workers: Positive | None = None
     priority: int | None = None
     preemptible: bool | None = None
     anywhere: bool = False
@@ -90,7 +90,7 @@ class Holder:
 
     workload: str
     """Empty where the reader may not know it."""
-    project: str
+    project: Name
     user: str = ""
     gpus: MilliGpu
     until: int | None
@@ -102,7 +102,7 @@ class Holder:
 class Explanation:
     """What is told beside the code, the sentence and the place in the queue."""
 
-    ahead: tuple[str, ...] = ()
+    ahead: tuple[Name, ...] = ()
     """The first in its project's queue before it, names of those that the reader may see."""
     holders: tuple[Holder, ...] = ()
     """Who holds most of what it needs."""

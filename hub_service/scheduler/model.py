@@ -13,7 +13,16 @@ from enum import Enum, StrEnum
 from typing import ClassVar, Literal
 
 from runai.hub_service.scheduler.explanation import Explanation
-from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.quantity import (
+    Count,
+    DeviceCount,
+    Mib,
+    MilliGpu,
+    Name,
+    Positive,
+    PositiveMib,
+    WorkerGpus,
+)
 
 Phase = Literal["allocate", "consolidate", "reclaim", "preempt", "stop_stale_gangs"]
 Packing = Literal["binpack", "spread", "frag"]
@@ -69,10 +78,10 @@ class Policy:
     shrink_first: bool = True
     reservations: bool = True
     backfill: bool = False
-    history_weight: int = 0
+    history_weight: Count = 0
     users_take_turns: bool = False
-    max_evictions: int | None = None
-    max_pauses_per_hour: int | None = None
+    max_evictions: Count | None = None
+    max_pauses_per_hour: Count | None = None
     explain: Explain = "short"
     name_others: bool = True
     """Whether reasons name workloads and people of other projects, or only their project (X)."""
@@ -82,15 +91,15 @@ class Policy:
 class Node:
     """A machine and its devices, which are numbered from 0. None is "enough"."""
 
-    name: str
-    devices: int = 0
+    name: Name
+    devices: DeviceCount = 0
     device_memory_mib: Mib = Mib(0)
     gpu_type: str = ""
-    cpu_milli: int | None = None
+    cpu_milli: Count | None = None
     memory_mib: Mib | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     schedulable: bool = True
-    broken_devices: tuple[int, ...] = ()
+    broken_devices: tuple[Count, ...] = ()
     """Numbers of those that nothing new may be placed on; who is there stays (P5)."""
 
     @property
@@ -103,31 +112,31 @@ class Node:
 class NodeTypes:
     """Values of the node label `runai/node-type` that a project may use; None is any (P5)."""
 
-    build: tuple[str, ...] | None = None
-    train: tuple[str, ...] | None = None
+    build: tuple[Name, ...] | None = None
+    train: tuple[Name, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
     """Who owns quota. Amounts in milli-GPU, `min_runtime` in seconds."""
 
-    name: str
-    parent: str | None = None
+    name: Name
+    parent: Name | None = None
     quota: Quota = LeftOut.SUM_OF_CHILDREN
     quota_by_type: Mapping[str, MilliGpu | None] | None = None
     """Stands in for `quota` where the guarantee is given by GPU type (Q4)."""
     build_quota: MilliGpu | None = None
     """None is the quota, which it never exceeds (Q1)."""
     limit: MilliGpu | None = None
-    weight: int | None = None
+    weight: Count | None = None
     """None is the quota in GPUs, or 1 where that is unlimited (S2)."""
     priority: int = 100
     created: int = 0
-    min_runtime: int = 0
+    min_runtime: Count = 0
     never_lent: MilliGpu = MilliGpu(0)
     node_types: NodeTypes = NodeTypes()
     usage: MilliGpu | None = None
-    members: tuple[str, ...] = ()
+    members: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,29 +147,29 @@ class Worker:
     `gpu_memory_mib`) goes on each of `devices_wanted` distinct devices.
     """
 
-    name: str
-    gpus: MilliGpu = MilliGpu(0)
-    gpu_memory_mib: Mib | None = None
-    devices_wanted: int = 1
+    name: Name
+    gpus: WorkerGpus = MilliGpu(0)
+    gpu_memory_mib: PositiveMib | None = None
+    devices_wanted: Positive = 1
     state: WorkerState = WorkerState.PENDING
-    node: str | None = None
-    devices: tuple[int, ...] = ()
+    node: Name | None = None
+    devices: tuple[Count, ...] = ()
     started: int | None = None
     gone_by: int | None = None
     """When a stopping worker is gone at the latest; None is not known."""
-    cpu_milli: int = 0
+    cpu_milli: Count = 0
     memory_mib: Mib = Mib(0)
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    gpu_types: tuple[str, ...] = ()
-    nodes: tuple[str, ...] | None = None
+    gpu_types: tuple[Name, ...] = ()
+    nodes: tuple[Name, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Anything that asks for GPUs: a session or a job with its workers. Times in seconds."""
 
-    name: str
-    project: str
+    name: Name
+    project: Name
     workers: tuple[Worker, ...]
     user: str = ""
     kind: WorkloadKind = "job"
@@ -169,17 +178,17 @@ class Workload:
     priority: int | None = None
     """None is the kind's own: 50 for a job, 100 for a session."""
     submitted: int = 0
-    min_workers: int | None = None
+    min_workers: Positive | None = None
     """None is all of them: a gang (P4)."""
     gpus_min: MilliGpu | None = None
     gpus_max: MilliGpu | None = None
-    expected_runtime: int | None = None
+    expected_runtime: Count | None = None
     pauses: tuple[int, ...] = ()
     below_min_since: int | None = None
-    grace: int = 60
+    grace: Count = 60
     checkpointed: int | None = None
-    throughput: Mapping[str, int] = field(default_factory=dict)
-    resize_cost: int = 0
+    throughput: Mapping[str, Count] = field(default_factory=dict)
+    resize_cost: Count = 0
     pack_by: str = ""
 
     @property
@@ -215,7 +224,7 @@ class Snapshot:
 class DeviceShare:
     """A device of a node, and how much of it in milli-GPU."""
 
-    device: int
+    device: Count
     gpus: MilliGpu
 
 
@@ -224,9 +233,9 @@ class Reason:
     """Why: a stable code, the rule's letter, one sentence, and who gains by it."""
 
     code: WaitCode | StopCode
-    rule: str
+    rule: Name
     text: str
-    for_: str | None = None
+    for_: Name | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,9 +243,9 @@ class Start:
     """Start a worker now: its devices are free."""
 
     kind: ClassVar[Literal["start"]] = "start"
-    workload: str
-    worker: str
-    node: str
+    workload: Name
+    worker: Name
+    node: Name
     devices: tuple[DeviceShare, ...] = ()
 
 
@@ -245,8 +254,8 @@ class Stop:
     """Take a worker's devices back. A job is paused and queues again (R9)."""
 
     kind: ClassVar[Literal["stop"]] = "stop"
-    workload: str
-    worker: str
+    workload: Name
+    worker: Name
     reason: Reason
 
 
@@ -255,11 +264,11 @@ class Reserve:
     """Hold devices for a worker until those it waits for have left them (R7)."""
 
     kind: ClassVar[Literal["reserve"]] = "reserve"
-    workload: str
-    worker: str
-    node: str
+    workload: Name
+    worker: Name
+    node: Name
     devices: tuple[DeviceShare, ...] = ()
-    waits_for: tuple[str, ...] = ()
+    waits_for: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +276,8 @@ class Unreserve:
     """Give up what an earlier plan held for a worker."""
 
     kind: ClassVar[Literal["unreserve"]] = "unreserve"
-    workload: str
-    worker: str
+    workload: Name
+    worker: Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,9 +285,9 @@ class Move:
     """Pause a worker here and start it there, so that somebody else fits."""
 
     kind: ClassVar[Literal["move"]] = "move"
-    workload: str
-    worker: str
-    node: str
+    workload: Name
+    worker: Name
+    node: Name
     devices: tuple[DeviceShare, ...]
     reason: Reason
 
@@ -288,9 +297,9 @@ class Resize:
     """Pause a worker and start it again on more or fewer devices of its node (E2)."""
 
     kind: ClassVar[Literal["resize"]] = "resize"
-    workload: str
-    worker: str
-    node: str
+    workload: Name
+    worker: Name
+    node: Name
     devices: tuple[DeviceShare, ...]
     reason: Reason
 
@@ -300,9 +309,9 @@ class Wait:
     """Leave a workload in the queue; `position` counts from 1 in its project's queue."""
 
     kind: ClassVar[Literal["wait"]] = "wait"
-    workload: str
+    workload: Name
     reason: Reason
-    position: int
+    position: Count
     explanation: Explanation | None = None
     """Where somebody asked for it (`explain`), or the policy does (`explain: "full"`)."""
 

@@ -6,13 +6,24 @@ what an amount is for. Used by every file of the core and by whoever parses user
 
 from __future__ import annotations
 
-from typing import Final, NewType
+from typing import Annotated, Final, NewType
 
 MilliGpu = NewType("MilliGpu", int)
 """Thousandths of a GPU: half a device is 500, four devices are 4000."""
 
 Mib = NewType("Mib", int)
 """Mebibytes of device or main memory."""
+
+# Bounds that `fields` checks where JSON is read; to type checkers these are plain types.
+Name = Annotated[str, "not empty"]
+Count = Annotated[int, "from 0"]
+Positive = Annotated[int, "from 1"]
+PositiveMib = Annotated[Mib, "from 1"]
+DeviceCount = Annotated[int, "from 0 to MOST_DEVICES"]
+WorkerGpus = Annotated[MilliGpu, "whole, or a fraction of one"]
+
+MOST_DEVICES: Final = 10_000
+"""Of a node: each is looked at by itself."""
 
 WHOLE_GPU: Final = MilliGpu(1000)
 

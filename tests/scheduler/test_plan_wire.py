@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runai.hub_service.scheduler import (
     AllowMoves,
@@ -80,6 +83,45 @@ def test_plans_survive_their_json() -> None:
     assert plan_from_json(json.loads(json.dumps(plan_to_json(PLAN)))) == PLAN
 
 
+NAMES = st.text(min_size=1, max_size=3)
+TIMES = st.none() | st.integers()
+GPUS = st.integers(0, 10**6).map(MilliGpu)
+
+
+def _some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(values, max_size=3).map(tuple)
+
+
+CHANGES = (
+    st.builds(EndWorkloads, workloads=_some(NAMES))
+    | st.builds(
+        AskOtherwise,
+        workload=NAMES,
+        gpus=st.none() | GPUS,
+        workers=st.none() | st.integers(1, 9),
+        priority=TIMES,
+        preemptible=st.none() | st.booleans(),
+        anywhere=st.booleans(),
+    )
+    | st.builds(AllowMoves)
+    | st.builds(SetProject, project=NAMES, value=st.none() | GPUS)
+)
+EXPLANATIONS = st.builds(
+    Explanation,
+    ahead=_some(NAMES),
+    holders=_some(st.builds(Holder, project=NAMES, gpus=GPUS, until=TIMES)),
+    counterfactuals=_some(st.builds(Counterfactual, changes=_some(CHANGES), protected_until=TIMES)),
+)
+
+
+@given(EXPLANATIONS)
+def test_explanations_survive_their_json(explanation: Explanation) -> None:
+    wait = Wait(workload="w", reason=WHY, position=1, explanation=explanation)
+    plan = Plan(decisions=(wait,))
+
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+
+
 def test_a_plan_is_written_as_the_interface_says() -> None:
     written = plan_to_json(PLAN)
 
@@ -108,7 +150,7 @@ def test_a_plan_is_written_as_the_interface_says() -> None:
         (
             {"decisions": [{"kind": "nap"}]},
             (
-                "a decision's kind must be one of start, stop, reserve, unreserve, move, resize,"
+                "a kind must be one of start, stop, reserve, unreserve, move, resize,"
                 " wait, not 'nap'"
             ),
         ),
@@ -129,7 +171,7 @@ def test_wrong_plans_are_refused(document: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"kind": "sell"}, "a change's kind must be one of set, end, ask, consolidate, not 'sell'"),
+        ({"kind": "sell"}, "a kind must be one of end, set, ask, consolidate, not 'sell'"),
         (
             {"kind": "set", "project": "p", "setting": "colour", "value": 1},
             "a set names project, value and a setting: one of quota, build_quota, limit,",

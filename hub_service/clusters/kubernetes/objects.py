@@ -33,8 +33,8 @@ from runai.hub_service.clusters.kubernetes.placement import (
     read_taints,
     unkept,
 )
-from runai.hub_service.scheduler.fields import MOST_DEVICES, MOST_GPUS
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
+from runai.hub_service.scheduler.fields import MOST_GPUS
+from runai.hub_service.scheduler.quantity import MOST_DEVICES, WHOLE_GPU, MilliGpu
 
 SCHEDULER = "runai-scheduler"
 GPU_RESOURCE = "nvidia.com/gpu"
