@@ -8,17 +8,22 @@ from runai.hub_service.api.questions import PlanQuestion, SettingChange
 from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.errors import InvalidRequest, NotFound
+from waiting import eventually_async
 
 
 def job(name: str | None, gpus: str, project: str = "vision", **fields) -> SubmitRequest:
     return SubmitRequest(name=name, project=project, command=["true"], gpus=gpus, **fields)
 
 
-async def four_hold_a_gpu_each(ana: AsyncClient) -> None:
+async def four_hold_a_gpu_each(simulated, ana: AsyncClient) -> None:
     for name in ("a", "b", "c", "d"):
-        (view,) = (await ana.submit(job(name, "1"))).workloads
-        while view.allocated == 0:
-            view = await ana.wait(view.id, view.version)
+        await ana.submit(job(name, "1"))
+
+    def all_are_placed() -> bool:
+        known = simulated.platform.controller.last.snapshot.workloads
+        return sum(worker.node is not None for each in known for worker in each.workers) == 4
+
+    await eventually_async(all_are_placed, what="a cycle that knows of all four")
 
 
 def setting(project: str, name: str, value: object) -> SettingChange:
@@ -86,7 +91,7 @@ def _present(answer, workload):
 
 async def test_what_if_says_who_would_stop_for_whom(simulated):
     root, ana = await simulated.client("root"), await simulated.client("ana")
-    await four_hold_a_gpu_each(ana)
+    await four_hold_a_gpu_each(simulated, ana)
 
     answer = await root.what_if(PlanQuestion(add=[job("new", "2", "nlp")]))
 
@@ -102,7 +107,7 @@ async def test_what_if_says_who_would_stop_for_whom(simulated):
 
 async def test_a_member_sees_only_how_many_workloads_of_others_would_be_different(simulated):
     nel, ana = await simulated.client("nel"), await simulated.client("ana")
-    await four_hold_a_gpu_each(ana)
+    await four_hold_a_gpu_each(simulated, ana)
 
     answer = await nel.what_if(PlanQuestion(add=[job("new", "2", "nlp")]))
 
