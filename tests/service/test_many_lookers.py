@@ -271,7 +271,8 @@ def test_a_workload_that_shows_the_same_is_put_into_markup_once_for_all_pages():
 
 
 async def test_drawing_has_one_turn_at_a_time_and_a_third_of_the_time():
-    now, happened = 0.0, []
+    now = 0.0
+    happened: list[object] = []
 
     async def sleep(seconds: float) -> None:
         happened.append(seconds)

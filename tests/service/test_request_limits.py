@@ -154,6 +154,9 @@ async def test_few_calls_of_one_person_are_worked_on_at_once(who, query, streams
             await send({"type": "http.response.start", "status": 200})
         await go.wait()
 
+    async def receive():
+        return {}
+
     async def send(message):
         pass
 
@@ -171,7 +174,7 @@ async def test_few_calls_of_one_person_are_worked_on_at_once(who, query, streams
             "headers": Headers(shown).raw,
             "app": SimpleNamespace(state=state),
         }
-        await limits(scope, lambda: None, send)
+        await limits(scope, receive, send)
 
     calls = [asyncio.create_task(call(name)) for name in [*[who] * 2 * AT_ONCE, "mia"]]
     await asyncio.sleep(0)  # all have begun that may
