@@ -2,10 +2,10 @@
 
     python benchmarks/ledger.py     # prints, and writes benchmarks/results/ledger.json
 
-History is made in the database by closed formulas (an hour at 80 %, an hour at 20 %), one row per
-minute and one per ten seconds of the last two days, as the ledger itself leaves them. Baseline of
-the same run: the sum over one-minute samples of the scope's workloads. Both must say the same. Then
-ranges at random, in steps as fine as can be had, whose answers are compared with the formulas.
+History is made in the database by closed formulas (an hour at 80 %, an hour at 20 %): hours,
+minutes, and ten seconds of the last two days, as the ledger itself leaves them. Then it is asked
+about ranges that end now and about ranges at random, in steps as fine as can be had; every answer
+is compared with the formulas. At last it writes ten seconds of what all workloads hold and use.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from machine import measured
 
 from postgres import find_postgres, postgres_server
-from runai.hub_service.ledger import Ledger, UsageFilter
+from runai.hub_service.api.reports import AgentReport, UsageSample
+from runai.hub_service.ledger import Held, Ledger, UsageFilter
 from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.store import Store
 from runai.hub_service.ledger.totals import Scope
@@ -40,32 +41,21 @@ START = END - DAYS * DAY
 WORKLOADS = 64
 ROUNDS = 5
 AT_RANDOM = 40
+WRITES = 30
 SEED_OF_RANGES = 5
 STEPS_S = (None, 1, 60, 3600)
 TARGET_MS = 200
-BY_AGE = sa.text("CREATE INDEX totals_by_age ON totals (level, at)")
+BY_AGE = sa.text("CREATE INDEX samples_by_age ON samples (level, at)")
 SEED = [
     # GPUs of each workload; its project, user, node and device follow from its number.
     (0.25, 0.5, 1.0, 0.75)[n % 4]
     for n in range(WORKLOADS)
 ]
 
-USED = "{gpus} * (0.2 * t + 0.6 * (t / 7200) * 3600 + 0.6 * {least})"
-LEAST = "(CASE WHEN t % 7200 < 3600 THEN t % 7200 ELSE 3600 END)"
-LEVEL = "(CASE WHEN t % 3600 = 0 THEN 3600 WHEN t % 60 = 0 THEN 60 ELSE 10 END)"
-
-
-class Ask(NamedTuple):
-    """A question, and the workloads whose samples answer it the naive way."""
-
-    name: str
-    who: UsageFilter
-    workloads: Sequence[int]
-
 
 def scopes() -> dict[Scope, float]:
     """Return every series of such a cluster with the GPUs that it holds."""
-    found: dict[Scope, float] = {}
+    found: dict[Scope, float] = {Scope("watched"): 1.0}
     for n, gpus in enumerate(SEED):
         project, user = f"project-{n % 4}", f"user-{n % 8}"
         node, device = f"node-{n % 2}", f"GPU-{n % 40}"
@@ -82,36 +72,33 @@ def scopes() -> dict[Scope, float]:
     return found
 
 
-ASKED = [
-    Ask("cluster", UsageFilter(), range(WORKLOADS)),
-    Ask("project", UsageFilter(project="project-0"), range(0, WORKLOADS, 4)),
-    Ask("user", UsageFilter(user="user-1"), range(1, WORKLOADS, 8)),
-    Ask("node", UsageFilter(node="node-1"), range(1, WORKLOADS, 2)),
-    Ask("workload", UsageFilter(workload="project-2/job-2"), (2,)),
-]
+ASKED: dict[str, tuple[UsageFilter, Sequence[int]]] = {
+    "cluster": (UsageFilter(), range(WORKLOADS)),
+    "project": (UsageFilter(project="project-0"), range(0, WORKLOADS, 4)),
+    "user": (UsageFilter(user="user-1"), range(1, WORKLOADS, 8)),
+    "node": (UsageFilter(node="node-1"), range(1, WORKLOADS, 2)),
+    "workload": (UsageFilter(workload="project-2/job-2"), (2,)),
+}
+"""Questions, and the workloads that they are about."""
 RANGES = {"1 h": HOUR, "24 h": DAY, "47 h": 47 * HOUR, "7 d": 7 * DAY, "30 d": 30 * DAY}
 RANGES |= {"89 d": 89 * DAY, "90 d": 90 * DAY}
 
 
-def instants(step: int, since: int) -> str:
-    """Return SQL that gives every multiple of `step` since START + `since`, as t; for both."""
-    return f"""WITH RECURSIVE instants(t) AS (
-        SELECT {since + step} UNION ALL SELECT t + {step} FROM instants WHERE t < {DAYS * DAY})"""
-
-
-def fill(connection: sa.Connection, step: int, since: int, only: str = "TRUE") -> int:
-    """Write rows of all series, `step` apart since START + `since`; return how many."""
+def fill(connection: sa.Connection, level: int, since: int) -> int:
+    """Write windows of all series since START + `since`; return how many."""
     written = 0
     for number, (scope, gpus) in enumerate(scopes().items(), 1):
-        used = USED.format(gpus=gpus, least=LEAST)
-        held = gpus if scope.kind == "device" else 1
+        held = level * min(gpus if scope.kind == "device" else 1, 1)
+        busy = f"{gpus * level} * (CASE WHEN (t - {level}) % 7200 < 3600 THEN 0.8 ELSE 0.2 END)"
         result = connection.execute(
             sa.text(
+                "INSERT INTO samples"
+                " (series_id, level, at, held_s, measured_s, allocated_s, used_s)"
                 # SQLite wants it before the select, PostgreSQL allows it there.
-                "INSERT INTO totals (series_id, at, level, held_s, measured_s, allocated_s,"
-                f" used_s, idle_s) {instants(step, since)}"
-                f" SELECT {number}, {START} + t, {LEVEL}, {min(held, 1)} * t, {min(held, 1)} * t,"
-                f" {gpus} * t, {used}, 0 FROM instants WHERE {only}"
+                f" WITH RECURSIVE instants(t) AS (SELECT {since + level}"
+                f" UNION ALL SELECT t + {level} FROM instants WHERE t < {DAYS * DAY})"
+                f" SELECT {number}, {level}, {START} + t, {held}, {held}, {gpus * level}, {busy}"
+                " FROM instants"
             )
         )
         written += result.rowcount
@@ -119,43 +106,12 @@ def fill(connection: sa.Connection, step: int, since: int, only: str = "TRUE") -
 
 
 def write_series(connection: sa.Connection) -> None:
-    """Write the series and the one span that was watched."""
-    for number, scope in enumerate(scopes(), 1):
-        values = {"id": number, "opened": START, **scope._asdict()}
+    """Write the series, all of them open."""
+    for scope in scopes():
+        values = {"opened": START, **scope._asdict()}
         names = ", ".join(f'"{name}"' for name in values)
         marks = ", ".join(f":{name}" for name in values)
         connection.execute(sa.text(f"INSERT INTO series ({names}) VALUES ({marks})"), values)
-    connection.execute(sa.text(f"INSERT INTO spans VALUES (1, {START}, {END})"))
-
-
-def write_samples(connection: sa.Connection) -> None:
-    """Write what a naive ledger would keep: what each workload used in each minute."""
-    connection.execute(
-        sa.text(
-            "CREATE TABLE samples (workload INTEGER, at BIGINT, allocated DOUBLE PRECISION,"
-            " used DOUBLE PRECISION, PRIMARY KEY (workload, at))"
-        )
-    )
-    for number, gpus in enumerate(SEED):
-        busy = f"{gpus} * 60 * (CASE WHEN (t - 60) % 7200 < 3600 THEN 0.8 ELSE 0.2 END)"
-        connection.execute(
-            sa.text(
-                f"INSERT INTO samples {instants(60, 0)}"
-                f" SELECT {number}, {START} + t, {gpus} * 60, {busy} FROM instants"
-            )
-        )
-
-
-def naive(connection: sa.Connection, ask: Ask, since: int, step_s: int) -> float:
-    """Integrate the samples of a scope's workloads for a chart and its average."""
-    rows = connection.execute(
-        sa.text(
-            f"SELECT (at - 1) / {step_s}, sum(allocated), sum(used) FROM samples"
-            f" WHERE workload IN ({', '.join(map(str, ask.workloads))})"
-            f" AND at > {since} AND at <= {END} GROUP BY 1 ORDER BY 1"
-        )
-    ).all()
-    return float(sum(row[2] for row in rows)) / (END - since)
 
 
 @contextmanager
@@ -176,7 +132,7 @@ def size_of(connection: sa.Connection, database: str | Path) -> int:
         connection.commit()
         connection.execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)")).close()
         return database.stat().st_size
-    return int(connection.scalar(sa.text("SELECT pg_total_relation_size('totals')")) or 0)
+    return int(connection.scalar(sa.text("SELECT pg_total_relation_size('samples')")) or 0)
 
 
 def make(database: str | Path) -> dict[str, Any]:
@@ -189,102 +145,98 @@ def make(database: str | Path) -> dict[str, Any]:
             connection.execute(sa.text("PRAGMA synchronous=OFF")).close()
         write_series(connection)
         # Made anew at the end: a minute instead of a quarter of an hour.
-        connection.execute(sa.text("DROP INDEX totals_by_age"))
-        minutes = fill(connection, 60, 0)
-        connection.execute(BY_AGE)
-        of_minutes = size_of(connection, database)
-        connection.execute(sa.text("DROP INDEX totals_by_age"))
-        fine = fill(connection, 10, (DAYS - 2) * DAY, only="t % 60 <> 0")
+        connection.execute(sa.text("DROP INDEX samples_by_age"))
+        rows = fill(connection, 3600, 0) + fill(connection, 60, 0)
+        rows += fill(connection, 10, (DAYS - 2) * DAY)
         connection.execute(BY_AGE)
         whole = size_of(connection, database)
-        write_samples(connection)
         connection.commit()
         connection.execute(sa.text("ANALYZE")).close()
         connection.commit()
     engine.dispose()
     return {
         "series": len(scopes()),
-        "rows": minutes + fine,
+        "rows": rows,
         "filled_in_s": round(time.perf_counter() - began, 1),
-        "mib_per_day": round(of_minutes / DAYS / 2**20, 2),
-        "mib_of_ten_seconds_for_two_days": round((whole - of_minutes) / 2**20, 1),
         "mib": round(whole / 2**20),
     }
 
 
 def busy_s(t: float) -> float:
-    """Return the seconds that one GPU was busy in the first t of history, as `USED` has them."""
+    """Return the seconds that one GPU was busy in the first t of history, as `fill` has them."""
     return 0.2 * t + 0.6 * (t // 7200) * 3600 + 0.6 * min(t % 7200, 3600)
 
 
-async def at_random(ledger: Ledger, ask: Ask) -> dict[str, Any]:
-    """Ask for ranges anywhere, with steps of any length; return the figures."""
-    chance, times, points = random.Random(SEED_OF_RANGES), [], 0
-    gpus = sum(SEED[n] for n in ask.workloads)
-    for _ in range(AT_RANDOM):
-        since, until = sorted(chance.uniform(START, END) for _ in range(2))
-        step_s = chance.choice(STEPS_S)
-        began = time.perf_counter()
-        found = await ledger.usage(ask.who, since, until, step_s)
-        times.append(1000 * (time.perf_counter() - began))
-        points = max(points, len(found.points))
-        busy = busy_s(found.until - START) - busy_s(found.since - START)
-        exact = gpus * busy / (found.until - found.since)
-        assert found.utilized_average is not None
-        assert abs(found.utilized_average - exact) < 0.001, (ask.name, since, until)
+async def timed(
+    ledger: Ledger, name: str, since: float, until: float, step_s: int | None = None
+) -> tuple[float, int]:
+    """Ask, compare the answer with the formula, and return its milliseconds and points."""
+    who, workloads = ASKED[name]
+    began = time.perf_counter()
+    found = await ledger.usage(who, since, until, step_s)
+    took = 1000 * (time.perf_counter() - began)
+    busy = busy_s(found.until - START) - busy_s(found.since - START)
+    exact = sum(SEED[n] for n in workloads) * busy / (found.until - found.since)
+    assert found.utilized_average is not None
+    assert abs(found.utilized_average - exact) < 0.001, (name, since, until)
+    return took, len(found.points)
+
+
+def figures_of(of: str, range_: str, found: Sequence[tuple[float, int]]) -> dict[str, Any]:
+    """Sum up what several questions took."""
+    times = [took for took, _ in found]
     return {
-        "of": ask.name,
-        "range": f"{AT_RANDOM} at random",
-        "points": points,
+        "of": of,
+        "range": range_,
+        "points": max(points for _, points in found),
         "median_ms": round(statistics.median(times), 1),
         "max_ms": round(max(times), 1),
     }
 
 
 async def measure(database: str | Path) -> list[dict[str, Any]]:
-    """Ask every question over every range, beside the naive way; return the figures."""
+    """Ask every question over every range; return the figures."""
     figures = []
-    engine = sa.create_engine(ledger_url(database))
-    ledger = Ledger(database, clock=lambda: float(END))
-    with engine.connect() as connection:
-        for ask in ASKED:
-            for name, length in RANGES.items():
-                times = []
-                for _ in range(ROUNDS):
-                    began = time.perf_counter()
-                    found = await ledger.usage(ask.who, END - length, END)
-                    times.append(1000 * (time.perf_counter() - began))
-                # Once: it takes most of a minute for all workloads and 90 days.
-                began = time.perf_counter()
-                average = naive(connection, ask, int(found.since), max(60, found.step_s))
-                baseline = 1000 * (time.perf_counter() - began)
-                assert found.utilized_average is not None
-                apart = abs(found.utilized_average - average)
-                assert apart < 0.001, (ask.name, name, found.utilized_average, average)
-                figures.append(
-                    {
-                        "of": ask.name,
-                        "range": name,
-                        "points": len(found.points),
-                        "median_ms": round(statistics.median(times), 1),
-                        "max_ms": round(max(times), 1),
-                        "baseline_ms": round(baseline, 1),
-                    }
-                )
-    figures += [await at_random(ledger, ask) for ask in ASKED]
+    now = [float(END)]
+    ledger = Ledger(database, clock=lambda: now[0])
+    for name in ASKED:
+        for range_, length in RANGES.items():
+            times = [await timed(ledger, name, END - length, END) for _ in range(ROUNDS)]
+            figures.append(figures_of(name, range_, times))
+        chance, times = random.Random(SEED_OF_RANGES), []
+        for _ in range(AT_RANDOM):
+            since, until = sorted(chance.uniform(START, END) for _ in range(2))
+            times.append(await timed(ledger, name, since, until, chance.choice(STEPS_S)))
+        figures.append(figures_of(name, f"{AT_RANDOM} at random", times))
     began = time.perf_counter()
     past = await ledger.past(END - 30 * DAY)
-    figures.append(
-        {
-            "of": "past workloads",
-            "range": "30 d",
-            "points": len(past),
-            "max_ms": round(1000 * (time.perf_counter() - began), 1),
-        }
-    )
-    ledger._store.close()  # noqa: SLF001  nothing happened that is to be written
-    engine.dispose()
+    figures.append(figures_of("past", "30 d", [(1000 * (time.perf_counter() - began), len(past))]))
+    times = []
+    for _ in range(WRITES):
+        now[0] += 10
+        ledger.record(now[0], 10.0, HOLDS, report(now[0]))
+        began = time.perf_counter()
+        await ledger.flush()
+        times.append((1000 * (time.perf_counter() - began), 0))
+    figures.append(figures_of("writing", "10 s", times))
+    ledger.close()
     return figures
+
+
+HOLDS = [
+    Held(f"project-{n % 4}", f"user-{n % 8}", f"project-{n % 4}/job-{n}", f"GPU-{n % 40}",
+         round(1000 * gpus), f"node-{n % 2}")
+    for n, gpus in enumerate(SEED)
+]  # fmt: skip
+
+
+def report(at: float) -> AgentReport:
+    """Return what an agent says that all workloads used in the last ten seconds."""
+    samples = [
+        UsageSample(workload=held.workload, device=held.device, utilization=0.5, memory_mib=1)
+        for held in HOLDS
+    ]
+    return AgentReport(node="node-0", at=at, interval=10.0, devices=[], samples=samples)
 
 
 def main() -> int:

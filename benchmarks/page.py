@@ -77,7 +77,7 @@ def workloads() -> Iterator[WorkloadSpec]:
 
 def scopes() -> list[Scope]:
     """Return every series of such a cluster, that of everything first."""
-    found = [Scope("all")]
+    found = [Scope("all"), Scope("watched")]
     found += [Scope("project", project=f"project-{n:02}") for n in range(PROJECTS)]
     found += [Scope("user", user=f"user-{n:02}") for n in range(USERS)]
     found += [Scope("node", node=node) for node in devices()]
@@ -98,18 +98,18 @@ def write_history(database: Path, end: int) -> int:
             names = ", ".join(f'"{name}"' for name in values)
             marks = ", ".join(f":{name}" for name in values)
             connection.execute(sa.text(f"INSERT INTO series ({names}) VALUES ({marks})"), values)
-            gpus, step = (180, 60) if scope.kind == "all" else (0.5, 3600)
-            written = connection.execute(
-                sa.text(
-                    "INSERT INTO totals (series_id, at, level, held_s, measured_s, allocated_s,"
-                    f" used_s, idle_s) WITH RECURSIVE instants(t) AS (SELECT {step} UNION ALL"
-                    f" SELECT t + {step} FROM instants WHERE t < {DAYS * 86400})"
-                    f" SELECT {number}, {start} + t, CASE WHEN ({start} + t) % 3600 = 0 THEN 3600"
-                    f" ELSE 60 END, t, t, {gpus} * t, {gpus} * t * 0.6, 0 FROM instants"
+            gpus, step = (180, 60) if scope.kind in {"all", "watched"} else (0.5, 3600)
+            for level in (60, 3600)[step == 3600 :]:
+                written = connection.execute(
+                    sa.text(
+                        "INSERT INTO samples (series_id, level, at, held_s, measured_s,"
+                        f" allocated_s, used_s) WITH RECURSIVE instants(t) AS (SELECT {level}"
+                        f" UNION ALL SELECT t + {level} FROM instants WHERE t < {DAYS * 86400})"
+                        f" SELECT {number}, {level}, {start} + t, {level}, {level},"
+                        f" {gpus * level}, {gpus * level * 0.6} FROM instants"
+                    )
                 )
-            )
-            rows += written.rowcount
-        connection.execute(sa.text(f"INSERT INTO spans VALUES (1, {start}, {end})"))
+                rows += written.rowcount
     engine.dispose()
     return rows
 

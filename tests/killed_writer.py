@@ -23,8 +23,7 @@ from runai.hub_service.clusters.local.store import SqliteStore
 from runai.hub_service.clusters.records import HistoryEvent, WorkloadSpec
 from runai.hub_service.clusters.wishes import submitted
 from runai.hub_service.database_files import trouble
-from runai.hub_service.ledger.integration import Span
-from runai.hub_service.ledger.store import Batch, Event, Row, Store
+from runai.hub_service.ledger.store import Batch, Event, Forgotten, Store
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 
 Writes = Callable[[Path, int, int], None]
@@ -87,19 +86,15 @@ def read_arrays(path: Path) -> tuple[list[int], bool]:
 
 
 def write_ledger(path: Path, say: int, first: int) -> None:
-    """Store one batch after the other: a series, three rows of it, a span and an event."""
+    """Store one batch after the other: a series, three windows of it, and an event."""
     store = Store(path)
-    store.take()
     for number in count(first):
         workload = f"vision/exp-{number}"
-        series = Series(number + 1, Scope("workload", "vision", "ana", workload), float(number))
-        rows = [Row(number + 1, number * 30 + after, 10, Totals(1.0)) for after in (0, 10, 20)]
+        series = Series(Scope("workload", "vision", "ana", workload), float(number))
         store.write(
             Batch(
-                series=[series],
-                rows=rows,
-                closed={number: float(number)} if number else {},
-                spans={number + 1: Span(float(number), number + 1.0)},
+                amounts={series: dict.fromkeys((10, 20, 30), Totals(1.0))},
+                forgotten=[Forgotten(f"vision/exp-{number - 1}", float(number), None)],
                 events=[Event(float(number), workload, "queued", "#" * 3000)],
             )
         )
@@ -109,15 +104,15 @@ def write_ledger(path: Path, say: int, first: int) -> None:
 def read_ledger(path: Path) -> tuple[list[int], bool]:
     """Return which series are there, and whether all of each one's batch is."""
     store = Store(path)
-    last = store.last_ids()
+    open_ones = [series.opened for series in store.open()]
     store.close()
-    numbers = [id_ - 1 for id_ in ask(path, "SELECT id FROM series ORDER BY id")]
+    numbers = ask(path, "SELECT opened FROM series ORDER BY id")
     many = len(numbers)
-    tables = ("totals", "spans", "events")
-    counts = [*(ask(path, f"SELECT count(*) FROM {name}")[0] for name in tables)]
-    open_ones = ask(path, "SELECT id FROM series WHERE closed IS NULL")
-    whole = counts == [3 * many, many, many] and open_ones == [many][: many > 0]
-    return numbers, whole and last[:2] == (many, many)
+    (events,) = ask(path, "SELECT count(*) FROM events")
+    samples = ask(path, "SELECT count(*) FROM samples WHERE held_s = 1 AND level = 10")
+    held = ask(path, "SELECT held_s FROM series")
+    whole = events == many and samples == [3 * many] and held == [3.0] * many
+    return list(map(int, numbers)), whole and open_ones == [many - 1][: many > 0]
 
 
 def ask(path: Path, question: str) -> list[int]:

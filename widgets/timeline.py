@@ -6,6 +6,7 @@ of which holds until the next. Where nothing was heard there is a gap, not a zer
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 Point = tuple[float, float | None, float | None]
 """End of the step in Unix seconds, allocated and utilized GPUs in it; None: nothing is known."""
@@ -43,10 +44,15 @@ class Timeline:
         self._held: Point | None = None
 
     def load(self, points: Iterable[Point], step_s: float) -> None:
-        """Take over recorded points, each the average over `step_s` seconds that end there."""
+        """Take over recorded points, each the average over `step_s` seconds that end there.
+
+        The last one may be shorter: it begins where the one before ends.
+        """
+        before = -inf
         for at, allocated, utilized in points:
             if allocated is not None:
-                self._hold_until(at, at - step_s, allocated, utilized)
+                self._hold_until(at, max(at - step_s, before), allocated, utilized)
+            before = at
 
     def push(self, at: float, allocated: float | None, utilized: float | None) -> None:
         """Note the values from `at` on; those before held until now."""

@@ -1,34 +1,34 @@
 """The ledger: takes what is held and measured, answers how much was used, forgets in time.
 
 Fed by the controller at each change of allocation and by the API with each agent's report. Sums in
-memory, writes one batch every ten seconds; after a restart it goes on from the last one, and the
-time between is a gap. Of several on one database only the last to be opened writes, the others
-never again (`owner`). Not thread-safe: one event loop.
+memory, adds them to what is stored every ten seconds; the time that was not written before a crash
+is a gap. Not thread-safe: one event loop.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn, ParamSpec, TypeVar
 
 from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger import query
-from runai.hub_service.ledger.integration import IDLE_BELOW, Held, Integration, Span
-from runai.hub_service.ledger.past import Asked, Past, merged
-from runai.hub_service.ledger.query import Range, Usage, UsageFilter
-from runai.hub_service.ledger.reading import Reader
-from runai.hub_service.ledger.store import Event, Row, Store, Stored
-from runai.hub_service.ledger.totals import LEVELS_S, MEMORY_S, Scope, Series, Totals
-from runai.hub_service.ledger.writing import Writer
+from runai.hub_service.ledger.integration import IDLE_BELOW, Held, Integration
+from runai.hub_service.ledger.past import Asked, Past
+from runai.hub_service.ledger.query import Usage, UsageFilter
+from runai.hub_service.ledger.reading import Access
+from runai.hub_service.ledger.store import Batch, Event, Forgotten, Store
+from runai.hub_service.ledger.totals import Scope, Series, Totals
 
-WRITE_S = LEVELS_S[0]
-LATE_S = 3
-"""How long after its end a stretch is written: reports of it should be in."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
-IDLE_WRITE_S = 60
-"""How often the end of the watched time is written while nothing is held."""
+WRITE_S = 10
+ASKED_S = 2.0
+"""A question is answered with what was known so long ago, or later."""
+
+WAITS_S = 3600
+"""What could not be written for longer is a gap."""
 
 RETENTION_S = 3600
 RECENT_S = 10.0
@@ -50,41 +50,36 @@ class Ledger:
         """
         self._clock = clock
         self._store = Store(database, later=True)
-        self._reader = Reader()
-        self._writer = Writer(self._store, self._reader)
+        self._access = Access(self._store)
+        self._batch = Batch()
+        """What happened and is not written yet; `_sums` has the amounts."""
+        self._writing = asyncio.Lock()
+        self._written_at = 0.0
+        self._sums = Integration(self._series)
+        self._by_scope: dict[Scope, Series] = {}
+        self._by_workload: dict[str, Series] = {}
         self._latest: dict[tuple[str, str], tuple[float, float | None, int | None]] = {}
         self._devices: dict[str, tuple[float, float | None, int | None]] = {}
         self._active: dict[str, float] = {}
         self._retained_at = 0.0
-        self._forgotten: set[str] = set()
-        """Workloads that were forgotten before the database was there."""
-        self._go_on(self._writer.take())
+        self._go_on(self._access.open())
 
-    def _go_on(self, stored: Stored) -> None:
-        """Begin to count, from what is stored."""
-        self._last_id, self._first_span = stored.last_series, stored.last_span + 1
-        self._by_scope = {series.scope: series for series in stored.series}
-        self._by_workload = {
-            s.scope.workload: s for s in self._by_scope.values() if s.scope.kind == "workload"
-        }
-        self._sums = Integration(self._series)
-        self._opened = self._clock()
-        # The last stretch is written anew if it is not over yet; never one before it.
-        now = int(self._opened) // WRITE_S * WRITE_S
-        self._sums.closed_until = max(stored.last_at - WRITE_S, now)
-        self._before = {scope: series.now(self._opened) for scope, series in self._by_scope.items()}
-        self._span_written_until = self._sums.closed_until
+    def _go_on(self, stored: Sequence[Series]) -> None:
+        """Add what is stored to what was counted before the database was there."""
+        forgotten = {one.workload for one in self._batch.forgotten}
+        for series in stored:
+            if series.scope.workload in forgotten:
+                continue
+            mine = self._by_scope.get(series.scope)
+            if mine is None:
+                self._add(series)
+            else:
+                mine.id, mine.opened, mine.base = series.id, series.opened, series.base
 
-    def _begin_anew(self, stored: Stored) -> None:
-        """Go on from what is stored with what is held; what was counted until now is a gap."""
-        before = self._sums
-        self._go_on(stored)
-        self._sums.measured_until = before.measured_until
-        for workload in self._forgotten:
-            self.forget(workload)
-        self._forgotten.clear()
-        if before.given is not None:
-            self._sums.hold(self._clock(), before.given)
+    def _add(self, series: Series) -> None:
+        self._by_scope[series.scope] = series
+        if series.scope.kind == "workload":
+            self._by_workload[series.scope.workload] = series
 
     # -- what comes in ---------------------------------------------------------------------------
 
@@ -130,14 +125,14 @@ class Ledger:
         user: str = "",
     ) -> None:
         """Keep something that happened to a workload; it survives the workload's deletion."""
-        if len(self._writer.batch.events) < MAX_WAITING_EVENTS:
+        if len(self._batch.events) < MAX_WAITING_EVENTS:
             happened = self._clock() if at is None else at
-            self._writer.batch.events.append(Event(happened, workload, kind, text, project, user))
+            self._batch.events.append(Event(happened, workload, kind, text, project, user))
 
     def asked(self, workload: str, asked: Asked) -> None:
         """Keep what a workload asked for, over what was kept of it before."""
-        if len(self._writer.batch.requests) < MAX_WAITING_EVENTS:
-            self._writer.batch.requests[workload, asked.submitted] = asked
+        if len(self._batch.requests) < MAX_WAITING_EVENTS:
+            self._batch.requests[workload, asked.submitted] = asked
 
     def reclaim(self, at: float, project: str, gpu_seconds: float) -> None:
         """Count what would have been idle for a project, had it not been given to others."""
@@ -145,22 +140,17 @@ class Ledger:
 
     def reclaimed(self) -> float:
         """Return the GPU-seconds that were reclaimed ever."""
-        return sum(
-            self._now(s).idle_s for s in self._by_scope.values() if s.scope.kind == "reclaimed"
-        )
+        all_of_it = (s.totals for s in self._by_scope.values() if s.scope.kind == "reclaimed")
+        return sum(totals.idle_s for totals in all_of_it)
 
     def forget(self, workload: str) -> None:
         """Note that a workload was deleted: a later one of its name starts from zero."""
-        if not self._reader.is_open:
-            self._forgotten.add(workload)
         series = self._by_workload.pop(workload, None)
         if series is not None:
             del self._by_scope[series.scope]
-            self._before.pop(series.scope, None)
-            series.closed = True
-            self._writer.batch.closed[series.id] = self._clock()
-            self._sums.touch(series)
             self._sums.ask_again()
+        if series is not None or not self._access.is_open:
+            self._batch.forgotten.append(Forgotten(workload, self._clock(), series))
 
     # -- what can be asked -----------------------------------------------------------------------
 
@@ -184,7 +174,7 @@ class Ledger:
     def totals(self, workload: str) -> Totals:
         """Return a workload's running totals: counters for /metrics."""
         series = self._by_workload.get(workload)
-        return Totals() if series is None else self._now(series)
+        return Totals() if series is None else self._settled(series).totals
 
     def counted(
         self, kind: Literal["project", "node", "workload", "reclaimed"]
@@ -195,10 +185,9 @@ class Ledger:
         otherwise look like a counter that began anew.
         """
         self._sums.advance(self._clock())
+        name = "project" if kind == "reclaimed" else kind
         return {
-            getattr(scope, "project" if kind == "reclaimed" else kind): self._now(series).minus(
-                self._before.get(scope, Totals())
-            )
+            getattr(scope, name): self._settled(series).counted
             for scope, series in self._by_scope.items()
             if scope.kind == kind
         }
@@ -227,7 +216,7 @@ class Ledger:
 
     def trouble(self) -> str:
         """Say why the database could not be asked, or written to, last; "" where it could."""
-        return "Taken" if self._writer.is_lost else self._reader.trouble
+        return self._access.trouble
 
     async def usage(
         self, who: UsageFilter, since: float, until: float, step_s: int | None = None
@@ -238,154 +227,91 @@ class Ledger:
         there would be more than 1500 points; the answer says what it is about. Without `step_s`
         there are about 300 points.
         """
-        now = self._clock()
-        self._sums.advance(now)
-        # What is older is in the database; since then memory has each second.
-        memory_since = max(int(self._opened) + 1, int(now) - MEMORY_S + WRITE_S)
-        found = query.choose_range(since, until, step_s, now=now, memory_since=memory_since)
-        instants = (found.since, *found.ends)
-        recent = [t for t in instants if t >= memory_since]
-        in_memory = {s.id: self._at(s, recent) for s in self._remembered(who.scope)}
-        spans = self._spans()
-        totals, stored_spans = await self._reader.asked(
-            self._read, who.scope, found, len(instants) - len(recent), in_memory
-        )
-        return query.usage(who.scope, found, totals, list((stored_spans | spans).values()))
+        found = query.choose_range(since, until, step_s, now=self._clock())
+        return query.usage(who.scope, found, *await self._asked(self._store.sums, who.scope, found))
 
     async def events(self, workload: str, *, since: float = 0.0, limit: int = 1000) -> list[Event]:
         """Return the newest events of a workload and of earlier ones of its name, oldest first."""
-        waiting = [e for e in self._writer.batch.events if e.workload == workload and e.at >= since]
-        stored = await self._reader.asked(self._store.events_of, workload, since, limit)
-        return (stored + waiting)[-limit:]
+        return await self._asked(self._store.events_of, workload, since, limit)
 
     async def past(self, since: float) -> list[Past]:
         """Return the workloads that held anything after a time, oldest first."""
-        self._sums.advance(self._clock())
-        happened: dict[str, list[float]] = {}
-        for event in self._writer.batch.events:
-            happened.setdefault(event.workload, []).append(event.at)
-        asked: dict[str, list[Asked]] = {}
-        for (workload, _), one in self._writer.batch.requests.items():
-            asked.setdefault(workload, []).append(one)
-        changed = self._sums.changed
-        lives = [s for s in {*self._by_scope.values(), *changed} if s.scope.kind == "workload"]
-        recent = [(s, self._now(s)) for s in lives if s in changed or s.opened >= since]
-        found = await self._reader.asked(self._store.past_workloads, since)
-        return merged(found, recent, happened, asked)
+        level = query.grid_of(self._clock() - since)
+        return await self._asked(self._store.past_workloads, since, level)
 
-    def _remembered(self, scope: Scope) -> list[Series]:
-        return [
-            series
-            for series in {*self._by_scope.values(), *self._sums.changed}
-            if query.answers(series.scope, scope)
-        ]
-
-    def _spans(self) -> dict[int, Span]:
-        return {
-            self._first_span + n: Span(span.started, span.ended)
-            for n, span in enumerate(self._sums.spans)
-        }
-
-    def _read(
-        self, scope: Scope, found: Range, stored: int, in_memory: dict[int, list[Totals]]
-    ) -> tuple[list[Totals], dict[int, Span]]:
-        """Add up a scope's series at the range's start and ends, the first `stored` from rows."""
-        instants = (found.since, *found.ends)
-        sums = [Totals()] * len(instants)
-        for series_id in {*self._store.series_ids(scope), *in_memory}:
-            remembered = in_memory.get(series_id)
-            from_rows = instants if remembered is None else instants[:stored]
-            totals = self._store.totals_at_each(series_id, from_rows)
-            totals += remembered or []
-            sums = [sum_.plus(one) for sum_, one in zip(sums, totals, strict=True)]
-        return sums, self._store.spans_between(found.since, found.until)
+    async def _asked(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Read what is stored, once what is known was written; in trouble only `flush` writes."""
+        async with self._writing:
+            happened = self._batch.forgotten or self._batch.events or self._batch.requests
+            is_due = happened or abs(self._clock() - self._written_at) >= ASKED_S
+            if is_due and not self._access.trouble:
+                await self._write()
+        return await self._access.asked(read, *args, **kwargs)
 
     # -- what is written -------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self) -> NoReturn:
         """Write every ten seconds and drop what is too old, until cancelled; call once."""
-        try:
-            while True:
-                await asyncio.sleep(WRITE_S - self._clock() % WRITE_S + LATE_S)
-                await self.flush()
-                if self._clock() - self._retained_at >= RETENTION_S:
-                    self._retained_at = self._clock()
-                    await asyncio.to_thread(self._writer.drop_old, self._retained_at)
-        finally:
-            self._write_rest()
+        while True:
+            await asyncio.sleep(WRITE_S)
+            await self.flush()
+            if self._clock() - self._retained_at >= RETENTION_S:
+                self._retained_at = self._clock()
+                await asyncio.to_thread(self._access.drop_old, self._retained_at)
 
     async def flush(self) -> None:
-        """Write what is complete; what cannot be written is kept for the next time."""
-        self._collect(int(self._clock() - LATE_S) // WRITE_S * WRITE_S)
-        if not self._reader.is_open:
-            if (stored := await self._writer.take_later()) is None:
-                return
-            self._begin_anew(stored)
-        await self._writer.write()
+        """Write what was counted; what cannot be written is kept for the next time."""
+        async with self._writing:
+            await self._write()
+
+    async def _write(self) -> None:
+        if not self._access.is_open:
+            self._go_on(await asyncio.to_thread(self._access.open, again=True))
+        batch = self._collect()
+        writing = asyncio.ensure_future(asyncio.to_thread(self._access.write, batch))
+        try:
+            await asyncio.shield(writing)
+        finally:
+            # A thread cannot be stopped, and what is written twice counts twice.
+            await asyncio.wait([writing])
+            self._note_written(batch, writing.result())
+            self._written_at = self._clock()
 
     def close(self) -> None:
         """Write what there is and close the database; a repeat does nothing."""
-        self._write_rest()
+        batch = self._collect()
+        self._note_written(batch, self._access.write(batch, is_last=True))
+        self._access.is_open = False
         self._store.close()
 
-    def _write_rest(self) -> None:
-        # The running stretch of ten seconds is written as if complete: it will not be continued.
-        end = math.ceil(self._clock() / WRITE_S) * WRITE_S
-        self._collect(max(end, self._sums.closed_until + WRITE_S))
-        self._writer.write_rest()
-
-    def _collect(self, until: int) -> None:
-        """Put into the batch the rows on the grid up to `until`."""
+    def _collect(self) -> Batch:
+        """Return what is to be written, and begin to collect anew."""
         now = self._clock()
         self._sums.advance(now)
-        for at in range(self._sums.closed_until + WRITE_S, until + 1, WRITE_S):
-            changed = self._sums.changed
-            if not changed:
-                break
-            if not self._sums.is_watched(at, and_for=LEVELS_S[-1] + WRITE_S):
-                continue  # a machine that slept for a week: nothing can have changed
-            level = max(level for level in LEVELS_S if at % level == 0)
-            for series in sorted(changed, key=lambda one: one.id):
-                self._collect_row(series, at, level)
-        self._sums.closed_until = max(self._sums.closed_until, until)
-        if self._writer.batch or until - self._span_written_until >= IDLE_WRITE_S or until >= now:
-            self._span_written_until = until
-            for id_, span in self._spans().items():
-                # Not beyond the rows: after a crash what they lack must be a gap, not a zero.
-                if span.started < until:
-                    span.ended = min(span.ended, until)
-                    self._writer.batch.spans[id_] = span
         self._latest = {k: v for k, v in self._latest.items() if v[0] > now - RECENT_S}
-        for series in self._by_workload.values():
-            series.rest(now)  # 29 KiB each, of thousands that have finished
+        batch, self._batch = self._batch, Batch()
+        batch.amounts = self._sums.collect()
+        return batch
 
-    def _collect_row(self, series: Series, at: int, level: int) -> None:
-        (totals,) = self._at(series, [at])
-        due = [grid for grid in LEVELS_S if grid <= level and series.written[grid] != totals]
-        if series.closed:
-            due = list(LEVELS_S)
-        if due:
-            self._writer.batch.rows.append(Row(series.id, at, due[-1], totals))
-            for grid in LEVELS_S:
-                if grid <= due[-1]:
-                    series.written[grid] = totals
-        now = self._now(series)
-        if all(series.written[grid] == now for grid in LEVELS_S):
-            self._sums.is_written(series)
+    def _note_written(self, batch: Batch, ids: Mapping[Series, int] | None) -> None:
+        if ids is not None:
+            for series, id_ in ids.items():
+                series.id = id_
+            return
+        self._sums.put_back(batch.amounts, self._clock() - WAITS_S)
+        later, self._batch = self._batch, batch
+        batch.amounts = {}
+        batch.forgotten += later.forgotten
+        batch.events += later.events
+        batch.requests |= later.requests
 
-    def _now(self, series: Series) -> Totals:
-        return series.now(self._sums.at or 0.0)
-
-    def _at(self, series: Series, instants: Sequence[int]) -> list[Totals]:
-        return series.at(instants, self._sums.at or 0.0)
+    def _settled(self, series: Series) -> Series:
+        series.settle(self._sums.at)
+        return series
 
     def _series(self, scope: Scope) -> Series:
         series = self._by_scope.get(scope)
         if series is None:
-            self._last_id += 1
-            series = Series(self._last_id, scope, self._clock())
-            self._by_scope[scope] = series
-            self._writer.batch.series.append(series)
-            if scope.kind == "workload":
-                self._by_workload[scope.workload] = series
+            series = Series(scope, self._clock())
+            self._add(series)
         return series

@@ -52,7 +52,10 @@ def engine_of(database: str | Path) -> sa.Engine:
         ) from None
     is_server = url.get_backend_name() == "postgresql"
     patience = {"connect_timeout": ANSWERS_WITHIN_S} if is_server else {}
-    engine = sa.create_engine(url, hide_parameters=True, connect_args=patience)
+    # A connection that a restart has closed is opened anew, so that nobody is refused for it.
+    engine = sa.create_engine(
+        url, hide_parameters=True, connect_args=patience, pool_pre_ping=is_server
+    )
     if not is_server:
         sa.event.listen(engine, "connect", _prepare_sqlite)
     return engine

@@ -1,14 +1,12 @@
 """Workloads of the past: whose rows, events and requests belong together, and what they say.
 
 A name may have had several workloads, one after the other; each has a series of its own. Pure:
-knows no database. Used by `store` and `ledger`.
+knows no database.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from runai.hub_service.ledger.totals import Series, Totals
 
 
 class Asked(NamedTuple):
@@ -50,7 +48,8 @@ def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[Aske
     own = life[start:]
     stop = next((n for n, (_, kind) in enumerate(own) if kind == "deleted"), len(own))
     first = own[0][0] if own[:stop] else opened
-    asked = _latest_before(opened, requests)
+    # It asked before it held anything.
+    asked = max((one for one in requests if one.submitted <= opened), default=None)
     return Past(
         row["workload"],
         row["project"],
@@ -62,43 +61,3 @@ def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[Aske
         "" if asked is None else asked.text,
         1 if asked is None else asked.starts,
     )
-
-
-def merged(
-    stored: Mapping[int, Past],
-    recent: Iterable[tuple[Series, Totals]],
-    events: Mapping[str, Sequence[float]],
-    requests: Mapping[str, Iterable[Asked]],
-) -> list[Past]:
-    """Return what is stored with what is newer in memory, oldest first.
-
-    `events` are the times of what happened, and `requests` what was asked, of each workload, as
-    far as that is not written yet.
-    """
-    found = dict(stored)
-    for series, totals in recent:
-        name, known = series.scope.workload, found.get(series.id)
-        asked = _latest_before(series.opened, requests.get(name, ()))
-        submitted = min(next(iter(events.get(name, ())), series.opened), series.opened)
-        text, starts = "", 1
-        if known is not None:
-            submitted, text, starts = known.submitted, known.asked, known.starts
-        if asked is not None and (not text or asked.submitted >= submitted):
-            submitted, text, starts = asked
-        found[series.id] = Past(
-            name,
-            series.scope.project,
-            series.scope.user,
-            submitted,
-            totals.held_s,
-            totals.allocated_s,
-            is_session=known is not None and known.is_session,
-            asked=text,
-            starts=starts,
-        )
-    return sorted(found.values(), key=lambda past: (past.submitted, past.workload))
-
-
-def _latest_before(opened: float, requests: Iterable[Asked]) -> Asked | None:
-    """Return what the one asked that first held something at this time."""
-    return max((one for one in requests if one.submitted <= opened), default=None)

@@ -1,18 +1,18 @@
-"""What a question about usage asks for, and what its answer says of the totals that were found.
+"""What a question about usage asks for, and what its answer says of the sums that were found.
 
-Pure: chooses resolution and steps, and turns totals at the steps' ends and the watched time into
-averages. Knows no database and no clock. Used by `Ledger.usage`.
+Pure: chooses resolution and steps, and turns the sums of each step and the watched time into
+averages. Knows no database and no clock.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runai.hub_service.ledger.integration import Span
-from runai.hub_service.ledger.totals import LEVELS_S, Scope, Totals
+from runai.hub_service.ledger.totals import LEVELS_S, ZERO, Scope, Totals, window_of
 
 MAX_POINTS = 1500
 NICE_POINTS = 300
-NICE_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
+NICE_STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 
 NOTHING_S = 1e-6
 """Less time than this is a rounding error."""
@@ -44,13 +44,25 @@ class UsageFilter:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where the totals are needed; all on the grid of what is stored that long ago."""
+    """Where sums are needed; all on the grid of what is stored that long ago."""
 
     since: int
     until: int
     step_s: int
     ends: tuple[int, ...]
     """The ends of the steps; the first step begins at `since`."""
+    grid: int
+    """Length of the finest windows that reach back so far."""
+
+    def pieces(self) -> list[tuple[int, int, int]]:
+        """Return windows to add up, the fewest: their level, after when, until when."""
+        until = window_of(self.until, self.grid)
+        coarse = max(level for level in LEVELS_S if self.step_s % level == 0)
+        first, last = window_of(self.since, coarse), until // coarse * coarse
+        pieces = [(self.grid, self.since, first), (coarse, first, last), (self.grid, last, until)]
+        if first >= last or coarse == self.grid:
+            return [(self.grid, self.since, until)]
+        return [piece for piece in pieces if piece[1] < piece[2]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,45 +95,29 @@ class Usage:
     """The part of the time in which anything was held that was measured; None: nothing was."""
 
 
-def answers(series: Scope, asked: Scope) -> bool:
-    """Tell whether a series is about what was asked for.
-
-    A workload is found by its name alone; project and user only say more.
-    """
-    if asked.kind != "workload":
-        return series == asked
-    return (
-        series.kind == "workload"
-        and series.workload == asked.workload
-        and asked.project in {"", series.project}
-        and asked.user in {"", series.user}
-    )
-
-
-def choose_range(
-    since: float, until: float, step_s: int | None, *, now: float, memory_since: float
-) -> Range:
+def choose_range(since: float, until: float, step_s: int | None, *, now: float) -> Range:
     """Widen a range and its step to the finest grid that reaches back so far.
 
-    Single seconds since `memory_since`, ten for two days, minutes for 90 days, then hours.
+    Ten seconds for two days, minutes for 90 days, then hours.
     """
     until = min(until, now)
     since = min(since, until)
-    grid = _grid(now - since, in_memory=since >= memory_since)
+    grid = grid_of(now - since)
     start = int(since) // grid * grid
-    end = max(start, -(-int(until) // grid) * grid if until < memory_since else int(until))
+    end = max(start, min(window_of(until, grid), math.ceil(now)))
     wanted = step_s or next(
         (s for s in NICE_STEPS_S if (end - start) / s <= NICE_POINTS), NICE_STEPS_S[-1]
     )
-    step = max(wanted, (end - start) // MAX_POINTS, 1)
-    step = -(-step // grid) * grid
+    least = (end - start) // MAX_POINTS
+    if least > LEVELS_S[-1] / 2:
+        least = window_of(least, LEVELS_S[-1])  # whole hours: minutes would be too many to add up
+    step = window_of(max(wanted, least), grid)
     ends = tuple(range(start - start % step + step, end, step))
-    return Range(start, end, step, (*ends, end) if end > start else ())
+    return Range(start, end, step, (*ends, end) if end > start else (), grid)
 
 
-def _grid(age: float, *, in_memory: bool) -> int:
-    if in_memory:
-        return 1
+def grid_of(age: float) -> int:
+    """Return the length of the finest windows that reach back so far."""
     ten, minute, hour = LEVELS_S
     # A little earlier than the rows are dropped, so that a query never meets half of them.
     if age <= 2 * 86400 - 3600:
@@ -129,24 +125,21 @@ def _grid(age: float, *, in_memory: bool) -> int:
     return minute if age <= 90 * 86400 - 3600 else hour
 
 
-def watched_s(spans: Iterable[Span], since: float, until: float) -> float:
-    """Return how much of a range the ledger watched."""
-    return sum(max(0.0, min(span.ended, until) - max(span.started, since)) for span in spans)
-
-
-def usage(scope: Scope, found: Range, totals: Sequence[Totals], spans: Sequence[Span]) -> Usage:
-    """Answer from the totals at `since` and at each end."""
+def usage(
+    scope: Scope, found: Range, sums: Mapping[int, Totals], watched: Mapping[int, Totals]
+) -> Usage:
+    """Answer from what was added in each step, by its number."""
     points: list[Point] = []
-    start, before = found.since, totals[0]
-    for end, now in zip(found.ends, totals[1:], strict=True):
-        points.append(_point(end, now.minus(before), watched_s(spans, start, end)))
-        start, before = end, now
-    whole = totals[-1].minus(totals[0])
+    whole, watched_s = ZERO, 0.0
+    for step, end in enumerate(found.ends):
+        added, seconds = sums.get(step, ZERO), watched.get(step, ZERO).held_s
+        points.append(_point(end, added, seconds))
+        whole, watched_s = whole.plus(added), watched_s + seconds
     if scope.kind == "workload":
         allocated = _ratio(whole.allocated_s, whole.held_s)
         utilized = _ratio(whole.used_s, whole.measured_s)
     else:
-        total = _point(found.until, whole, watched_s(spans, found.since, found.until))
+        total = _point(found.until, whole, watched_s)
         allocated, utilized = total.allocated, total.utilized
     return Usage(
         since=found.since,

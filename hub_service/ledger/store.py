@@ -1,44 +1,31 @@
-"""The ledger's database: one batch written every ten seconds, rows read for a query.
+"""The ledger's database: one batch added every ten seconds, rows read for a query.
 
-Knows SQL and both databases; knows no arithmetic. Calls block, so `Ledger` makes them in a thread;
-they may come from any thread.
+SQL for both databases. Calls block, so `Ledger` makes them in a thread; they may come from any
+thread.
 """
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
-from runai.hub_service.ledger import owner, schema
-from runai.hub_service.ledger.integration import Span
+from runai.hub_service.ledger import schema
 from runai.hub_service.ledger.opening import engine_of, prepare, said_why
 from runai.hub_service.ledger.past import Asked, Past, past_of
-from runai.hub_service.ledger.totals import Scope, Series, Totals
+from runai.hub_service.ledger.query import Range
+from runai.hub_service.ledger.totals import LEVELS_S, ZERO, Scope, Series, Totals, window_of
 
 DAY_S = 86400
 RETENTION_S = {10: 2 * DAY_S, 60: 90 * DAY_S}
-"""How long rows of a grid are kept; hours stay for ever."""
+"""How long windows of a level are kept; hours stay for ever."""
 
 EVENTS_S = 400 * DAY_S
 """How long the history of workloads is kept."""
 
 
-class Row(NamedTuple):
-    """A series' totals at a time on a grid."""
-
-    series_id: int
-    at: int
-    level: int
-    totals: Totals
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something that happened to a workload."""
 
     at: float
@@ -49,231 +36,168 @@ class Event:
     user: str = ""
 
 
+class Forgotten(NamedTuple):
+    """A workload that was deleted."""
+
+    workload: str
+    at: float
+    series: Series | None
+    """None: the database was not there yet, and nothing was counted since."""
+
+
 @dataclass(slots=True)
 class Batch:
     """What one transaction writes."""
 
-    series: list[Series] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    closed: dict[int, float] = field(default_factory=dict)
-    spans: dict[int, Span] = field(default_factory=dict)
+    amounts: Mapping[Series, Mapping[int, Totals]] = field(default_factory=dict)
+    """What was added to each series, by window."""
+    forgotten: list[Forgotten] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     requests: dict[tuple[str, int], Asked] = field(default_factory=dict)
     """What was asked, by the workload's name and when it was submitted."""
 
-    def absorb(self, later: "Batch") -> None:
-        """Add what was collected after this one."""
-        self.series += later.series
-        self.rows += later.rows
-        self.closed |= later.closed
-        self.spans |= later.spans
-        self.events += later.events
-        self.requests |= later.requests
 
-    def __bool__(self) -> bool:
-        return any((self.series, self.rows, self.closed, self.spans, self.events, self.requests))
-
-
-class Stored(NamedTuple):
-    """What a ledger goes on from."""
-
-    last_series: int = 0
-    last_span: int = 0
-    last_at: int = 0
-    series: Sequence[Series] = ()
+ADD_SAMPLE = sa.text(
+    "INSERT INTO samples (series_id, level, at, held_s, measured_s, allocated_s, used_s, idle_s)"
+    " VALUES (:id, :level, :at, :held_s, :measured_s, :allocated_s, :used_s, :idle_s)"
+    " ON CONFLICT (series_id, level, at) DO UPDATE SET held_s = samples.held_s + excluded.held_s,"
+    " measured_s = samples.measured_s + excluded.measured_s,"
+    " allocated_s = samples.allocated_s + excluded.allocated_s,"
+    " used_s = samples.used_s + excluded.used_s, idle_s = samples.idle_s + excluded.idle_s"
+)
+ADD_TOTALS = sa.text(
+    "UPDATE series SET held_s = held_s + :held_s, measured_s = measured_s + :measured_s,"
+    " allocated_s = allocated_s + :allocated_s, used_s = used_s + :used_s,"
+    " idle_s = idle_s + :idle_s WHERE id = :id"
+)
+OPEN_SERIES = sa.text(
+    'INSERT INTO series (kind, project, "user", workload, device, node, opened)'
+    " VALUES (:kind, :project, :user, :workload, :device, :node, :opened)"
+    ' ON CONFLICT (kind, project, "user", workload, device, node) WHERE closed IS NULL'
+    " DO UPDATE SET opened = series.opened RETURNING id"
+)
+CLOSE_WORKLOAD = sa.text(
+    "UPDATE series SET closed = :at"
+    " WHERE kind = 'workload' AND workload = :workload AND closed IS NULL"
+)
+KEEP_REQUEST = sa.text(
+    "INSERT INTO requests (workload, submitted, asked, starts)"
+    " VALUES (:workload, :submitted, :text, :starts) ON CONFLICT (workload, submitted)"
+    " DO UPDATE SET asked = excluded.asked, starts = excluded.starts"
+)
 
 
 class Store:
     """One database, migrated to what this program knows."""
 
     def __init__(self, database: str | Path, *, later: bool = False) -> None:
-        """Open it, making or migrating its tables if need be; `later`: not before it is taken.
+        """Open it, making or migrating its tables if need be; `later`: not before `open`.
 
         Raises:
             Unavailable: it is a file that is broken, or a server that does not answer, or a newer
                 version wrote it.
         """
         self._engine = engine_of(database)
-        self._epoch = 0
-        """Nobody's: who only reads does not take it, and writes nothing."""
-        self._is_closed = False
         if not later:
-            with said_why(self._engine):
-                prepare(self._engine)
+            self.open()
 
-    def take(self) -> Stored:
-        """Make the database ours alone to write, until another takes it; return what it has.
+    def open(self) -> list[Series]:
+        """Migrate it if need be, and return the series that are not closed.
 
         Raises:
             Unavailable: as when it is opened; `history_away` where it may be there in a moment.
         """
+        series = schema.series
+        query = sa.select(series).where(series.c.closed.is_(None)).order_by(series.c.id)
         with said_why(self._engine):
             prepare(self._engine)
             with self._engine.begin() as connection:
-                if self._is_closed:  # while we waited: somebody else may need it by now
-                    return Stored()
-                self._epoch = owner.take(connection)
-            return Stored(*self.last_ids(), list(self.open_series()))
+                return [
+                    Series(
+                        Scope(*(row[name] for name in Scope._fields)),
+                        row["opened"],
+                        row["id"],
+                        Totals(*(row[name] for name in Totals._fields)),
+                    )
+                    for row in connection.execute(query).mappings()
+                ]
 
     def close(self) -> None:
-        """Close the connections; it is never taken from now on."""
-        self._is_closed = True
+        """Close the connections."""
         self._engine.dispose()
 
-    def write(self, batch: Batch) -> None:
-        """Write a batch, all of it or nothing; a repeat changes nothing but the events.
+    def write(self, batch: Batch) -> dict[Series, int]:
+        """Add a batch, all of it or nothing; a repeat counts twice.
 
-        Raises:
-            Taken: the database is not ours, or no longer.
+        Return the ids of the series that had none.
         """
-        with self._writing() as connection:
-            _upsert(connection, schema.series, [_series_row(one) for one in batch.series])
-            _upsert(
-                connection,
-                schema.totals,
-                [
-                    {"series_id": r.series_id, "at": r.at, "level": r.level} | r.totals._asdict()
-                    for r in batch.rows
-                ],
-            )
-            _upsert(
-                connection,
-                schema.spans,
-                [
-                    {"id": id_, "started": span.started, "ended": span.ended}
-                    for id_, span in batch.spans.items()
-                ],
-            )
-            _upsert(
-                connection,
-                schema.requests,
-                [
-                    {
-                        "workload": workload,
-                        "submitted": asked.submitted,
-                        "asked": asked.text,
-                        "starts": asked.starts,
-                    }
-                    for (workload, _), asked in batch.requests.items()
-                ],
-            )
-            for series_id, closed in batch.closed.items():
-                connection.execute(
-                    sa.update(schema.series)
-                    .where(schema.series.c.id == series_id)
-                    .values(closed=closed)
+        ids: dict[Series, int] = {}
+        with self._engine.begin() as connection:
+            for forgotten in batch.forgotten:
+                if forgotten.series is not None:
+                    _id(connection, forgotten.series, ids)
+                closed = {"workload": forgotten.workload, "at": forgotten.at}
+                connection.execute(CLOSE_WORKLOAD, closed)
+            rows: dict[tuple[int, int, int], Totals] = {}
+            totals: dict[int, Totals] = {}
+            for one, amounts in batch.amounts.items():
+                id_ = _id(connection, one, ids)
+                for window, amount in amounts.items():
+                    totals[id_] = totals.get(id_, ZERO).plus(amount)
+                    for level in LEVELS_S:
+                        key = id_, level, window_of(window, level)
+                        rows[key] = rows.get(key, ZERO).plus(amount)
+            samples = [
+                {"id": id_, "level": level, "at": at} | added._asdict()
+                for (id_, level, at), added in rows.items()
+            ]
+            requests = [
+                {"workload": name} | one._asdict() for (name, _), one in batch.requests.items()
+            ]
+            for statement, many in (
+                (ADD_TOTALS, [{"id": id_} | added._asdict() for id_, added in totals.items()]),
+                (ADD_SAMPLE, samples),
+                (KEEP_REQUEST, requests),
+                (sa.insert(schema.events), [event._asdict() for event in batch.events]),
+            ):
+                if many:
+                    connection.execute(statement, many)
+        return ids
+
+    def sums(self, scope: Scope, found: Range) -> tuple[dict[int, Totals], dict[int, Totals]]:
+        """Return what was added to a scope's series in each step of a range, and to `watched`.
+
+        Steps go by their number. Old series of the same name are included.
+        """
+        samples = schema.samples.c
+        step = (samples.at - 1) // found.step_s - found.since // found.step_s
+        sums: dict[int, Totals] = {}
+        watched: dict[int, Totals] = {}
+        with self._engine.connect() as connection:
+            ids = _ids_of(connection, scope)
+            watches = _ids_of(connection, Scope("watched"))
+            # One question: it must not see a part of what is written meanwhile.
+            query = sa.union_all(
+                *(
+                    sa.select(
+                        samples.series_id.in_(watches),
+                        sa.type_coerce(step, sa.BigInteger).label("step"),
+                        *(sa.func.sum(samples[name]) for name in Totals._fields),
+                    )
+                    .where(
+                        samples.series_id.in_([*ids, *watches]),
+                        samples.level == level,
+                        samples.at > after,
+                        samples.at <= until,
+                    )
+                    .group_by(samples.series_id, sa.literal_column("step"))
+                    for level, after, until in found.pieces()
                 )
-            if batch.events:
-                connection.execute(
-                    sa.insert(schema.events),
-                    [
-                        {
-                            "at": e.at,
-                            "project": e.project,
-                            "user": e.user,
-                            "workload": e.workload,
-                            "kind": e.kind,
-                            "text": e.text,
-                        }
-                        for e in batch.events
-                    ],
-                )
-
-    def open_series(self) -> Iterator[Series]:
-        """Yield the series that are not closed, with the totals of their last rows."""
-        query = (
-            sa.select(schema.series, schema.totals)
-            .select_from(schema.series)
-            .outerjoin(
-                schema.totals,
-                (schema.totals.c.series_id == schema.series.c.id)
-                & (schema.totals.c.at == _last_row_of_series()),
             )
-            .where(schema.series.c.closed.is_(None))
-            .order_by(schema.series.c.id)
-        )
-        with self._engine.connect() as connection:
-            for row in connection.execute(query).mappings():
-                totals = Totals() if row["at"] is None else _totals(row)
-                scope = Scope(*(row[name] for name in Scope._fields))
-                yield Series(row["id"], scope, row["opened"], totals, row["level"] or 0)
-
-    def last_ids(self) -> tuple[int, int, int]:
-        """Return the highest series id, span id and time of a row; 0 where there is none."""
-        with self._engine.connect() as connection:
-            return (
-                connection.scalar(sa.select(sa.func.max(schema.series.c.id))) or 0,
-                connection.scalar(sa.select(sa.func.max(schema.spans.c.id))) or 0,
-                connection.scalar(sa.select(sa.func.max(schema.totals.c.at))) or 0,
-            )
-
-    def series_ids(self, scope: Scope) -> list[int]:
-        """Return the ids of a scope's series, old ones of the same name included.
-
-        A workload is found by its name alone: its id is unique among all projects.
-        """
-        query = sa.select(schema.series.c.id).where(schema.series.c.kind == scope.kind)
-        for name in ("project", "user", "workload", "device", "node"):
-            value = getattr(scope, name)
-            if value or scope.kind != "workload":
-                query = query.where(schema.series.c[name] == value)
-        with self._engine.connect() as connection:
-            return list(connection.scalars(query))
-
-    def totals_at_each(self, series_id: int, instants: Sequence[int]) -> list[Totals]:
-        """Return a series' totals at each time: those of its last row until then.
-
-        One look at the index for each, however many rows lie between: a walk through three months
-        of minutes takes PostgreSQL a second.
-        """
-        if not instants:
-            return []
-        asked, asked_list = self._listed(instants)
-        rows = schema.totals.alias()
-        last = (
-            sa.select(sa.func.max(rows.c.at))
-            .where(rows.c.series_id == series_id, rows.c.at <= asked.c.value)
-            .correlate(asked)
-            .scalar_subquery()
-        )
-        columns = schema.totals.c
-        with self._engine.connect() as connection:
-            # Not as one join: with many times a planner rather walks through the rows.
-            rows_at: dict[int, int | None] = {
-                row[0]: row[1]
-                for row in connection.execute(sa.select(asked.c.value, last), asked_list)
-            }
-            wanted, wanted_list = self._listed(
-                sorted({at for at in rows_at.values() if at is not None})
-            )
-            query = sa.select(columns.at, *(columns[name] for name in Totals._fields)).where(
-                columns.series_id == series_id, columns.at.in_(sa.select(wanted.c.value))
-            )
-            found = {
-                row[0]: Totals._make(row[1:]) for row in connection.execute(query, wanted_list)
-            }
-        return [found.get(rows_at[at], Totals()) for at in instants]
-
-    def _listed(self, instants: Sequence[int]) -> tuple["sa.TableValuedAlias", dict[str, Any]]:
-        """Return a table of times, in its column `value`, and the parameters that make it.
-
-        One parameter, however many: SQL with a mark for each would be put together anew for each
-        question, which takes longer than its answer.
-        """
-        if self._engine.dialect.name == "postgresql":
-            many = sa.bindparam("instants", type_=postgresql.ARRAY(sa.BigInteger))
-            table = sa.func.unnest(many).table_valued("value", name="listed").render_derived()
-            return table, {"instants": list(instants)}
-        table = sa.func.json_each(sa.bindparam("instants")).table_valued("value", name="listed")
-        return table, {"instants": json.dumps(instants)}
-
-    def spans_between(self, since: float, until: float) -> dict[int, Span]:
-        """Return the spans that overlap a range, by id."""
-        query = sa.select(schema.spans).where(
-            schema.spans.c.ended > since, schema.spans.c.started < until
-        )
-        with self._engine.connect() as connection:
-            return {row.id: Span(row.started, row.ended) for row in connection.execute(query)}
+            for is_watched, number, *added in connection.execute(query):
+                into = watched if is_watched else sums
+                into[number] = into.get(number, ZERO).plus(Totals(*added))
+        return sums, watched
 
     def events_of(self, workload: str, since: float, limit: int) -> list[Event]:
         """Return the newest events of a workload, oldest first."""
@@ -285,40 +209,31 @@ class Store:
         )
         with self._engine.connect() as connection:
             rows = connection.execute(query).mappings().all()
-        return [
-            Event(r["at"], r["workload"], r["kind"], r["text"], r["project"], r["user"])
-            for r in reversed(rows)
-        ]
+        return [Event(*(row[name] for name in Event._fields)) for row in reversed(rows)]
 
-    def past_workloads(self, since: float) -> dict[int, Past]:
-        """Return the workloads that held anything after a time, by series."""
-        series, totals, events = schema.series.c, schema.totals.c, schema.events.c
+    def past_workloads(self, since: float, level: int) -> list[Past]:
+        """Return the workloads that held anything after a time, oldest first.
+
+        `level` is that of the windows to look for.
+        """
+        series, samples, events = schema.series.c, schema.samples.c, schema.events.c
         held = (
-            sa.select(
-                series.id,
-                series.workload,
-                series.project,
-                series.user,
-                series.opened,
-                totals.held_s,
-                totals.allocated_s,
+            sa.select(schema.series)
+            .where(
+                series.kind == "workload",
+                sa.exists().where(
+                    samples.series_id == series.id, samples.level == level, samples.at > since
+                ),
             )
-            .join_from(
-                schema.series,
-                schema.totals,
-                (totals.series_id == series.id) & (totals.at == _last_row_of_series()),
-            )
-            .where(series.kind == "workload", totals.at > since)
             .order_by(series.opened, series.id)
         )
+        names = sa.select(held.subquery().c.workload)
         told = (
             sa.select(events.workload, events.at, events.kind)
-            .where(events.workload.in_(sa.select(held.subquery().c.workload)))
+            .where(events.workload.in_(names))
             .order_by(events.at, events.id)
         )
-        wanted = sa.select(schema.requests).where(
-            schema.requests.c.workload.in_(sa.select(held.subquery().c.workload))
-        )
+        wanted = sa.select(schema.requests).where(schema.requests.c.workload.in_(names))
         with self._engine.connect() as connection:
             asked: dict[str, list[Asked]] = {}
             for workload, *one in connection.execute(wanted):
@@ -326,56 +241,43 @@ class Store:
             lives: dict[str, list[tuple[float, str]]] = {}
             for workload, at, kind in connection.execute(told):
                 lives.setdefault(workload, []).append((at, kind))
-            return {
-                row["id"]: past_of(
-                    row, lives.get(row["workload"], []), asked.get(row["workload"], [])
-                )
+            found = [
+                past_of(row, lives.get(row["workload"], []), asked.get(row["workload"], []))
                 for row in connection.execute(held).mappings()
-            }
+            ]
+        return sorted(found, key=lambda past: (past.submitted, past.workload))
 
     def drop_old(self, now: float) -> None:
-        """Delete rows and events past their time; coarser rows keep the totals.
-
-        Raises:
-            Taken: the database is not ours, or no longer.
-        """
-        with self._writing() as connection:
-            for level, age in RETENTION_S.items():
-                connection.execute(
-                    sa.delete(schema.totals).where(
-                        schema.totals.c.level == level, schema.totals.c.at < now - age
-                    )
-                )
-            connection.execute(sa.delete(schema.events).where(schema.events.c.at < now - EVENTS_S))
-            long_ago = schema.requests.c.submitted < now - EVENTS_S
-            connection.execute(sa.delete(schema.requests).where(long_ago))
-
-    @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+        """Delete samples and events past their time; coarser samples keep the sums."""
+        samples, events, requests = schema.samples, schema.events, schema.requests
         with self._engine.begin() as connection:
-            owner.claim(connection, self._epoch)
-            yield connection
+            for level, age in RETENTION_S.items():
+                old = (samples.c.level == level, samples.c.at < now - age)
+                connection.execute(sa.delete(samples).where(*old))
+            connection.execute(sa.delete(events).where(events.c.at < now - EVENTS_S))
+            connection.execute(sa.delete(requests).where(requests.c.submitted < now - EVENTS_S))
 
 
-def _upsert(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
-    if rows:
-        connection.execute(schema.upsert_into(table, connection.dialect.name), list(rows))
+def _ids_of(connection: sa.Connection, scope: Scope) -> Sequence[int]:
+    """Return the ids of a scope's series.
+
+    A workload is found by its name alone: its id is unique among all projects.
+    """
+    series = schema.series.c
+    query = sa.select(series.id).where(series.kind == scope.kind)
+    if scope.kind != "workload":
+        query = query.where(series.closed.is_(None))  # no other is ever closed
+    for name in Scope._fields[1:]:
+        if (value := getattr(scope, name)) or scope.kind != "workload":
+            query = query.where(series[name] == value)
+    return connection.scalars(query).all()
 
 
-def _last_row_of_series() -> "sa.ScalarSelect[int]":
-    """Return when a series' last row was: one look at the end of its rows."""
-    rows = schema.totals.alias()
-    return (
-        sa.select(sa.func.max(rows.c.at))
-        .where(rows.c.series_id == schema.series.c.id)
-        .correlate(schema.series)
-        .scalar_subquery()
-    )
-
-
-def _series_row(series: Series) -> dict[str, Any]:
-    return {"id": series.id, "opened": series.opened, "closed": None} | series.scope._asdict()
-
-
-def _totals(row: Any) -> Totals:  # noqa: ANN401  a row of any query that has these columns
-    return Totals(*(row[name] for name in Totals._fields))
+def _id(connection: sa.Connection, series: Series, ids: dict[Series, int]) -> int:
+    """Return a series' number in the database, which gives it one."""
+    if series.id is not None:
+        return series.id
+    if series not in ids:
+        opened = series.scope._asdict() | {"opened": series.opened}
+        ids[series] = connection.execute(OPEN_SERIES, opened).scalar_one()
+    return ids[series]

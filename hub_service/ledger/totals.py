@@ -1,27 +1,19 @@
-"""Running totals of one series, and the last 15 minutes of it: what it held, what was measured.
+"""Sums of one series: what it held and how busy its devices were, by windows of ten seconds.
 
-Pure arithmetic without a clock. What is held is kept as steps, and costs nothing while it stays the
-same; what was measured is kept by the second. Totals only grow, so that an average over any range
-is a difference of two of them. Used by the rest of the ledger.
+Pure arithmetic without a clock. A window is named by its end. What is held costs nothing while it
+stays the same: it is added up when somebody asks.
 """
 
-from array import array
-from collections import deque
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-MEMORY_S = 15 * 60
-"""How long single seconds are kept."""
-
 LEVELS_S = (10, 60, 3600)
-"""Grids of the stored rows, each part of the one before."""
-
-FIGURES = 3
-"""In a second's cell: measured, used and idle, in this order."""
+"""Lengths of the windows that are stored; each is a whole number of the one before."""
 
 
 class Totals(NamedTuple):
-    """What a series has added up to, in seconds and GPU-seconds."""
+    """Sums of a series, in seconds and GPU-seconds."""
 
     held_s: float = 0.0
     """Time during which it held anything."""
@@ -34,13 +26,19 @@ class Totals(NamedTuple):
     idle_s: float = 0.0
     """Allocated GPU-seconds of devices on which it was less than 1 % busy."""
 
-    def minus(self, other: "Totals") -> "Totals":
-        """Return what was added since."""
-        return Totals(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
-
     def plus(self, other: "Totals") -> "Totals":
         """Return both together."""
-        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        # No loop: a report adds to a thousand series.
+        held, measured, allocated, used, idle = self
+        a, b, c, d, e = other
+        return Totals(held + a, measured + b, allocated + c, used + d, idle + e)
+
+    def times(self, seconds: float) -> "Totals":
+        """Return what rates come to in so many seconds."""
+        held, measured, allocated, used, idle = self
+        return Totals(
+            held * seconds, measured * seconds, allocated * seconds, used * seconds, idle * seconds
+        )
 
 
 ZERO = Totals()
@@ -49,8 +47,11 @@ ZERO = Totals()
 class Scope(NamedTuple):
     """What a series is about: everything, a project, a user, both, a workload, a node, a device."""
 
-    kind: Literal["all", "project", "user", "member", "workload", "node", "device", "reclaimed"]
-    """`reclaimed` is what a project's idle GPUs were given to others for."""
+    kind: Literal[
+        "all", "project", "user", "member", "workload", "node", "device", "reclaimed", "watched"
+    ]
+    """`reclaimed`: a project's idle GPUs that were given to others. `watched`: the ledger itself,
+    which holds one GPU while it watches; outside of that time is a gap, inside a zero."""
     project: str = ""
     user: str = ""
     workload: str = ""
@@ -59,140 +60,73 @@ class Scope(NamedTuple):
 
 
 class Series:
-    """One scope's totals. Not thread-safe."""
+    """One scope's sums: those that are stored, and those since it was opened. Not thread-safe."""
 
-    __slots__ = (
-        "_allocated_s",
-        "_cells",
-        "_held_s",
-        "_measured",
-        "_newest",
-        "_seconds",
-        "_steps",
-        "closed",
-        "id",
-        "opened",
-        "scope",
-        "written",
-    )
+    __slots__ = ("_gpus", "_since", "base", "counted", "id", "opened", "scope", "waiting")
 
     def __init__(
-        self, id_: int, scope: Scope, opened: float, totals: Totals = ZERO, level_s: int = 0
+        self, scope: Scope, opened: float, id_: int | None = None, base: Totals = ZERO
     ) -> None:
-        """Go on from the totals of a stored row, which stands for grids up to `level_s`."""
-        self.id = id_
+        """Begin with what is stored; `id_` is None until something is."""
         self.scope = scope
         self.opened = opened
-        self.closed = False
-        """Whether its workload was deleted: its next row is its last."""
-        self.written: dict[int, Totals | None] = {
-            level: totals if level <= level_s or totals == ZERO else None for level in LEVELS_S
-        }
-        """The totals of the last row on each grid; None where that is not known."""
-        self._held_s = totals.held_s
-        self._allocated_s = totals.allocated_s
-        self._steps: deque[tuple[float, float]] = deque([(opened, 0.0)])
-        """The GPUs held, each from an instant on; the totals are those of the newest step."""
-        self._measured = [totals.measured_s, totals.used_s, totals.idle_s]
-        self._cells: array[float] | None = None
-        self._seconds: array[int] | None = None
-        self._newest = 0
-
-    def hold(self, at: float, gpus: float) -> None:
-        """Note that it holds so many GPUs from `at` on, which is never before an earlier one."""
-        since, before = self._steps[-1]
-        if gpus == before:
-            return
-        if before:
-            self._held_s += at - since
-            self._allocated_s += (at - since) * before
-        self._steps.append((at, gpus))
-        while len(self._steps) > 1 and self._steps[1][0] < at - MEMORY_S:
-            self._steps.popleft()
-
-    def add(
-        self,
-        seconds: Sequence[tuple[int, float]],
-        *,
-        measured: float = 0.0,
-        used: float = 0.0,
-        idle: float = 0.0,
-    ) -> None:
-        """Count what was measured, each figure per second, in these parts of single seconds."""
-        if self._cells is None or self._seconds is None:
-            self._cells = array("d", bytes(8 * FIGURES * MEMORY_S))
-            self._seconds = array("q", bytes(8 * MEMORY_S))
-            self._newest = 0
-        cells, totals = self._cells, self._measured
-        # Each second for a thousand series: no loop over the figures, no call.
-        for second, part in seconds:
-            slot = second % MEMORY_S
-            cell = slot * FIGURES
-            if self._seconds[slot] != second:
-                self._seconds[slot] = second
-                cells[cell] = cells[cell + 1] = cells[cell + 2] = 0.0
-            self._newest = max(self._newest, second)
-            amount = part * measured
-            cells[cell] += amount
-            totals[0] += amount
-            amount = part * used
-            cells[cell + 1] += amount
-            totals[1] += amount
-            amount = part * idle
-            cells[cell + 2] += amount
-            totals[2] += amount
+        self.id = id_
+        self.base = base
+        """What was stored when the ledger was opened."""
+        self.counted = ZERO
+        """What was added since."""
+        self.waiting: dict[int, Totals] = {}
+        """The part of it that is not written yet, by window."""
+        self._gpus = 0.0
+        self._since = 0.0
 
     @property
-    def remembers_seconds(self) -> bool:
-        """Tell whether any single second is remembered, which takes 29 KiB."""
-        return self._cells is not None
+    def totals(self) -> Totals:
+        """What it has added up to, as of the last time it was settled."""
+        return self.base.plus(self.counted)
 
-    def rest(self, now: float) -> None:
-        """Give back what single seconds take, where none of them is remembered any more."""
-        if self._cells is not None and self._newest < now - MEMORY_S:
-            self._cells = self._seconds = None
+    def hold(self, at: float, gpus: float) -> None:
+        """Note that it holds so many GPUs from `at` on."""
+        self.settle(at)
+        self._gpus = gpus
 
-    def now(self, until: float) -> Totals:
-        """Return the totals of everything before `until`, which no step comes after."""
-        since, gpus = self._steps[-1]
-        lasts = max(0.0, until - since) if gpus else 0.0
-        measured, used, idle = self._measured
-        allocated = self._allocated_s + lasts * gpus
-        return Totals(self._held_s + lasts, measured, allocated, used, idle)
+    def settle(self, at: float) -> None:
+        """Count what it held until `at`; an earlier time changes nothing."""
+        if self._gpus and at > self._since:
+            self.add(windows(self._since, at), Totals(held_s=1.0, allocated_s=self._gpus))
+        self._since = max(at, self._since)
 
-    def at(self, instants: Sequence[int], until: float) -> list[Totals]:
-        """Return the totals at whole seconds, given and returned oldest first.
+    def add(self, parts: Sequence[tuple[int, float]], rates: Totals) -> None:
+        """Count so much per second in these parts of windows."""
+        for window, seconds in parts:
+            amounts = rates.times(seconds)
+            self.counted = self.counted.plus(amounts)
+            self.wait(window, amounts)
 
-        None of them may be more than `MEMORY_S` before `until`, which no step comes after.
-        """
-        found: list[Totals] = []
-        now = self.now(until)
-        held, allocated, measured = now.held_s, now.allocated_s, self._measured.copy()
-        second, step = self._newest, len(self._steps) - 1
-        for instant in reversed(instants):
-            # No further than memory reaches: what lies before it was added before.
-            while second >= instant and second > self._newest - MEMORY_S:
-                for offset, amount in enumerate(self._cell(second)):
-                    measured[offset] -= amount
-                second -= 1
-            while until > instant and step >= 0:
-                since, gpus = self._steps[step]
-                from_ = max(since, instant)
-                if gpus and from_ < until:
-                    held -= until - from_
-                    allocated -= (until - from_) * gpus
-                until = min(until, from_)
-                if since > instant:
-                    step -= 1
-            of_it, used, idle = measured
-            found.append(Totals(held, of_it, allocated, used, idle))
-        found.reverse()
-        return found
+    def wait(self, window: int, amounts: Totals) -> None:
+        """Note that these amounts are to be written."""
+        before = self.waiting.get(window)
+        self.waiting[window] = amounts if before is None else before.plus(amounts)
 
-    def _cell(self, second: int) -> Sequence[float]:
-        if self._cells is None or self._seconds is None:
-            return ()
-        slot = second % MEMORY_S
-        if self._seconds[slot] != second:
-            return ()
-        return self._cells[slot * FIGURES : (slot + 1) * FIGURES]
+
+def window_of(at: float, level: int = LEVELS_S[0]) -> int:
+    """Return the end of the window that a time is in, or at the end of.
+
+    >>> window_of(20), window_of(20.5), window_of(61, 60)
+    (20, 30, 120)
+    """
+    return -(-math.ceil(at) // level) * level
+
+
+def windows(start: float, end: float) -> list[tuple[int, float]]:
+    """Cut a time at the ends of windows.
+
+    >>> windows(9.75, 21.5)
+    [(10, 0.25), (20, 10), (30, 1.5)]
+    """
+    found = []
+    while start < end:
+        window = (int(start) // LEVELS_S[0] + 1) * LEVELS_S[0]
+        found.append((window, min(end, window) - start))
+        start = window
+    return found

@@ -1,7 +1,7 @@
 """Whether the ledger's sums are what ran: beside what the jobs saw, and what the cluster stored.
 
 The ledger holds history only. A service that is killed takes with it what it had not written yet
-(up to 13 s), while it is away nobody counts, and one whose clock goes back counts nothing twice: so
+(up to 10 s), while it is away nobody counts, and one whose clock goes back counts nothing twice: so
 it may say less than what ran, by no more than that, and never more than was held.
 """
 
@@ -19,8 +19,8 @@ from crashes.ground import Ground
 from runai.hub_service.client import Client
 from waiting import eventually
 
-UNWRITTEN_S = 13.0
-"""What a killed service had not written: ten seconds, told three seconds late."""
+UNWRITTEN_S = 10.0
+"""What a killed service had not written."""
 
 ABOUT_S = 2.0
 """A start and an end are told within a cycle."""

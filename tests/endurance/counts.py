@@ -35,9 +35,7 @@ def sizes(month: Month) -> dict[str, int]:
         "starts under way": len(cluster._tending._launched),
         "elastic jobs listened to": len(cluster._listening._running),
         "series of the ledger": len(ledger._by_scope),
-        "series remembered by the second": sum(
-            s.remembers_seconds for s in ledger._by_workload.values()
-        ),
+        "windows to be written": sum(len(s.waiting) for s in ledger._by_workload.values()),
         "series to be written": len(ledger._sums._changed),
         "segments of the ledger": len(ledger._sums._segments),
         "states written down": len(month.bookkeeping._states or ()),

@@ -173,7 +173,7 @@ def of_the_ledger(ledger: Ledger, most_gpu_s: float) -> list[str]:
 
 def _sum(ledger: Ledger, kind: str, what: str) -> float:
     amounts: list[float] = [
-        getattr(ledger._now(series), what)
+        getattr(ledger._settled(series).totals, what)
         for scope, series in ledger._by_scope.items()
         if scope.kind == kind
     ]

@@ -2,11 +2,12 @@
 
 Simple on purpose, a list of stretches: of each scope the GPUs held, times how long. A life of the
 service adds to what it found in the database; what is found there afterwards is what that life had
-counted until the time of its last written row, not less and not more.
+counted over the watched time that it has written, not less and not more.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,11 +24,7 @@ ABOUT_GPU_S = 0.001
 """Floats, added up."""
 
 
-class Stored(NamedTuple):
-    """What the database has of a scope: the time of its last row, and what that adds up to."""
-
-    at: int
-    gpu_s: float
+WATCHED = Scope("watched")
 
 
 class _Stretch(NamedTuple):
@@ -39,7 +36,7 @@ class _Stretch(NamedTuple):
 class Meter:
     """One life of a ledger, counted beside it."""
 
-    def __init__(self, ledger: Ledger, found: Mapping[Scope, Stored]) -> None:
+    def __init__(self, ledger: Ledger, found: Mapping[Scope, float]) -> None:
         """Begin before the ledger is told anything; `found` is what the database had then."""
         self._ledger = ledger
         self._found = dict(found)
@@ -81,73 +78,63 @@ class Meter:
         self._found = {s: found for s, found in self._found.items() if s.workload != workload}
         self._forgotten.add(workload)
 
-    def counted(self, until: float) -> Counter[Scope]:
-        """Return the milli-GPU-seconds of each scope in this life, of the time before `until`."""
+    def counted(self, watched_s: float = math.inf) -> Counter[Scope]:
+        """Return the milli-GPU-seconds of each scope in this life, of its first watched seconds."""
         sums: Counter[Scope] = Counter()
         for stretch in self._stretches:
-            lasts = min(stretch.until, until) - stretch.since
-            for scope, milli in stretch.milli.items() if lasts > 0 else ():
+            lasts = min(stretch.until - stretch.since, watched_s)
+            watched_s -= lasts
+            for scope, milli in stretch.milli.items():
                 sums[scope] += milli * lasts  # type: ignore[assignment]
         return sums
 
     def wrong(self) -> Iterator[str]:
         """Tell where the ledger has counted anything else."""
-        counted = self.counted(self._at or 0.0)
+        counted = self.counted()
         for scope, series in self._ledger._by_scope.items():
-            if scope.kind == "reclaimed":
+            if scope.kind in {"reclaimed", "watched"}:
                 continue
-            have = self._ledger._now(series).allocated_s
+            have = self._ledger._settled(series).totals.allocated_s
             must = self._before(scope) + counted[scope] / 1000
             if abs(have - must) > ABOUT_GPU_S:
                 yield f"the ledger has {have:.3f} GPU-s of {_name(scope)}, which held {must:.3f}"
         for scope in counted.keys() - self._ledger._by_scope.keys():
             yield f"the ledger has nothing of {_name(scope)}"
 
-    def wrongly_stored(self, now: Mapping[Scope, Stored]) -> Iterator[str]:
+    def wrongly_stored(self, now: Mapping[Scope, float]) -> Iterator[str]:
         """Tell what the database has, after this life, that it had not counted by then."""
-        for scope, (at, have) in now.items():
-            if scope.workload in self._forgotten:
+        watched_s = now.get(WATCHED, 0.0) - self._before(WATCHED)
+        counted = self.counted(watched_s)
+        for scope, have in now.items():
+            if scope.workload in self._forgotten or scope == WATCHED:
                 continue  # whether that was written yet or not
-            before = self._before(scope)
-            must = before + self.counted(at)[scope] / 1000
-            # Of a clock that had gone back the last row is written anew, at the end, or not at all.
-            anew = scope not in self._found or at > self._found[scope].at
-            if abs(have - must) > ABOUT_GPU_S and (anew or have != before):
+            must = self._before(scope) + counted[scope] / 1000
+            if abs(have - must) > ABOUT_GPU_S:
                 yield (
                     f"the database has {have:.3f} GPU-s of {_name(scope)}, "
-                    f"which had held {must:.3f} at {at}"
+                    f"which had held {must:.3f} in the {watched_s:.3f} s that it has"
                 )
 
     def _before(self, scope: Scope) -> float:
-        return self._found[scope].gpu_s if scope in self._found else 0.0
+        return self._found.get(scope, 0.0)
 
 
-def stored(database: Path) -> dict[Scope, Stored]:
-    """Read what a ledger's file has of each scope that is not closed."""
+def stored(database: Path) -> dict[Scope, float]:
+    """Read the GPU-seconds that a ledger's file has of each scope that is not closed."""
     if not database.exists():
         return {}
     engine = sa.create_engine(f"sqlite:///{database}")
-    series, rows = schema.series.c, schema.totals.c
-    newest = (
-        sa.select(rows.series_id, sa.func.max(rows.at).label("at"))
-        .group_by(rows.series_id)
-        .subquery()
-    )
-    query = (
-        sa.select(*(series[name] for name in Scope._fields), rows.at, rows.allocated_s)
-        .join_from(schema.series, newest, newest.c.series_id == series.id)
-        .join(
-            schema.totals,
-            (rows.series_id == newest.c.series_id) & (rows.at == newest.c.at),
-        )
-        .where(series.closed.is_(None))
-    )
+    series = schema.series.c
+    query = sa.select(
+        *(series[name] for name in Scope._fields), series.held_s, series.allocated_s
+    ).where(series.closed.is_(None))
     with closing(engine.connect()) as connection:
-        found = {
-            Scope(*row[:-2]): Stored(row.at, row.allocated_s) for row in connection.execute(query)
-        }
+        rows = connection.execute(query).all()
     engine.dispose()
-    return found
+    return {
+        (scope := Scope(*row[:-2])): row.held_s if scope == WATCHED else row.allocated_s
+        for row in rows
+    }
 
 
 def _by_scope(held: Sequence[Held]) -> Mapping[Scope, int]:

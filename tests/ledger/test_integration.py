@@ -14,7 +14,7 @@ from runai.hub_service.ledger import Held
 from runai.hub_service.ledger.integration import Integration
 from runai.hub_service.ledger.totals import Scope, Series
 
-START = 1_700_000_000.0
+START = 1_700_000_007.0
 
 HOLDS = [
     Held("vision", "ana", "vision/a", "GPU-0", 500, "n1"),
@@ -43,7 +43,6 @@ class Story:
     interval: float
     samples: Sequence[tuple[Held, float | None]]
     devices: Sequence[tuple[str, float | None]]
-    closed_after: int
 
     def report(
         self,
@@ -75,12 +74,11 @@ stories = st.builds(
     interval=st.floats(0.1, 5),
     samples=st.lists(st.tuples(st.sampled_from(HOLDS), busy), max_size=8),
     devices=st.lists(st.tuples(st.sampled_from(DEVICES), busy), max_size=6),
-    closed_after=st.integers(0, 3),
 )
 
 
 @given(story=stories)
-def test_a_report_counts_as_its_samples_one_by_one_for_each_series_and_second(story):
+def test_a_report_counts_as_its_samples_one_by_one_for_each_series_and_window(story):
     together = counted(story, story.report(story.samples, story.devices))
     one_by_one = [story.report(samples=[sample]) for sample in story.samples]
     one_by_one += [story.report(devices=[device]) for device in story.devices]
@@ -97,19 +95,15 @@ def test_a_report_counts_as_its_samples_one_by_one_for_each_series_and_second(st
 
 
 def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figures]:
-    """Return what a report adds to each series until each second."""
+    """Return what a report adds to each series in each window."""
     series: dict[Scope, Series] = {}
-    integration = Integration(
-        lambda scope: series.setdefault(scope, Series(len(series) + 1, scope, START))
-    )
-    integration.closed_until = int(START) + story.closed_after
+    integration = Integration(lambda scope: series.setdefault(scope, Series(scope, START)))
     for at, held in story.holdings:
         integration.hold(START + at, held)
     integration.advance(START + story.now)
     integration.measure(report)
-    seconds = range(int(START), int(START + story.now) + 2)
     return {
-        (scope, second): (totals.measured_s, totals.used_s, totals.idle_s)
-        for scope, one in series.items()
-        for second, totals in zip(seconds, one.at(seconds, START + story.now), strict=True)
+        (series.scope, window): (totals.measured_s, totals.used_s, totals.idle_s)
+        for series, amounts in integration.collect().items()
+        for window, totals in amounts.items()
     }

@@ -13,9 +13,8 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 @pytest.mark.parametrize(
     ("age", "step_s", "expected_step"),
     [
-        pytest.param(300, 1, 1, id="in memory: single seconds"),
-        pytest.param(300, None, 1, id="by default about 300 points"),
-        pytest.param(HOUR, 1, 10, id="in the database: ten seconds"),
+        pytest.param(300, None, 10, id="minutes"),
+        pytest.param(HOUR, 1, 10, id="never less than ten seconds"),
         pytest.param(HOUR, 15, 20, id="steps are multiples of the grid"),
         pytest.param(HOUR, None, 20, id="an hour"),
         pytest.param(DAY, None, 300, id="a day"),
@@ -27,14 +26,14 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
     ],
 )
 def test_the_finest_grid_that_reaches_back_answers(age, step_s, expected_step):
-    found = choose_range(NOW - age, NOW, step_s, now=NOW, memory_since=NOW - 890)
+    found = choose_range(NOW - age, NOW, step_s, now=NOW)
 
     assert found.step_s == expected_step
     assert len(found.ends) <= 1501
 
 
 def test_a_range_is_widened_to_the_grid():
-    found = choose_range(NOW - 3605.5, NOW - 1802.5, 60, now=NOW, memory_since=NOW - 890)
+    found = choose_range(NOW - 3605.5, NOW - 1802.5, 60, now=NOW)
 
     assert (NOW - found.since, NOW - found.until) == (3610, 1800)
     assert [NOW - end for end in found.ends[:2]] == [3600, 3540]
@@ -42,13 +41,30 @@ def test_a_range_is_widened_to_the_grid():
 
 
 def test_steps_lie_on_the_clock_whatever_the_range():
-    found = choose_range(NOW - 3650, NOW, 600, now=NOW, memory_since=NOW - 890)
+    found = choose_range(NOW - 3650, NOW, 600, now=NOW)
 
     assert all(end % 600 == 0 for end in found.ends)
 
 
 @pytest.mark.parametrize("since", [NOW, NOW + 100])
 def test_what_is_to_come_is_an_empty_range(since):
-    found = choose_range(since, since + 60, None, now=NOW, memory_since=NOW - 890)
+    found = choose_range(since, since + 60, None, now=NOW)
 
     assert (found.since, found.until, found.ends) == (NOW, NOW, ())
+
+
+def test_a_range_ends_now_at_the_latest():
+    found = choose_range(NOW - 90.0, NOW + 3.5, None, now=NOW + 3.5)
+
+    assert (found.since, found.until) == (NOW - 90, NOW + 4)
+    assert found.pieces() == [(10, NOW - 90, NOW + 10)]
+
+
+def test_few_windows_are_added_up():
+    found = choose_range(NOW - 7 * HOUR - 10, NOW - 20, 2 * HOUR, now=NOW)
+
+    assert found.pieces() == [
+        (10, NOW - 7 * HOUR - 10, NOW - 7 * HOUR),
+        (HOUR, NOW - 7 * HOUR, NOW - HOUR),
+        (10, NOW - HOUR, NOW - 20),
+    ]

@@ -41,24 +41,37 @@ async def hours_of(book, clock, report, hours, busy_minutes):
 
 
 @on_each_database
-async def test_rows_are_written_while_something_changes_and_once_on_each_grid_after(
-    ledger, clock, report, rows
-):
+async def test_each_level_has_a_window_wherever_something_was_held(ledger, clock, report, rows):
     clock.now = 1_699_999_200.0  # a whole hour
     start = int(clock.now)
     book = ledger()
     await hours_of(book, clock, report, 3, busy_minutes=1)
     found = rows(
-        "SELECT at, level FROM totals JOIN series ON id = series_id WHERE kind = 'workload'"
-        f" AND at < {start + HOUR + 10} ORDER BY at",
+        "SELECT level, at, samples.held_s FROM samples JOIN series ON id = series_id"
+        f" WHERE kind = 'workload' AND at < {start + HOUR + 10} ORDER BY level, at",
     )
 
-    # Ten seconds each, the sixth stands for its minute, and the hour's end for the hour.
-    assert [(at - start, level) for at, level in found] == [
-        *((second, 10) for second in range(10, 60, 10)),
-        (60, 60),
-        (3600, 3600),
+    assert [(level, at - start, round(held)) for level, at, held in found] == [
+        *((10, second, 10) for second in range(10, 70, 10)),
+        (60, 60, 60),
+        (3600, 3600, 60),
     ]
+
+
+@on_each_database
+async def test_a_window_that_was_written_in_part_goes_on_after_a_restart(ledger, clock, rows):
+    for _ in range(2):
+        book = ledger()
+        book.record(clock.now, 0, [A])
+        clock.now += 4
+        book.close()
+
+    of_a = "JOIN series ON id = series_id WHERE kind = 'workload'"
+    assert (
+        rows(f"SELECT samples.held_s, samples.allocated_s FROM samples {of_a}")
+        == [pytest.approx((8, 4))] * 3
+    )
+    assert ledger().totals("vision/a").allocated_s == pytest.approx(4)
 
 
 @on_each_database
@@ -67,19 +80,19 @@ async def test_retention_drops_fine_rows_and_no_totals(ledger, clock, report, ro
     start = clock.now
     await hours_of(book, clock, report, 5, busy_minutes=7)
     before = [await book.usage(who, start, start + 5 * HOUR, HOUR) for who in FILTERS]
-    stored = rows("SELECT count(*) FROM totals")
+    stored = rows("SELECT count(*) FROM samples")
     book.close()
     for age, kept_level in [(3 * DAY, 60), (100 * DAY, 3600)]:
         clock.now = start + age
         book = ledger()
-        book._writer.drop_old(clock.now)
+        book._store.drop_old(clock.now)
         after = [await book.usage(who, start, start + 5 * HOUR, HOUR) for who in FILTERS]
 
-        assert rows(f"SELECT count(*) FROM totals WHERE level < {kept_level}") == [(0,)]
+        assert rows(f"SELECT count(*) FROM samples WHERE level < {kept_level}") == [(0,)]
         for was, is_ in zip(before, after, strict=True):
             assert is_.used_gpu_hours == pytest.approx(was.used_gpu_hours)
             assert is_.utilized_average == pytest.approx(was.utilized_average, rel=0.02)
-    assert rows("SELECT count(*) FROM totals") < stored
+    assert rows("SELECT count(*) FROM samples") < stored
 
 
 FILTERS = [UsageFilter(), UsageFilter(workload="vision/a"), UsageFilter(project="vision")]
@@ -95,7 +108,7 @@ async def test_a_workloads_last_totals_survive_retention(ledger, clock, report):
     book.close()
     clock.now += 100 * DAY
     book = ledger()
-    book._writer.drop_old(clock.now)
+    book._store.drop_old(clock.now)
     series = await book.usage(FILTERS[1], clock.now - 101 * DAY, clock.now, HOUR)
 
     assert series.used_gpu_hours == pytest.approx(10 / HOUR)
@@ -108,7 +121,7 @@ async def test_old_events_are_dropped(ledger, clock, report):
     book.event("vision/a", "queued", "")
     await book.flush()
     clock.now += 401 * DAY
-    book._writer.drop_old(clock.now)
+    book._store.drop_old(clock.now)
 
     assert await book.events("vision/a") == []
 

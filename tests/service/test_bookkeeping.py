@@ -93,6 +93,7 @@ async def test_who_is_paused_and_goes_on_was_started_twice(service):
     await service.cycle()
     service.cluster.complete("vision/low", 143)
     await service.cycle()
+    service.now += 10
     service.cluster.complete("vision/high")
     await service.cycle()
     service.now += 10

@@ -71,7 +71,6 @@ class People:
                 self.told.submissions.add(reply.status_code)
                 if reply.status_code == 201:
                     self.told.acknowledged += [w["id"] for w in reply.json()["workloads"]]
-                # So long ago that memory cannot answer.
                 past = {"project": "vision", "since": "2020-01-01T00:00:00Z"}
                 self.told.questions.append(http.get("api/v1/usage", params=past))
                 self._enough.wait(0.5)  # each of them is a job, to be ended afterwards
@@ -96,7 +95,7 @@ def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole
     server.start()
     eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
     assert usage_of_vision(service).status_code == 200
-    # What happened before it was there is written down, and usage is from then on.
+    # What happened and was used before it was there is written down.
     eventually(lambda: queued_ever(server) == [made.id], within=60)
     eventually(lambda: allocated_ever(server, "vision") > 0, within=60)
 
@@ -132,7 +131,6 @@ def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole
 
 
 def usage_of_vision(service: Service) -> httpx.Response:
-    # So long ago that memory cannot answer.
     past = {"project": "vision", "since": "2020-01-01T00:00:00Z"}
     headers = {"Authorization": f"Bearer {TOKEN}"}
     return httpx.get(f"{service.client.url}api/v1/usage", params=past, headers=headers, timeout=60)
@@ -151,8 +149,7 @@ def queued_ever(server: RestartedServer) -> list[str]:
 
 def allocated_ever(server: RestartedServer, project: str) -> float:
     asked = (
-        "SELECT coalesce(max(allocated_s), 0) FROM totals JOIN series ON id = series_id"
-        " WHERE kind = 'project' AND project = %s"
+        "SELECT coalesce(max(allocated_s), 0) FROM series WHERE kind = 'project' AND project = %s"
     )
     with psycopg.connect(host=os.fspath(server.folder), user="ledger", dbname="postgres") as opened:
         (found,) = opened.execute(asked, [project]).fetchone() or (0.0,)

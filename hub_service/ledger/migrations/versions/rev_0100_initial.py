@@ -1,4 +1,4 @@
-"""Series with running totals, spans that were watched, events, requests, and whose it all is."""
+"""Series with their totals, samples of them by windows of time, events and requests."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,46 +9,43 @@ branch_labels = None
 depends_on = None
 
 
+SCOPE = {"kind": 16, "project": 64, "user": 255, "workload": 128, "device": 128, "node": 255}
+SUMS = ("held_s", "measured_s", "allocated_s", "used_s", "idle_s")
+
+
 def upgrade() -> None:
     """Make the tables."""
     op.create_table(
         "series",
-        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("kind", sa.String(16), nullable=False),
-        sa.Column("project", sa.String(64), nullable=False),
-        sa.Column("user", sa.String(255), nullable=False),
-        sa.Column("workload", sa.String(128), nullable=False),
-        sa.Column("device", sa.String(128), nullable=False),
+        sa.Column("id", sa.Integer, primary_key=True),
+        *(sa.Column(name, sa.String(length), nullable=False) for name, length in SCOPE.items()),
         sa.Column("opened", sa.Double, nullable=False),
         sa.Column("closed", sa.Double),
-        sa.Column("node", sa.String(255), nullable=False, server_default=""),
+        *(sa.Column(name, sa.Double, nullable=False, server_default="0") for name in SUMS),
     )
-    op.create_index("series_by_scope", "series", ["kind", "project", "user", "workload", "device"])
+    op.create_index(
+        "series_open",
+        "series",
+        list(SCOPE),
+        unique=True,
+        sqlite_where=sa.text("closed IS NULL"),
+        postgresql_where=sa.text("closed IS NULL"),
+    )
     op.create_index("series_by_workload", "series", ["workload"])
     op.create_table(
-        "totals",
+        "samples",
         sa.Column(
             "series_id",
             sa.Integer,
             sa.ForeignKey("series.id", ondelete="CASCADE"),
             primary_key=True,
         ),
+        sa.Column("level", sa.SmallInteger, primary_key=True, autoincrement=False),
         sa.Column("at", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("level", sa.SmallInteger, nullable=False),
-        sa.Column("held_s", sa.Double, nullable=False),
-        sa.Column("measured_s", sa.Double, nullable=False),
-        sa.Column("allocated_s", sa.Double, nullable=False),
-        sa.Column("used_s", sa.Double, nullable=False),
-        sa.Column("idle_s", sa.Double, nullable=False),
+        *(sa.Column(name, sa.Double, nullable=False, server_default="0") for name in SUMS),
         sqlite_with_rowid=False,
     )
-    op.create_index("totals_by_age", "totals", ["level", "at"])
-    op.create_table(
-        "spans",
-        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("started", sa.Double, nullable=False),
-        sa.Column("ended", sa.Double, nullable=False),
-    )
+    op.create_index("samples_by_age", "samples", ["level", "at"])
     op.create_table(
         "events",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -69,15 +66,9 @@ def upgrade() -> None:
         sa.Column("starts", sa.Integer, nullable=False),
     )
     op.create_index("requests_by_age", "requests", ["submitted"])
-    # Who took the database last writes, and nobody before.
-    op.create_table(
-        "owner",
-        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("epoch", sa.BigInteger, nullable=False),
-    )
 
 
 def downgrade() -> None:
     """Forget the history."""
-    for table in ("owner", "requests", "events", "spans", "totals", "series"):
+    for table in ("requests", "events", "samples", "series"):
         op.drop_table(table)

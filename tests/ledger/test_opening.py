@@ -1,0 +1,81 @@
+"""Two ledgers on one database, files that are in use, and databases that will not have us."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from ledger.databases import on_each_database
+from runai.hub_service.errors import InvalidRequest, Unavailable
+from runai.hub_service.ledger import Held, Ledger, UsageFilter
+from runai.hub_service.ledger.store import Store
+
+
+@on_each_database
+async def test_two_ledgers_on_one_database_never_mix_up_their_series(ledger, clock, rows):
+    frozen, next_ = ledger(), ledger()
+    for book, project in ((frozen, "vision"), (next_, "nlp")):
+        book.record(clock.now, 0.0, [Held(project, "ana", f"{project}/a", "GPU-0", 1000, "box")])
+    clock.now += 50
+    for book in (next_, frozen):
+        await book.flush()
+
+    assert rows("SELECT kind FROM series GROUP BY kind HAVING count(*) > 2") == []
+    for project in ("vision", "nlp"):
+        found = await ledger().usage(UsageFilter(project=project), clock.now - 50, clock.now)
+        assert found.allocated_gpu_hours == pytest.approx(50 / 3600)
+
+
+async def test_a_file_that_somebody_writes_for_long_is_written_when_they_have_done(tmp_path, clock):
+    file = tmp_path / "ledger.sqlite"
+    Store(file).close()
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ledger = Ledger(file, clock=clock)
+        ledger.event("vision/exp", "running", "")
+        await ledger.flush()
+        assert ledger.trouble() == "OperationalError"
+        other.execute("ROLLBACK")
+
+    await ledger.flush()
+
+    assert not ledger.trouble()
+    assert [event.kind for event in await ledger.events("vision/exp")] == ["running"]
+    ledger.close()
+
+
+@pytest.mark.parametrize("wrong", ["newer", "broken"])
+def test_what_no_waiting_mends_is_refused_at_once(tmp_path, wrong):
+    file = tmp_path / "ledger.sqlite"
+    Store(file).close()
+    if wrong == "newer":
+        with closing(sqlite3.connect(file)) as other, other:
+            other.execute("UPDATE alembic_version SET version_num = '9999'")
+    else:
+        file.write_bytes(b"no database" * 1000)
+
+    with pytest.raises(Unavailable) as refused:
+        Ledger(file)
+
+    assert refused.value.code == f"database_{wrong}"
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("wrong", ["nobody@/postgres", "ledger@/nothing"], ids=["user", "database"])
+def test_a_server_that_refuses_the_connection_is_a_wrong_setting(postgres, wrong):
+    with pytest.raises(Unavailable) as refused:
+        Ledger(postgres.format("postgres").replace("ledger@/postgres", wrong))
+
+    assert refused.value.code == "history_refused"
+    said = f"{refused.value} {refused.value.hint}"
+    assert "The database of the history (RUNAI_LEDGER) answers and refuses the connection." in said
+    assert postgres.partition("host=")[2] not in said
+
+
+def test_what_is_no_address_is_refused_without_its_password():
+    with pytest.raises(InvalidRequest, match="RUNAI_LEDGER is no address") as refused:
+        Ledger("postgresql+psycopg://ledger:secret@here:there/ledger")
+
+    assert "secret" not in f"{refused.value} {refused.value.hint}"
