@@ -181,7 +181,7 @@ class Store:
                 *(
                     sa.select(
                         samples.series_id.in_(watches),
-                        sa.type_coerce(step, sa.BigInteger).label("step"),
+                        step.label("step"),
                         *(sa.func.sum(samples[name]) for name in Totals._fields),
                     )
                     .where(
