@@ -232,7 +232,8 @@ class ObjectFormat(Generic[T]):
         self._defaults: dict[str, Any] = {}
         for field in fields(make):  # type: ignore[arg-type]  # T is always a dataclass
             # `for` is no name in Python.
-            self._fields[field.name.rstrip("_")] = (field.name, *field_of(hints[field.name]))
+            read, write = field_of(hints[field.name])
+            self._fields[field.name.rstrip("_")] = field.name, read, write
             factory = field.default_factory
             self._defaults[field.name] = field.default if factory is MISSING else factory()
         self._required = {name for name, value in self._defaults.items() if value is MISSING}
