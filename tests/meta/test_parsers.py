@@ -19,13 +19,7 @@ INSIDE = {
     **dict.fromkeys(("read_grant", "read_part"), "pod"),
     "read_spec": "job",
     **dict.fromkeys(("read_stock", "read_taints"), "node"),
-    **dict.fromkeys(
-        (
-            *("read_all", "read_count", "read_devices", "read_flag", "read_gpus", "read_name"),
-            *("read_positive", "read_text", "read_whole", "read_worker_gpus"),
-        ),
-        "snapshot",
-    ),
+    "read_all": "snapshot",
     "parse_amount": "form",
 }
 """Those that are called by a parser of the table, by which they are given what it is given."""
