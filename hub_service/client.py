@@ -22,7 +22,7 @@ PATIENCE_S = 5.0
 
 
 class _Sent(Generic[P, T]):
-    """A method of both faces: makes a call and returns its reply, or what is awaited for it."""
+    """A method of both faces: makes a call and returns its reply, awaited or not."""
 
     def __init__(self, call: Callable[P, Call[T]]) -> None:
         self._call = call

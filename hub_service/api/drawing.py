@@ -1,8 +1,8 @@
-"""Draw what many look at one after the other, so that calls are answered meanwhile.
+"""Take turns at drawing pages and panels, so that calls are answered meanwhile.
 
-Three hundred open pages take longer to draw than the second after which each may be drawn anew.
-Then they are drawn less often: drawing has a third of the time. Kept by `platform`, used by `feeds`
-and `page_stream`.
+Drawing three hundred open pages takes longer than the second between two drawings of one page. With
+turns each page is drawn less often, and drawing has a third of the event loop's time. Kept by
+`platform`, used by `feeds` and `page_stream`.
 """
 
 import asyncio
@@ -11,24 +11,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 RESTS = 2.0
-"""Times as long as something took to draw nothing else is drawn after it."""
+"""After each drawing the event loop is left to calls for this many times its duration."""
 
 
 class Drawing:
-    """Whose turn it is to draw: whoever came first."""
+    """A queue of drawings: first come, first served."""
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Begin with nobody's."""
+        """Start with an empty queue."""
         self._turn = asyncio.Lock()
         self._clock, self._sleep = clock, sleep
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for one's turn, draw in the block, then leave time to others."""
+        """Wait for a turn, let the caller draw in the block, then leave time to calls."""
         async with self._turn:
             began = self._clock()
             yield
