@@ -1,8 +1,8 @@
-"""Request limits: how often one person may call, and how much may be under way.
+"""Request limits: the rate of one person's calls, and the number of them under way.
 
-Plain ASGI, before anything is parsed: a refusal costs next to nothing. Callers are told apart by
-the name behind what they show (token or cookie), as soon as the API has found that out. Knows
-nothing of what is asked. Made by `app`, told by `identification` who calls.
+Plain ASGI, before anything is parsed: a refusal costs next to nothing. Two credentials (tokens,
+cookies) of one person count together, as soon as `identification` has named their owner. The
+middleware knows paths and nothing else of a call. Made by `app`.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from runai.hub_service.allowance import Allowance
 from runai.hub_service.errors import RunaiError, TooMany, Unavailable
 
 WINDOW_S = 5
-"""Whoever was quiet may ask for as much at once as they may in this time."""
+"""The length of the window: after a pause a person may make all its calls at once."""
 STRANGERS = 10
-"""Times one person's rate: everybody together whose credential is not known yet."""
+"""All unknown credentials together have this many times one person's rate."""
 AT_ONCE = 2
-"""Calls of one person that are worked on: what comes beside them waits."""
+"""Calls of one person in progress; further ones wait for their turn."""
 BUSY_S, OPEN_S = 2.0, 5.0
-"""When to come again, where no window says it."""
+"""`Retry-After` of refusals that no window gives a time for."""
 JITTER = 1.5
-"""Who is refused together comes again within the time told and this many times it."""
+"""Callers refused together are told times between the computed one and this many times it."""
 HELD_S, MOST_HELD = 1.0, 200
-"""A refusal is held for a moment, so that a program that asks again at once has to wait; beyond so
-many the connections would cost more than the answers."""
+"""Seconds for which a refusal is held, so that a program that asks again at once has to wait; and
+how many are held, since each keeps a connection open."""
 MOST_KNOWN = 10_000
-"""Credentials whose owner is remembered."""
+"""Most credentials with a known owner."""
 
 
 class _Person(NamedTuple):
@@ -46,22 +46,22 @@ class _Person(NamedTuple):
 
     name: str
     exempt: bool = False
-    """One of the platform's own processes."""
+    """True for the platform's own processes."""
 
 
 _STRANGERS = _Person("")
 
 
 class Callers:
-    """Everybody who has called lately, and what of theirs is under way."""
+    """The recent callers, and their calls under way."""
 
     def __init__(self, allowance: Allowance | None = None) -> None:
-        """Begin with nobody."""
+        """Start without callers."""
         self.allowance = allowance or Allowance()
         self.submissions = 0
-        """Under way."""
+        """Submissions under way."""
         self.refused = 0
-        """Calls that were refused, ever."""
+        """Number of refused calls since the start."""
         self._rates = MovingWindowRateLimiter(MemoryStorage())
         self._known: dict[bytes, _Person] = {}
         self._open = Counter[str]()
@@ -69,17 +69,17 @@ class Callers:
         self._held = 0
 
     def learn(self, credential: bytes, name: str, *, exempt: bool) -> None:
-        """Note whose a credential is; the platform's own processes may ask what they like."""
+        """Remember the owner of a credential; the platform's own processes have no limits."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         self._known[credential] = _Person(name, exempt)
 
     def enter(self, credential: bytes, *, submits: bool) -> str:
-        """Count a call as under way until `leave`; return whose it is, "" where nothing bounds it.
+        """Count a call as under way until `leave`; return its person, "" for one without limits.
 
         Raises:
-            TooMany: its caller asks too much.
-            Unavailable: everybody together submits too much.
+            TooMany: the caller makes too many calls.
+            Unavailable: too many submissions of all callers are under way.
         """
         person = self._known.get(credential, _STRANGERS)
         name = "" if person.exempt else person.name
@@ -90,11 +90,11 @@ class Callers:
         return name
 
     def turn(self, name: str) -> AbstractAsyncContextManager[object]:
-        """Return what one enters when fewer than AT_ONCE of a person's calls are worked on."""
+        """Return the context in which a call of a person is in progress, AT_ONCE at most."""
         return self._turns.setdefault(name, asyncio.Semaphore(AT_ONCE)) if name else nullcontext()
 
     def leave(self, name: str, *, submits: bool) -> None:
-        """Note that a call is answered."""
+        """Count a call as answered."""
         self.submissions -= submits
         self._open[name] -= 1
         if not self._open[name]:
@@ -102,7 +102,7 @@ class Callers:
 
     def _check(self, name: str, *, submits: bool) -> None:
         allowed = self.allowance
-        # Of strangers as many at once as are identified at once (`identification`).
+        # Unknown credentials are bounded where owners are looked up (`identification`).
         if name and allowed.open_at_once and self._open[name] >= allowed.open_at_once:
             raise TooMany(
                 f"{allowed.open_at_once} of your calls and streams are open at once.",
@@ -128,7 +128,7 @@ class Callers:
                 )
 
     async def hold(self) -> None:
-        """Let a refused caller wait a moment for the answer."""
+        """Delay the answer to a refused caller."""
         self.refused += 1
         if self._held >= MOST_HELD:
             return
@@ -140,7 +140,7 @@ class Callers:
 
 
 class RequestLimits:
-    """Refuse what is too much, before anything is read."""
+    """Middleware: refuses calls beyond the limits before anything is read."""
 
     def __init__(
         self,
@@ -150,9 +150,9 @@ class RequestLimits:
         free: Iterable[str],
         refuse: Callable[[RunaiError], ASGIApp],
     ) -> None:
-        """Wrap an application under `prefix`; `refuse` makes the answer.
+        """Wrap an application under `prefix`; `refuse` makes the answer to a refused call.
 
-        What costs next to nothing is `free`: these paths below the prefix, and no others.
+        The paths in `free`, below the prefix, cost next to nothing and have no limit.
         """
         self._app = app
         self._free = frozenset(prefix.rstrip("/") + path for path in free)
@@ -160,7 +160,7 @@ class RequestLimits:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request as the application does, if its caller does not ask too much."""
+        """Pass a request within the limits on to the application; refuse any other."""
         if scope["type"] != "http" or scope["path"] in self._free:
             await self._app(scope, receive, send)
             return
@@ -172,13 +172,13 @@ class RequestLimits:
             await callers.hold()
             await self._refuse(refused)(scope, receive, send)
             return
-        waits = b"changed_from=" in scope["query_string"]  # until something happens, and no work
+        waits = b"changed_from=" in scope["query_string"]  # for a change, without any work
         try:
             async with AsyncExitStack() as worked_on:
                 await worked_on.enter_async_context(callers.turn("" if waits else name))
 
                 async def answer(message: Message) -> None:
-                    await worked_on.aclose()  # what streams from here on is no work
+                    await worked_on.aclose()  # the stream behind it is no work
                     await send(message)
 
                 await self._app(scope, receive, answer)
@@ -187,7 +187,7 @@ class RequestLimits:
 
 
 def credential_of(headers: Headers) -> bytes:
-    """Return a digest of what a caller shows; nobody's is the same for all."""
+    """Return a digest of a caller's token or cookie; all callers without one share a digest."""
     shown = headers.get("authorization") or headers.get("cookie", "")
     return hashlib.blake2b(shown.encode(errors="replace"), digest_size=16).digest()
 
