@@ -1,4 +1,4 @@
-"""Turn what is held, and what the agents measure, into the running totals of each scope.
+"""Turn allocations and agents' measurements into the running totals of each scope.
 
 Allocation is a step function of the service's clock, so it is exact without any agent. A report
 says how busy devices were over its interval; it counts for whoever held them then, also when it
@@ -14,10 +14,10 @@ from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger.totals import Scope, Series, Totals, window_of, windows
 
 GAP_S = 60.0
-"""A silence longer than this (a machine asleep) was witnessed by nobody."""
+"""A silence longer than this (a machine asleep) is a gap in the history."""
 
 REMEMBER_S = 15 * 60.0
-"""How late a report may be and still count for those who held its devices."""
+"""How late a report may be and still count for the former holders of its devices."""
 
 IDLE_BELOW = 0.01
 """A device less busy than this is idle for its holder."""
@@ -46,7 +46,7 @@ class _Segment:
     """By workload and device the series that it counts for, the device's own left out."""
     devices: Mapping[str, Series]
     milli: Mapping[Series, int]
-    """Milli-GPU of each series that holds anything; none where nobody watched."""
+    """Milli-GPU of each series that holds anything; none during a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Integration:
         """By node."""
         self._ask_again = False
         self._given: Sequence[Held] | None = None
-        """What was held when somebody said so last; the same list says the same."""
+        """The list last given to `hold`; the same list says the same."""
         self.at = 0.0
         """Until when it was watched."""
         self._changed: set[Series] = set()

@@ -28,7 +28,7 @@ ASKED_S = 2.0
 """A question is answered with what was known so long ago, or later."""
 
 WAITS_S = 3600
-"""What could not be written for longer is a gap."""
+"""Amounts that could not be written for longer are dropped: a gap."""
 
 RETENTION_S = 3600
 RECENT_S = 10.0
@@ -52,7 +52,7 @@ class Ledger:
         self._store = Store(database, later=True)
         self._access = Access(self._store)
         self._batch = Batch()
-        """What happened and is not written yet; `_sums` has the amounts."""
+        """Events and requests that are not written yet; `_sums` has the amounts."""
         self._writing = asyncio.Lock()
         self._written_at = 0.0
         self._sums = Integration(self._series)
@@ -193,7 +193,7 @@ class Ledger:
         }
 
     def known(self, kind: Literal["project", "user", "node"]) -> list[str]:
-        """Return the names of those that ever held anything, in the order of the alphabet."""
+        """Return the names of all holders ever, in the order of the alphabet."""
         found = (scope for scope in self._by_scope if scope.kind == kind)
         return sorted(getattr(scope, kind) for scope in found)
 

@@ -19,7 +19,7 @@ from runai.hub_service.ledger import schema
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 ANSWERS_WITHIN_S = 5
-"""A server that says nothing to who connects is taken for away."""
+"""A server that does not answer a connection within this time counts as away."""
 PINGED_WITHIN_S = 2
 
 _PASSES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED}
@@ -52,7 +52,7 @@ def engine_of(database: str | Path) -> sa.Engine:
         ) from None
     is_server = url.get_backend_name() == "postgresql"
     patience = {"connect_timeout": ANSWERS_WITHIN_S} if is_server else {}
-    # A connection that a restart has closed is opened anew, so that nobody is refused for it.
+    # A connection that a restart has closed is opened anew, so that no question fails for it.
     engine = sa.create_engine(
         url, hide_parameters=True, connect_args=patience, pool_pre_ping=is_server
     )
@@ -117,7 +117,7 @@ def _refuses(engine: sa.Engine) -> bool:
     options = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     told = {name: value for name, value in told.items() if name in options}  # SQLAlchemy's are not
     asked = psycopg.conninfo.make_conninfo("", **{**told, "connect_timeout": PINGED_WITHIN_S})
-    # Whoever may not come in is answered so, too; one that starts or ends says that it does.
+    # A server answers a ping without a login, too; one that starts or ends says so.
     if psycopg.pq.PGconn.ping(asked.encode()) != psycopg.pq.Ping.OK:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Workloads of the past: whose rows, events and requests belong together, and what they say.
+"""Workloads of the past: their rows, events and requests, matched and read.
 
 A name may have had several workloads, one after the other; each has a series of its own. Pure:
 knows no database.
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Asked(NamedTuple):
-    """What a workload asked for."""
+    """The request of a workload."""
 
     submitted: int
     """Unix seconds, rounded down as a snapshot's are."""
@@ -35,12 +35,12 @@ class Past:
     is_session: bool
     """Whether it ended as only sessions do."""
     asked: str = ""
-    """What it asked for (`Asked.text`); "" where nobody wrote that down."""
+    """What it asked for (`Asked.text`); "" where that was never stored."""
     starts: int = 1
 
 
 def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[Asked]) -> Past:  # noqa: ANN401  a row of a query
-    """Find, among the events of all that ever had a name, those of the one that held this."""
+    """Find the events of this workload among all events of its name."""
     opened = row["opened"]
     start = max(
         (n + 1 for n, (at, kind) in enumerate(life) if kind == "deleted" and at < opened), default=0

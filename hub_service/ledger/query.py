@@ -1,4 +1,4 @@
-"""What a question about usage asks for, and what its answer says of the sums that were found.
+"""A question about usage: its range and steps, and its answer from the sums in the database.
 
 Pure: chooses resolution and steps, and turns the sums of each step and the watched time into
 averages. Knows no database and no clock.
@@ -20,7 +20,7 @@ NOTHING_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class UsageFilter:
-    """Whose usage: a workload's, else a node's, else of a project, a user, both, or everybody."""
+    """A filter for usage: a workload, else a node, else a project, a user, both, or the cluster."""
 
     workload: str | None = None
     project: str | None = None
@@ -67,7 +67,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Averages in GPUs over the step that ends at `at`; None: nobody watched or measured."""
+    """Averages in GPUs over the step that ends at `at`; None: a gap, or not measured."""
 
     at: float
     allocated: float | None

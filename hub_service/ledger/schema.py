@@ -21,7 +21,7 @@ def _sums() -> list[sa.Column[float]]:
     return [sa.Column(name, sa.Double, nullable=False, server_default="0") for name in names]
 
 
-# What each has added up to; of one scope one is open, so two services cannot mix up their numbers.
+# Running totals of each series; of one scope one is open, so two services share its number.
 series = sa.Table(
     "series",
     metadata,
@@ -34,7 +34,7 @@ series = sa.Table(
     sa.Index("series_by_workload", "workload"),
 )
 
-# What was added in the window of `level` seconds that ends at `at`; each level has it all.
+# Amounts in the window of `level` seconds that ends at `at`; each level has all of them.
 samples = sa.Table(
     "samples",
     metadata,
@@ -62,7 +62,7 @@ events = sa.Table(
     sa.Index("events_by_age", "at"),
 )
 
-# What each workload asked for when it was last seen whole, and how often it was started.
+# The request of each workload as last seen whole, and how often it was started.
 # `asked` is a line of JSON (`runai.hub_service.past_requests`).
 requests = sa.Table(
     "requests",

@@ -47,14 +47,14 @@ class Forgotten(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What one transaction writes."""
+    """The content of one transaction."""
 
     amounts: Mapping[Series, Mapping[int, Totals]] = field(default_factory=dict)
-    """What was added to each series, by window."""
+    """Amounts added to each series, by window."""
     forgotten: list[Forgotten] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     requests: dict[tuple[str, int], Asked] = field(default_factory=dict)
-    """What was asked, by the workload's name and when it was submitted."""
+    """Requests by the workload's name and its time of submission."""
 
 
 ADD_SAMPLE = sa.text(
