@@ -101,7 +101,7 @@ def _lives(process: psutil.Process) -> bool:
 @contextmanager
 def restarted_server() -> Iterator[RestartedServer]:
     """Yield a server with an empty database; nothing of it is left."""
-    with postgres_server() as address:
+    with postgres_server(durable=True) as address:
         folder = Path(address.partition("host=")[2])
         found = RestartedServer(address.format("postgres"), folder, [])
         found.command = psutil.Process(found.pid()).cmdline()
