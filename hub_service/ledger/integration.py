@@ -108,12 +108,14 @@ class Integration:
         self._changed.clear()
         return found
 
-    def put_back(self, collected: Mapping[Series, Mapping[int, Totals]], since: float) -> None:
-        """Let what could not be written wait again, windows before `since` left out."""
+    def put_back(self, collected: Mapping[Series, Mapping[int, Totals]], most: int) -> None:
+        """Let amounts that could not be written wait again, of so many windows, the newest."""
         self._changed.update(collected)
+        windows = sorted({window for amounts in collected.values() for window in amounts})
+        kept = frozenset(windows[-most:])
         for series, amounts in collected.items():
             for window, amount in amounts.items():
-                if window > since:
+                if window in kept:
                     series.wait(window, amount)
 
     def advance(self, at: float) -> None:

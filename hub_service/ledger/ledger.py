@@ -27,8 +27,8 @@ WRITE_S = 10
 ASKED_S = 2.0
 """A question is answered with what was known so long ago, or later."""
 
-WAITS_S = 3600
-"""Amounts that could not be written for longer are dropped: a gap."""
+MOST_WAITING_WINDOWS = 3600 // WRITE_S
+"""An hour of what could not be written waits; older windows are dropped: a gap."""
 
 RETENTION_S = 3600
 RECENT_S = 10.0
@@ -298,7 +298,7 @@ class Ledger:
             for series, id_ in ids.items():
                 series.id = id_
             return
-        self._sums.put_back(batch.amounts, self._clock() - WAITS_S)
+        self._sums.put_back(batch.amounts, MOST_WAITING_WINDOWS)
         later, self._batch = self._batch, batch
         batch.amounts = {}
         batch.forgotten += later.forgotten

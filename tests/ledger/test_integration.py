@@ -107,3 +107,16 @@ def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figure
         for series, amounts in integration.collect().items()
         for window, totals in amounts.items()
     }
+
+
+def test_of_amounts_that_could_not_be_written_the_newest_windows_wait():
+    series: dict[Scope, Series] = {}
+    sums = Integration(lambda scope: series.setdefault(scope, Series(scope, 0.0)))
+    sums.hold(0.0, HOLDS[:1])
+    sums.advance(35.0)
+
+    sums.put_back(sums.collect(), most=2)
+    sums.advance(38.0)
+
+    again = sums.collect()[series[Scope("all")]]
+    assert {window: amounts.held_s for window, amounts in again.items()} == {30: 10.0, 40: 8.0}
