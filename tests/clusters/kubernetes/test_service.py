@@ -105,9 +105,12 @@ def test_a_submitted_job_runs_and_the_next_waits_with_a_sentence(begin, lab, eve
     service.client.submit(job("one"))
     service.client.submit(job("two"))
     eventually(lambda: service.client.workload("vision/one").state == "running")
-    two = eventually(lambda: w if (w := service.client.workload("vision/two")).reason else None)
 
-    assert (two.state, "1 of 1 GPU is in use" in two.reason.text) == ("queued", True)
+    def waits_for_the_gpu() -> bool:
+        two = service.client.workload("vision/two")
+        return two.state == "queued" and "1 of 1 GPU is in use" in str(two.reason)
+
+    eventually(waits_for_the_gpu)
     assert [n.name for n in service.client.nodes()] == ["gpu-0"]
     (pod,) = lab.namespace.pods()
     assert pod["metadata"]["labels"]["runai/workload"] == "one"
