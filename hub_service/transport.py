@@ -46,7 +46,7 @@ class _Endpoint:
         request_id = request_ids.current.get() or request_ids.new_id()
         headers = {**call.headers, request_ids.HEADER: request_id}
         if content is not None:
-            headers["Content-Type"] = "application/json"
+            headers |= _JSON
         return {
             "method": call.method,
             "url": call.path,

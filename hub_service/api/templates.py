@@ -33,7 +33,7 @@ STYLE_HASHES = tuple(
 
 
 DEVICES, WORKLOADS = 2000, 10_000
-"""Whose markup is kept, of 2 KiB each: for nearly all who look it is the same."""
+"""How much markup is kept, of 2 KiB each: nearly all readers see the same rows."""
 
 
 @lru_cache

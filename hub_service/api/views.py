@@ -70,7 +70,7 @@ class Viewer:
 
     @cached_property
     def _seen(self) -> dict[tuple[str, str], bool]:
-        """It is the same for all of one person's in one project."""
+        """Whether the actor may know of workloads, by project and user."""
         return {}
 
     def sees_all_of(self, project: str) -> bool:

@@ -1,7 +1,7 @@
-"""Sums of one series: what it held and how busy its devices were, by windows of ten seconds.
+"""Sums of one series: its allocated GPUs and its busy time, by windows of ten seconds.
 
-Pure arithmetic without a clock. A window is named by its end. What is held costs nothing while it
-stays the same: it is added up when somebody asks.
+Pure arithmetic without a clock. A window is named by its end. An allocation costs nothing while it
+stays the same: its time is added up at a change and at a question.
 """
 
 import math

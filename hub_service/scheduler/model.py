@@ -1,7 +1,7 @@
 """The world as one immutable picture, and what may be decided about it.
 
 Knows the data types that the core takes (a `Snapshot`) and gives (a `Plan`), with the names that
-they have on the wire. Knows no rules, and no JSON (`wire`). Built by clusters, the controller,
+they have on the wire. Knows no rules, and no JSON (`fields`). Built by clusters, the controller,
 the simulator and tests; everything in here is frozen and compares by value.
 """
 
